@@ -1,0 +1,81 @@
+"""What the agent needs from the machine; `infra` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from agentcli.conversation.entries import Body, Entry
+
+
+class SessionInfo(Struct, frozen=True):
+    """A session without its entries. Times are seconds since 1970; `title` is the first prompt's first line."""
+
+    id: str
+    cwd: str
+    title: str
+    created: float
+    updated: float
+    entries: int
+    name: str = ""
+
+
+class Stored(Struct, frozen=True):
+    """Entries that are on disk, with their place in the session (`seq` of the first one)."""
+
+    entries: tuple[Entry, ...]
+    first_seq: int
+
+
+class Appended(Struct, frozen=True):
+    """Entries that have their ids already; `committed` resolves once they are on disk.
+
+    It raises `StorageError` when they could not be stored.
+    """
+
+    entries: tuple[Entry, ...]
+    committed: Awaitable[Stored]
+
+
+class SessionLog(Protocol):
+    """The log of one open session; entries are stored in the order they are appended, each call in one transaction."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    def append(self, *bodies: Body) -> Appended:
+        """Give the entries ids and queue them to be stored; does not wait."""
+        ...
+
+    async def close(self) -> None:
+        """Wait until all is stored and give up ownership of the session."""
+        ...
+
+
+class SessionStore(Protocol):
+    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written."""
+
+    async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
+        """A new, owned session; nothing is stored before its first entry."""
+        ...
+
+    async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
+        """An existing session, owned, with its entries. An id may be shortened while it stays unique."""
+        ...
+
+    async def fork(self, session_id: str, *, cwd: Path, new_id: str | None = None) -> tuple[SessionLog, list[Entry]]:
+        """A new session that begins with the entries of another one, which stays as it is."""
+        ...
+
+    async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
+        """A session to read only."""
+        ...
+
+    async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
+        """Newest first; of one directory only when `cwd` is given."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,426 @@
+"""The agent loop: ask the model, run its calls, until it stops asking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agentcli.agent.events import (
+    Done,
+    DoneReason,
+    Emit,
+    EntryStored,
+    Notice,
+    ProviderSwitched,
+    Retry,
+    TextDelta,
+    ThinkingDelta,
+    TurnEnded,
+    TurnFailed,
+    TurnStarted,
+    UsageReported,
+)
+from agentcli.agent.hooks import NoHooks, TurnHooks
+from agentcli.agent.interfaces import Appended, SessionLog
+from agentcli.agent.state import AgentState
+from agentcli.agent.tool_calls import CallRunner, Interrupted, not_run, run_calls
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    Result,
+    SystemEvent,
+    ToolLog,
+    User,
+    open_calls,
+    reminder,
+    to_messages,
+)
+from agentcli.errors import StorageError, UserError
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import AuthError, ContextOverflow, ProviderError
+from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
+from agentcli.llm.retry import RetryPolicy, stream_with_retry
+from agentcli.llm.transcript import doctor
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
+MOST_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
+
+Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
+ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`max_turns` requests for one prompt; `max_tokens` for one reply (None: what the model may, up to 32,000)."""
+
+    max_turns: int = 25
+    max_tokens: int | None = None
+    max_budget_usd: float | None = None
+
+
+async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return messages
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """What every request of a kind of model begins with: the same objects, so the same bytes, each time."""
+
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass
+class Runtime:
+    """What a turn works with and does not change. `resolve` chooses the provider before each request.
+
+    `fallback_model` is taken when the chosen one has no room. From the share `warn_at` of the window on, the person
+    is told how full it is.
+    """
+
+    resolve: Resolve
+    calls: CallRunner
+    log: SessionLog
+    prefix_for: Callable[[ModelInfo], Prefix]
+    limits: Limits = Limits()
+    fallback_model: str = ""
+    warn_at: float = 0.8
+    retry: RetryPolicy = RetryPolicy()
+    temperature: float | None = None
+    effort: Effort | None = None
+    hooks: TurnHooks = field(default_factory=NoHooks)
+    context_transform: ContextTransform = unchanged
+
+
+@dataclass
+class Turn:
+    """One prompt being answered."""
+
+    state: AgentState
+    runtime: Runtime
+    emit: Emit
+    number: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    answer: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    more_tokens: int = 0
+    continuations: int = 0
+    pending: list[asyncio.Task[None]] = field(default_factory=list)
+    prompt_id: str = ""
+
+
+async def run_turn(state: AgentState, runtime: Runtime, prompt: Sequence[Block], emit: Emit) -> None:
+    """Answer one prompt, however many requests and calls it takes; the last event is `Done` or `TurnFailed`.
+
+    When cancelled, what was said is kept, every open call is answered, and the last event is `Done` all the same.
+    """
+    turn = Turn(state, runtime, emit)
+    answer_open_calls(turn)
+    add_notes(turn)
+    turn.prompt_id = add(turn, User(tuple(prompt)))[0].id
+    try:
+        reason = await _rounds(turn)
+        await settled(turn)
+    except (ProviderError, UserError) as error:
+        await _fail(turn, error)
+    except asyncio.CancelledError:
+        answer_open_calls(turn, "Not run: interrupted by the user.")
+        await settled(turn)
+        emit(_done(turn, "interrupted"))
+        raise
+    else:
+        emit(_done(turn, reason))
+
+
+async def _rounds(turn: Turn) -> DoneReason:
+    """Requests and their calls, until the model asks for nothing more."""
+    state, runtime, limits = turn.state, turn.runtime, turn.runtime.limits
+    while turn.number < limits.max_turns:
+        turn.number += 1
+        turn.emit(TurnStarted(turn.number))
+        reply = await request_reply(turn)
+        calls = reply.message.tool_uses
+        if not await hook_allows(turn, reply):
+            return refuse_calls(turn, calls, "stopped", "Not run: the turn was stopped.")
+        if over_budget(turn):
+            return refuse_calls(turn, calls, "max_budget", "Not run: the budget is used up.")
+        if calls and turn.number == limits.max_turns:
+            return refuse_calls(turn, calls, "max_turns", f"Not run: the limit of {limits.max_turns} rounds is reached.")
+        if calls:
+            turn.said += turn.answer
+            turn.answer.clear()
+            add_results(turn, await run_calls_of(turn, calls))
+        steered = add_steering(state, turn)
+        if not calls and not steered and not continue_reply(turn, reply):
+            return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
+    return "max_turns"
+
+
+async def request_reply(turn: Turn) -> llm.Done:
+    """One request to the model, its text passed on as it arrives; the reply is stored before this returns."""
+    try:
+        return await _request(turn)
+    except ProviderError as error:
+        fallback = turn.runtime.fallback_model
+        if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
+            raise
+        turn.emit(Notice(f"{turn.state.model} failed ({error}): going on with {fallback}."))
+        turn.state.model = fallback
+        return await _request(turn)
+
+
+async def _request(turn: Turn) -> llm.Done:
+    state, runtime = turn.state, turn.runtime
+    provider, info = await runtime.resolve(state)
+    note_switch(turn, f"{provider.name}/{provider.model}")
+    add_notes(turn)
+    messages = await runtime.context_transform(doctor(to_messages(state.entries)))
+    prefix = runtime.prefix_for(info)
+    request = Request(
+        prefix.system,
+        messages,
+        prefix.tools,
+        max_tokens=reply_tokens(turn, info),
+        temperature=runtime.temperature,
+        effort=runtime.effort,
+        earlier_messages=min(state.sent_messages, len(messages)),
+    )
+    state.sent_messages = len(messages)
+    reply = await _streamed(turn, provider, request)
+    await keep_reply(turn, reply, provider, info)
+    return reply
+
+
+async def _streamed(turn: Turn, provider: Provider, request: Request) -> llm.Done:
+    """The stream's events as ours. Interrupted or broken, the text that had arrived is kept as a reply of its own."""
+    text_so_far: list[str] = []
+
+    def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
+        turn.emit(Retry(number, delay_s, str(error)))
+
+    stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
+    try:
+        async with aclosing(stream) as events:
+            async for event in events:
+                match event:
+                    case llm.TextDelta(text):
+                        text_so_far.append(text)
+                        turn.emit(TextDelta(text))
+                    case llm.ThinkingDelta(text):
+                        turn.emit(ThinkingDelta(text))
+                    case llm.Done():
+                        return event
+                    case _:
+                        pass  # a call is shown when it starts; usage is reported with the reply
+    except (asyncio.CancelledError, ProviderError):
+        keep_partial(turn, provider, "".join(text_so_far))
+        raise
+    raise AssertionError(f"{provider.name} ended its stream without Done")
+
+
+async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
+    """Store the reply together with the starts of its calls, then tell everybody. A refusal is kept out of the log."""
+    state = turn.state
+    cost = info.cost(reply.usage)
+    state.last_used = f"{provider.name}/{provider.model}"
+    state.meter.add(state.last_used, reply.usage, cost)
+    turn.usage = turn.usage + reply.usage
+    turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
+    if reply.stop_reason == "refusal":
+        add(turn, SystemEvent("refused", {"note": reply.note}), SystemEvent("retracted", {"ids": [turn.prompt_id]}))
+        why = reply.note or "the provider's safety rules"
+        raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
+    turn.answer.append(reply.message.text)
+    bodies: list[Body] = [
+        Assistant(reply.message.content, provider.name, provider.model, reply.usage, reply.stop_reason, cost)
+    ]
+    if reply.message.tool_uses:
+        bodies.append(ToolLog("started", {"ids": [use.id for use in reply.message.tool_uses]}))
+    entries = add(turn, *bodies)
+    await settled(turn)
+    await tell_message(turn.runtime, entries[0])
+    turn.emit(UsageReported(reply.usage, cost, state.meter.cost_usd, provider.model, provider.name))
+    turn.emit(TurnEnded(turn.number, reply.stop_reason, provider.model, provider.name))
+    if reply.note:
+        turn.emit(Notice(reply.note))
+    warn_when_full(turn, reply.usage, info)
+    if reply.stop_reason == "model_context_window_exceeded":
+        raise UserError("The conversation does not fit the model's window any more: use /clear, or a larger model.")
+
+
+def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+    used = (usage.prompt_tokens + usage.output_tokens) / info.window
+    if info.is_known and used >= turn.runtime.warn_at:
+        turn.emit(Notice(f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."))
+
+
+async def run_calls_of(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
+    try:
+        return await run_calls(turn.runtime.calls, turn.state, calls, turn.emit)
+    except Interrupted as interrupt:
+        add_results(turn, interrupt.results)
+        raise
+
+
+def add_results(turn: Turn, results: Sequence[Result]) -> None:
+    """Results join the state at once; storing them may overlap the next request."""
+    add(turn, *results)
+
+
+def refuse_calls(turn: Turn, calls: Sequence[ToolUse], reason: DoneReason, why: str) -> DoneReason:
+    if calls:
+        add_results(turn, [not_run(call, why) for call in calls])
+    return reason
+
+
+def add_notes(turn: Turn) -> None:
+    """Tell the model what has changed since its last request; appended, so that earlier bytes stay the same."""
+    while turn.state.notes:
+        add(turn, turn.state.notes.popleft())
+
+
+def add_steering(state: AgentState, turn: Turn) -> bool:
+    """Put what the person said meanwhile where the model reads it next."""
+    found = bool(state.steering)
+    while state.steering:
+        add(turn, User(state.steering.popleft()))
+    return found
+
+
+def continue_reply(turn: Turn, reply: llm.Done) -> bool:
+    """Whether a reply that is no answer yet goes on, with a note that says how (stop reasons of the Messages API)."""
+    after_results = turn.number > 1 and not reply.message.text.strip()
+    if reply.stop_reason == "pause_turn":
+        return True
+    if turn.continuations >= MOST_CONTINUATIONS:
+        return False
+    if reply.lost_tool_call:
+        turn.more_tokens = max(turn.more_tokens, 1) * 2
+        note = "Your reply was cut off inside a tool call, which was not run. Make the call again, in smaller parts."
+    elif reply.stop_reason == "max_tokens":
+        note = "Your reply was cut off by its length limit. Go on exactly where it stopped."
+    elif reply.stop_reason == "end_turn" and after_results and turn.continuations == 0:
+        note = "Go on: answer with what the results say."
+    else:
+        return False
+    turn.continuations += 1
+    add(turn, reminder(note))
+    return True
+
+
+def reply_tokens(turn: Turn, info: ModelInfo) -> int:
+    """How long the reply may be; doubled after one that was cut inside a call."""
+    usual = turn.runtime.limits.max_tokens or min(info.max_output, 32_000)
+    return min(usual * max(1, turn.more_tokens), info.max_output)
+
+
+def over_budget(turn: Turn) -> bool:
+    budget, spent = turn.runtime.limits.max_budget_usd, turn.state.meter.cost_usd
+    return budget is not None and spent is not None and spent >= budget
+
+
+def note_switch(turn: Turn, now: str) -> None:
+    before = turn.state.last_used
+    if before and before != now:
+        add(turn, SystemEvent("provider_switched", {"before": before, "after": now}))
+        turn.emit(ProviderSwitched(before, now))
+        turn.state.last_used = now
+
+
+def answer_open_calls(turn: Turn, why: str = UNKNOWN_OUTCOME) -> None:
+    """Give calls left open by an interrupt or a crash a result; providers refuse a request without one."""
+    open_ids = set(open_calls(turn.state.entries))
+    if not open_ids:
+        return
+    calls = [
+        block
+        for entry in turn.state.entries
+        if isinstance(entry.body, Assistant)
+        for block in entry.body.content
+        if isinstance(block, ToolUse) and block.id in open_ids
+    ]
+    add_results(turn, [not_run(call, why) for call in calls])
+
+
+def keep_partial(turn: Turn, provider: Provider, text: str) -> None:
+    """Keep the text of a broken reply; unsigned thinking and calls are not kept, since nothing of them may run."""
+    if text.strip():
+        turn.answer.append(text)
+        add(turn, Assistant((Text(text),), provider.name, provider.model, stop_reason="interrupted"))
+
+
+def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
+    """Let entries join the state and queue them to be stored; their `EntryStored` events follow the commit."""
+    appended = turn.runtime.log.append(*bodies)
+    turn.state.entries.extend(appended.entries)
+    turn.pending.append(asyncio.ensure_future(_announce(turn, appended)))
+    return appended.entries
+
+
+async def _announce(turn: Turn, appended: Appended) -> None:
+    stored = await appended.committed
+    for position, entry in enumerate(stored.entries):
+        turn.emit(EntryStored(entry, stored.first_seq + position))
+        if isinstance(entry.body, Result):
+            await tell_message(turn.runtime, entry)
+
+
+async def settled(turn: Turn) -> None:
+    """Wait until all that was added is on disk. Raises `StorageError`."""
+    while turn.pending:
+        await asyncio.shield(turn.pending[0])
+        turn.pending.pop(0)
+
+
+async def hook_allows(turn: Turn, reply: llm.Done) -> bool:
+    """An error in on_turn_end ends the turn: it guards something, and a guard that fails must not let through."""
+    name, _, model = turn.state.last_used.partition("/")
+    try:
+        return await turn.runtime.hooks.on_turn_end(turn.number, reply.usage, model, name)
+    except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
+        log.exception("on_turn_end failed")
+        refuse_calls(turn, reply.message.tool_uses, "stopped", "Not run: the turn was stopped.")
+        raise UserError(f"The on_turn_end hook failed: {error!r}") from error
+
+
+async def tell_message(runtime: Runtime, entry: Entry) -> None:
+    try:
+        await runtime.hooks.on_message(entry)
+    except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
+        log.exception("on_message failed")
+
+
+async def tell_error(runtime: Runtime, text: str, *, is_retryable: bool) -> None:
+    try:
+        await runtime.hooks.on_error(text, is_retryable)
+    except Exception:  # a hook is foreign code: while an error is handled another one is only in the way
+        log.debug("on_error failed", exc_info=True)
+
+
+async def _fail(turn: Turn, error: ProviderError | UserError) -> None:
+    """Tell of a failure. A prompt that the provider would refuse again and again is taken back."""
+    if isinstance(error, AuthError | ContextOverflow) and turn.number == 1:
+        add(turn, SystemEvent("retracted", {"ids": [turn.prompt_id]}))
+    is_retryable = isinstance(error, ProviderError) and error.is_retryable
+    await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
+    try:
+        await settled(turn)
+    except StorageError as unstored:
+        error = unstored
+    kind = type(error).__name__
+    turn.emit(TurnFailed(str(error), is_retryable, kind, turn.number, turn.usage, turn.cost_usd))
+
+
+def _done(turn: Turn, reason: DoneReason) -> Done:
+    """The answer; where the turn ended before there was one, what was said on the way."""
+    text = "".join(turn.answer).strip() or "\n\n".join(part for part in turn.said if part.strip())
+    return Done(text, turn.number, turn.usage, reason, turn.cost_usd)

@@ -1,0 +1,184 @@
+"""Builds a session from its parts; the only module that knows every one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from agentcli.agent.hooks import NoHooks, TurnHooks
+from agentcli.agent.interfaces import SessionLog, SessionStore
+from agentcli.agent.loop import Limits, Prefix, Runtime
+from agentcli.agent.permissions import Rules, parse_mode, parse_rule
+from agentcli.agent.session import Session, mode_notes
+from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.tool_calls import CallRunner
+from agentcli.config import Config
+from agentcli.conversation.entries import Entry, User
+from agentcli.conversation.instructions import find_instructions
+from agentcli.conversation.system_prompt import environment_note, git_branch, system_prompt
+from agentcli.errors import UsageError
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider
+from agentcli.llm.retry import RetryPolicy
+from agentcli.model_choice import Models
+from agentcli.paths import project_root
+from agentcli.tools.builtin.toolset import SMALL_MODEL_TOOLS, builtin_tools
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool, Workspace
+
+
+class SessionChoice(Struct, frozen=True):
+    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy."""
+
+    how: Literal["new", "newest", "id"] = "new"
+    id: str = ""
+    fork: bool = False
+    new_id: str | None = None
+    name: str = ""
+
+
+class Extras(Struct, frozen=True):
+    """What a caller adds to the configuration. `system_prompt` replaces the system text. `bare` reads no instruction files."""
+
+    system_prompt: str | None = None
+    append_system_prompt: str = ""
+    bare: bool = False
+    tools: tuple[Tool, ...] = ()
+    hooks: TurnHooks | None = None
+
+
+class Builder:
+    """Opens sessions with one configuration, one store and one set of providers."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        store: SessionStore,
+        extras: Extras = Extras(),
+        can_ask: bool = False,
+        on_notice: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.models = Models(config, on_wait=on_notice)
+        self._extras = extras
+        self._can_ask = can_ask
+        self._on_notice = on_notice
+
+    async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
+        """A session ready for its first prompt. Raises `UserError`."""
+        settings = self.config.settings
+        registry = self.tool_registry()
+        log, entries = await self._open(choice)
+        workspace = self._workspace(log.session_id)
+        state = rebuilt(
+            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self._rules()),
+            entries,
+        )
+        info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
+        self.models.provider(state.model)
+        state.notes.extend(self._opening_notes(state, info))
+        state.notes.extend(mode_notes("default", state.mode))
+        runtime = Runtime(
+            self._resolve,
+            CallRunner(registry, workspace, max_parallel=settings.tools.max_parallel),
+            log,
+            self._prefixes(registry),
+            Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
+            settings.provider.fallback_model,
+            settings.compaction.warn_at,
+            RetryPolicy(settings.retry.max, settings.retry.initial_delay),
+            settings.tokens.temperature,
+            settings.tokens.effort,
+            self._extras.hooks or NoHooks(),
+        )
+        return Session(state, runtime, can_ask=self._can_ask)
+
+    async def _open(self, choice: SessionChoice) -> tuple[SessionLog, list[Entry]]:
+        cwd = self.config.cwd
+        if choice.how == "new":
+            return await self.store.create(cwd=cwd, session_id=choice.new_id, name=choice.name), []
+        id = choice.id
+        if choice.how == "newest":
+            newest = await self.store.list(cwd=cwd, limit=1)
+            if not newest:
+                raise UsageError(f"There is no session of {cwd} to continue: leave out --continue.")
+            id = newest[0].id
+        if choice.fork:
+            return await self.store.fork(id, cwd=cwd, new_id=choice.new_id)
+        return await self.store.open(id)
+
+    def tool_registry(self) -> ToolRegistry:
+        """All tools, or those the settings name. Raises `UsageError`."""
+        only = self.config.settings.tools.only
+        registry = ToolRegistry((*builtin_tools(), *self._extras.tools))
+        return registry.clone(only=[name for name in only if name != "none"]) if only else registry
+
+    def _workspace(self, session_id: str) -> Workspace:
+        config = self.config
+        added = [config.cwd / Path(name).expanduser() for name in config.settings.permissions.additional_directories]
+        if missing := next((folder for folder in added if not folder.is_dir()), None):
+            raise UsageError(f"{missing} is not a folder that could be added.")
+        sandbox = LocalSandbox(
+            (config.cwd, *added),
+            environment=config.environment,
+            job_folder=config.paths.state / "jobs" / session_id,
+            session_id=session_id,
+        )
+        return Workspace(config.cwd, sandbox)
+
+    def workspace(self) -> Workspace:
+        """A workspace without a session, for running single tools."""
+        return self._workspace("tools")
+
+    def _rules(self) -> Rules:
+        permissions = self.config.settings.permissions
+        return Rules([parse_rule(text) for text in permissions.allow], [parse_rule(text) for text in permissions.deny])
+
+    async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
+        provider = self.models.provider(state.model)
+        return provider, getattr(provider, "info", None) or self.models.info(state.model)
+
+    def _prefixes(self, registry: ToolRegistry) -> Callable[[ModelInfo], Prefix]:
+        made: dict[bool, Prefix] = {}
+        extras = self._extras
+
+        def prefix_for(info: ModelInfo) -> Prefix:
+            if info.small not in made:
+                tools = registry
+                if info.small and not self.config.settings.tools.only:
+                    tools = registry.clone(exclude=[t.name for t in registry if t.name not in SMALL_MODEL_TOOLS])
+                text = system_prompt(small=info.small, replace=extras.system_prompt, append=extras.append_system_prompt)
+                made[info.small] = Prefix(text, tools.specs())
+            return made[info.small]
+
+        return prefix_for
+
+    def _opening_notes(self, state: AgentState, info: ModelInfo) -> Sequence[User]:
+        """Where the session runs and what the project says; on resuming only what is new."""
+        cwd = self.config.cwd
+        root = project_root(cwd)
+        today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
+        notes = []
+        if not info.small:
+            notes.append(environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(root)))
+        if not self._extras.bare:
+            user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+            instructions = find_instructions(cwd, root, user_files)
+            for file in instructions.left_out:
+                self._on_notice(f"{file} was left out: instruction files hold more than 32 KiB together.")
+            if note := instructions.note():
+                notes.append(note)
+        said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}
+        return [note for note in notes if note.text not in said]
+
+    async def aclose(self) -> None:
+        await self.models.aclose()
+        await self.store.close()

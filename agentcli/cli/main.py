@@ -1,0 +1,157 @@
+"""From flags to one front end, and from its end to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped, text_or_file
+from agentcli.errors import AgentcliError, UsageError, UserError
+
+# Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
+COMMANDS = {
+    "demo": "the tour with a scripted model: no key, no network",
+    "sessions": "list, show, and remove stored sessions",
+    "tools": "list the tools, or run one by hand",
+    "models": "list the models that are known",
+    "config": "show the settings, trust this project's",
+    "permissions": "explain what would happen to a command",
+    "local": "install, check and serve the embedded model",
+    "doctor": "check this installation",
+}
+
+
+def run(arguments: list[str]) -> int:
+    """Run the program; gives the exit code and never raises."""
+    try:
+        if arguments and arguments[0] in COMMANDS:
+            return _run_command(arguments)
+        options = parser(COMMANDS).parse_args(arguments)
+        if options.version:
+            from agentcli import __version__
+
+            print(f"agentcli {__version__}")
+            return 0
+        return _run_session(options)
+    except UserError as error:
+        print(f"agentcli: {error}", file=sys.stderr)
+        return error.exit_code
+    except AgentcliError as error:
+        print(f"agentcli: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; pointing stdout elsewhere keeps the interpreter's last flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run_command(arguments: list[str]) -> int:
+    from importlib import import_module
+
+    gc.enable()
+    module = import_module(f"agentcli.cli.{arguments[0]}")
+    code: int = module.run(arguments[1:])
+    return code
+
+
+def _run_session(options: argparse.Namespace) -> int:
+    from agentcli.config import load_config
+    from agentcli.paths import find_paths
+
+    cwd = _working_directory(options.cd)
+    config = load_config(
+        find_paths(os.environ.get("AGENTCLI_HOME")),
+        cwd,
+        os.environ,
+        flags=settings_from(options),
+        extra_file=Path(options.settings).absolute() if options.settings else None,
+        trust=options.trust,
+    )
+    _set_up_logging(config.paths.state, config.settings.observability.log_level)
+    for notice in config.notices:
+        print(f"agentcli: {notice}", file=sys.stderr)
+    one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
+    if one_shot or options.input_format == "stream-json" or not _is_terminal():
+        from agentcli.cli.one_shot import answer_once
+
+        return _run_async(lambda: answer_once(config, options, _prompt(options)))
+    from agentcli.cli.interactive import open_terminal
+
+    return open_terminal(config, options)
+
+
+def _working_directory(given: str | None) -> Path:
+    if given is None:
+        return Path.cwd()
+    try:
+        os.chdir(given)
+    except OSError as error:
+        raise UsageError(f"Could not work in {given}: {error.strerror}.") from error
+    return Path.cwd()
+
+
+def _is_terminal() -> bool:
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    """The prompt of a one-shot run. Raises `UsageError` when there is none."""
+    if options.input_format == "stream-json":
+        return options.prompt or ""
+    given = options.prompt
+    if given == "-":
+        prompt = read_stdin()
+    else:
+        piped = read_stdin() if stdin_is_piped() else ""
+        prompt = given or piped
+        if given and piped:
+            prompt = f"{given}\n\n<stdin>\n{piped}\n</stdin>"
+    if not prompt.strip():
+        raise UsageError('There is no prompt: agentcli -p "what does this project do?", or pipe one in.')
+    return prompt
+
+
+def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    return asyncio.run(main())
+
+
+def _set_up_logging(state: Path, level: str) -> None:
+    """Log to a file in the state folder; it is made with the first record, so that a quiet run writes nothing."""
+    import logging
+
+    class StateFileHandler(logging.FileHandler):
+        def _open(self) -> Any:
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return super()._open()
+
+    handler = StateFileHandler(state / "logs" / "agentcli.log", encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.raiseExceptions = False
+
+
+def interrupt_on_signals(interrupt: Callable[[], None]) -> dict[str, int]:
+    """Let SIGINT and SIGTERM end the turn in order; the dictionary tells afterwards which one came."""
+    received: dict[str, int] = {}
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int) -> None:
+        if received:  # a second one: leave at once, everything said is stored
+            os._exit(128 + number)
+        received["signal"] = number
+        interrupt()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle, number)
+    return received

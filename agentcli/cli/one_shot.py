@@ -1,0 +1,105 @@
+"""One prompt, one answer: `agentcli -p`, pipes, and the JSON outputs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from agentcli.agent.events import Interrupt
+from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.cli.main import interrupt_on_signals
+from agentcli.cli.options import text_or_file
+from agentcli.config import Config
+from agentcli.conversation.mentions import with_attachments
+from agentcli.errors import UsageError
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
+
+
+async def answer_once(config: Config, options: argparse.Namespace, prompt: str) -> int:
+    """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
+    takes_stream = options.input_format == "stream-json"
+    builder = Builder(
+        config,
+        store=MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=say),
+        extras=extras_from(options),
+        can_ask=takes_stream,
+        on_notice=say,
+    )
+    try:
+        session = await builder.build_session(session_choice(options))
+        received = interrupt_on_signals(lambda: session.submit(Interrupt()))
+        info = builder.models.info(session.state.model)
+        content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=info.small) if prompt else ()
+        try:
+            match options.output_format:
+                case "stream-json":
+                    from agentcli.frontends.json_stream import run_json_stream
+
+                    code = await run_json_stream(
+                        session,
+                        content,
+                        out=sys.stdout.buffer,
+                        input=sys.stdin.buffer if takes_stream else None,
+                        partial=options.include_partial_messages,
+                        fail_on_denial=options.fail_on_denial,
+                    )
+                case "json":
+                    from agentcli.frontends.print_mode import print_json
+
+                    code = await print_json(
+                        session, content, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+                    )
+                case _:
+                    from agentcli.frontends.print_mode import print_answer
+
+                    code = await print_answer(
+                        session,
+                        content,
+                        out=sys.stdout,
+                        log=sys.stderr,
+                        verbose=options.verbose,
+                        fail_on_denial=options.fail_on_denial,
+                    )
+        finally:
+            await session.close()
+        return 128 + received["signal"] if received and code == 130 else code
+    finally:
+        await builder.aclose()
+
+
+def extras_from(options: argparse.Namespace) -> Extras:
+    return Extras(
+        text_or_file(options.system_prompt, options.system_prompt_file),
+        text_or_file(options.append_system_prompt, options.append_system_prompt_file) or "",
+        options.bare,
+    )
+
+
+def session_choice(options: argparse.Namespace) -> SessionChoice:
+    """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
+    if options.continue_ and options.resume is not None:
+        raise UsageError("--continue and --resume exclude each other.")
+    if options.resume == "":
+        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
+    if options.fork_session and not (options.continue_ or options.resume):
+        raise UsageError("--fork-session goes with --continue or --resume.")
+    if options.no_session and (options.continue_ or options.resume):
+        raise UsageError("--no-session stores nothing, so there is nothing to continue.")
+    how = "newest" if options.continue_ else "id" if options.resume else "new"
+    return SessionChoice(how, options.resume or "", options.fork_session, _uuid(options.session_id), options.name)
+
+
+def _uuid(text: str | None) -> str | None:
+    if text is None:
+        return None
+    import uuid
+
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise UsageError(f"--session-id takes a UUID, not {text!r}.") from error
+
+
+def say(text: str) -> None:
+    print(f"agentcli: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,310 @@
+"""Settings: defaults < user < project (trusted) < local < environment < flags, merged once and frozen.
+
+Each group is a struct that checks itself; a wrong value names its file, line and key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agentcli.errors import ConfigError
+from agentcli.paths import Paths, project_root
+
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+ModelName = Annotated[str, Meta(pattern=r"^$|^[^/\s]+/\S+$")]
+EnvName = Annotated[str, Meta(pattern=r"^$|^[A-Za-z_][A-Za-z0-9_]*$")]
+Url = Annotated[str, Meta(pattern=r"^$|^https?://\S+$")]
+
+
+class _Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class ProviderSettings(_Group):
+    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence."""
+
+    model: ModelName = ""
+    fallback_model: ModelName = ""
+    read_timeout: Annotated[float, Meta(gt=0)] = 600.0
+    anthropic_version: str = ""
+
+
+class ServerSettings(_Group):
+    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md."""
+
+    base_url: Url = ""
+    api_key_env: EnvName = ""
+    needs_key: bool | None = None
+    headers: dict[str, str] = {}
+    quirks: dict[str, Any] = {}
+
+
+class TokenSettings(_Group):
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+
+    max_output: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    ollama_num_ctx: Positive = 32_768
+
+
+class RetrySettings(_Group):
+    """`max` retries after the first try; the first wait in seconds, doubled each time."""
+
+    max: Annotated[int, Meta(ge=0, le=20)] = 3
+    initial_delay: Seconds = 1.0
+
+
+class CompactionSettings(_Group):
+    """`warn_at`: from this share of the model's window on, each reply says how full it is."""
+
+    warn_at: Share = 0.8
+
+
+class ToolSettings(_Group):
+    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together."""
+
+    only: tuple[str, ...] = ()
+    max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
+
+
+class PermissionSettings(_Group):
+    mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    additional_directories: tuple[str, ...] = ()
+
+
+class LimitSettings(_Group):
+    """`max_turns` counts requests of one prompt."""
+
+    max_turns: Positive = 25
+    max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
+
+
+class ObservabilitySettings(_Group):
+    """What goes to logs/agentcli.log in the state folder."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+
+
+class LocalSettings(_Group):
+    """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
+
+    `linger` is how many seconds its server outlives its last user.
+    """
+
+    model: str = ""
+    context: Annotated[int, Meta(ge=512)] = 8_192
+    linger: Seconds = 0.0
+
+
+class Settings(_Group):
+    """All groups. `models` holds rows like those of models.toml, by provider and id."""
+
+    provider: ProviderSettings = ProviderSettings()
+    providers: dict[str, ServerSettings] = {}
+    tokens: TokenSettings = TokenSettings()
+    retry: RetrySettings = RetrySettings()
+    compaction: CompactionSettings = CompactionSettings()
+    tools: ToolSettings = ToolSettings()
+    permissions: PermissionSettings = PermissionSettings()
+    limits: LimitSettings = LimitSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()
+    local: LocalSettings = LocalSettings()
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+
+
+# A checked-out repository may not choose where prompts and keys go, nor what is observed.
+NOT_FROM_PROJECTS = ("provider", "providers", "observability")
+
+
+class Config(Struct, frozen=True):
+    """The merged settings, and where they came from. `notices` are for the person."""
+
+    settings: Settings
+    paths: Paths
+    cwd: Path
+    environment: dict[str, str]
+    files: tuple[Path, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+def load_config(
+    paths: Paths,
+    cwd: Path,
+    environment: Mapping[str, str],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    extra_file: Path | None = None,
+    trust: bool = False,
+) -> Config:
+    """Read and merge every source. Raises `ConfigError`.
+
+    `flags` is nested like the file. Project files count only in a trusted folder, or with `trust`.
+    """
+    notices: list[str] = []
+    layers: list[dict[str, Any]] = []
+    files: list[Path] = []
+    if paths.user_config.exists():
+        layers.append(read_layer(paths.user_config))
+        files.append(paths.user_config)
+    found = project_files(cwd)
+    if found and not (trust or is_trusted(paths, cwd)):
+        names = ", ".join(str(file) for file in found)
+        notices.append(f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it.")
+        found = []
+    for file in found:
+        layer = read_layer(file)
+        for section in NOT_FROM_PROJECTS:
+            if layer.pop(section, None) is not None:
+                notices.append(f"{file}: [{section}] is not taken from a project: set it in {paths.user_config}.")
+        layers.append(layer)
+        files.append(file)
+    if extra_file is not None:
+        layers.append(read_layer(extra_file))
+        files.append(extra_file)
+    layers += [environment_layer(environment), dict(flags or {})]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merged(merged, layer)
+    return Config(to_settings(merged, "settings"), paths, cwd, dict(environment), tuple(files), tuple(notices))
+
+
+def read_layer(file: Path) -> dict[str, Any]:
+    """One TOML (or, by its name, JSON) file, checked. Raises `ConfigError` naming file, line and key."""
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+    try:
+        layer: dict[str, Any] = msgspec.json.decode(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, msgspec.DecodeError) as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise ConfigError(f"{error}.", file=str(file), line=int(line.group(1)) if line else None) from error
+    to_settings(layer, str(file), text)
+    return layer
+
+
+def to_settings(layer: Mapping[str, Any], file: str, text: str = "") -> Settings:
+    """Raises `ConfigError` with the key (`section.key`) and, where `text` is given, its line."""
+    try:
+        return msgspec.convert(layer, Settings)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        message, _, path = said.partition(" - at `$.")
+        key = re.sub(r"\[\.\.\.\]|\[\d+\]", "", path.rstrip("`"))
+        if unknown := re.search(r"unknown field `([^`]+)`", said):
+            key = f"{key}.{unknown.group(1)}" if key else unknown.group(1)
+            message = "there is no such setting"
+        raise ConfigError(f"{message}.", file=file, line=line_of(text, key), key=key) from error
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The line of a dotted key in a TOML file: inside its section, else wherever the name is set first."""
+    section, _, name = key.rpartition(".")
+    current, fallback = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            current = header.group(1).replace('"', "").strip()
+            if current == key:
+                return number
+        elif re.match(rf"\s*[\"']?{re.escape(name or key)}[\"']?\s*=", line):
+            if current == section:
+                return number
+            fallback = fallback or number
+    return fallback
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
+    import tomli_w  # 1 ms, and only `config show` and saving need it
+
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(settings)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def environment_layer(environment: Mapping[str, str]) -> dict[str, Any]:
+    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists are separated by commas. Raises `ConfigError`."""
+    layer: dict[str, Any] = {}
+    if model := environment.get("AGENTCLI_MODEL"):
+        layer["provider"] = {"model": model}
+    for group in msgspec.structs.fields(Settings):
+        if not (isinstance(group.type, type) and issubclass(group.type, Struct)):
+            continue
+        for field in msgspec.structs.fields(group.type):
+            name = f"AGENTCLI_{group.name}_{field.name}".upper()
+            if name in environment:
+                layer.setdefault(group.name, {})[field.name] = _from_text(environment[name], field.type, name)
+    return layer
+
+
+def _from_text(text: str, kind: Any, name: str) -> Any:
+    value: Any = text
+    if kind == tuple[str, ...]:
+        value = tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error}.", file="environment", key=name) from error
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, table by table. Lists of rules add up, so that a deny rule is never lost."""
+    result = dict(below)
+    for key, value in above.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = _merged(dict(result[key]), value)
+        elif key in ("allow", "deny", "additional_directories") and key in result:
+            result[key] = [*result[key], *value]
+        elif value is not None:
+            result[key] = value
+    return result
+
+
+def project_files(cwd: Path) -> list[Path]:
+    folder = project_root(cwd) / ".agentcli"
+    return [file for file in (folder / "config.toml", folder / "config.local.toml") if file.is_file()]
+
+
+def is_trusted(paths: Paths, cwd: Path) -> bool:
+    """Whether the person has trusted this project's files as they are now."""
+    try:
+        trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return False
+    return trusted.get(str(project_root(cwd))) == _fingerprint(cwd)
+
+
+def trust_project(paths: Paths, cwd: Path) -> None:
+    """Remember that this project's files, as they are now, may be used. Raises `ConfigError`."""
+    file = paths.state / "trust.json"
+    try:
+        paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+        trusted[str(project_root(cwd))] = _fingerprint(cwd)
+        file.write_bytes(msgspec.json.encode(trusted))
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
+
+
+def _fingerprint(cwd: Path) -> str:
+    digest = hashlib.sha256()
+    for file in project_files(cwd):
+        digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()

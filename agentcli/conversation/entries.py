@@ -1,0 +1,197 @@
+"""The records of a conversation, and what of them a model sees.
+
+A log only grows. `user`, `assistant`, `tool_result` and `summary` reach the model; `context_note`, `system_event` and
+`tool_log` never do. What was taken back stays in the log and is named by a `retracted` event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, Usage, without_empty_text
+
+SCHEMA_VERSION = 1
+
+
+class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
+    """What a person said; with `is_reminder` what agentcli itself tells the model."""
+
+    content: tuple[Block, ...]
+    is_reminder: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(block.text for block in self.content if isinstance(block, Text))
+
+
+class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
+    """One reply. `cost_usd` is None where the model's price is not known."""
+
+    content: tuple[Block, ...]
+    provider: str
+    model: str
+    usage: Usage = Usage()
+    stop_reason: StopReason = "end_turn"
+    cost_usd: float | None = None
+
+
+class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
+    """What came of a call; `structured` is for programs, `summary` one line for the person."""
+
+    result: ToolResult
+    name: str
+    summary: str = ""
+    duration_ms: float = 0.0
+    structured: Any = None
+    error_kind: str = ""
+
+
+class Summary(msgspec.Struct, frozen=True, tag_field="kind", tag="summary"):
+    """Stands for everything before it."""
+
+    text: str
+
+
+class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_note"):
+    """Something the person's side knows and the model is not told."""
+
+    text: str
+
+
+class SystemEvent(msgspec.Struct, frozen=True, tag_field="kind", tag="system_event", omit_defaults=True):
+    """What happened to the session: `retracted` (data: ids), `provider_switched`, `mode`, `turn_failed`, `refused`."""
+
+    event: str
+    data: dict[str, Any] = {}
+
+
+class ToolLog(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_log", omit_defaults=True):
+    """What a call went through: `started` (data: ids), `denied`, `asked`."""
+
+    event: str
+    data: dict[str, Any] = {}
+
+
+Body = User | Assistant | Result | Summary | ContextNote | SystemEvent | ToolLog
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record. `parent_id` is the entry before it on its branch, `time` seconds since 1970 (UTC).
+
+    A result's `id` is its call's id; all others are UUIDv7.
+    """
+
+    id: str
+    parent_id: str | None
+    time: float
+    body: Body
+    schema_version: int = SCHEMA_VERSION
+
+
+def reminder(text: str) -> User:
+    """A note for the model, in a user's place because that is where it can be appended."""
+    return User((Text(f"<system-reminder>{text}</system-reminder>"),), is_reminder=True)
+
+
+def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
+    return Entry(id, parent_id, time.time(), body)
+
+
+def retracted_ids(entries: Iterable[Entry]) -> frozenset[str]:
+    return frozenset(
+        id
+        for entry in entries
+        if isinstance(entry.body, SystemEvent) and entry.body.event == "retracted"
+        for id in entry.body.data.get("ids", ())
+    )
+
+
+def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
+    """What a request holds: the newest summary and all after it, neighbours of one role joined.
+
+    Results come first in their message, as the Messages API wants; replies that said nothing are left out.
+    """
+    gone = retracted_ids(entries)
+    messages: list[Message] = []
+    for entry in entries[_start(entries, gone) :]:
+        if entry.id in gone or (message := _message(entry.body)) is None:
+            continue
+        last = messages[-1] if messages else None
+        if last is not None and last.role == message.role == "user":
+            messages[-1] = Message("user", _results_first(last.content + message.content))
+        else:
+            messages.append(message)
+    return tuple(messages)
+
+
+def _start(entries: Sequence[Entry], gone: frozenset[str]) -> int:
+    for position in range(len(entries) - 1, -1, -1):
+        if isinstance(entries[position].body, Summary) and entries[position].id not in gone:
+            return position
+    return 0
+
+
+def _message(body: Body) -> Message | None:
+    match body:
+        case User():
+            content = without_empty_text(body.content)
+            return Message("user", content) if content else None
+        case Summary():
+            return Message("user", (Text(body.text),))
+        case Result():
+            return Message("user", (body.result,))
+        case Assistant():
+            content = without_empty_text(body.content)
+            return Message("assistant", content) if content else None
+        case _:
+            return None
+
+
+def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
+    results = tuple(block for block in content if isinstance(block, ToolResult))
+    return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
+
+
+def open_calls(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Ids of the calls that have no result, in order."""
+    gone = retracted_ids(entries)
+    answered = {entry.body.result.tool_use_id for entry in entries if isinstance(entry.body, Result)}
+    return tuple(
+        use.id
+        for entry in entries
+        if isinstance(entry.body, Assistant) and entry.id not in gone
+        for use in Message("assistant", entry.body.content).tool_uses
+        if use.id not in answered
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Body)
+
+
+def to_record(entry: Entry) -> dict[str, Any]:
+    """The entry as a row: kind, ids, time, version and the body as JSON text."""
+    body = _encode(entry.body).decode()
+    return {
+        "id": entry.id,
+        "parent_id": entry.parent_id,
+        "time": entry.time,
+        "kind": entry.body.__struct_config__.tag,
+        "schema_version": entry.schema_version,
+        "body": body,
+    }
+
+
+def from_record(record: dict[str, Any]) -> Entry:
+    """The entry of a row. Raises `ValueError` for a body that cannot be read or is newer than this program."""
+    if record["schema_version"] > SCHEMA_VERSION:
+        raise ValueError(f"entry {record['id']} was written by a newer agentcli (schema {record['schema_version']})")
+    try:
+        body = _decoder.decode(record["body"])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
+    return Entry(record["id"], record["parent_id"], record["time"], body, record["schema_version"])

@@ -1,0 +1,40 @@
+"""Files named in a prompt become part of it: `@path`, and for small models bare names too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agentcli.errors import ToolError
+from agentcli.llm.messages import Block, Text
+from agentcli.tools.builtin.arguments import FileRead
+from agentcli.tools.builtin.file_read import read_file
+from agentcli.tools.tool import Workspace
+
+_MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"|([^\s\"'`,;]+))")
+_BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
+
+
+def with_attachments(prompt: str, workspace: Workspace, *, bare_names: bool) -> tuple[Block, ...]:
+    """The prompt and the files it names. A name that is no readable file of the workspace stays plain text."""
+    blocks: list[Block] = [Text(prompt)]
+    for name in dict.fromkeys(_names(prompt, bare_names=bare_names)):
+        try:
+            path = workspace.readable(name)
+            if not path.is_file():
+                continue
+            output = read_file(FileRead(name), path, workspace)
+        except ToolError:
+            continue
+        if isinstance(output.content, str):
+            blocks.append(Text(f'<file path="{name}">\n{output.content}\n</file>'))
+        else:
+            blocks += output.content
+    return tuple(blocks)
+
+
+def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
+    for quoted, plain in _MENTION.findall(prompt):
+        yield quoted or plain.rstrip(".:!?)")
+    if bare_names:
+        yield from _BARE_NAME.findall(prompt)

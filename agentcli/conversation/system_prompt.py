@@ -1,0 +1,33 @@
+"""The fixed beginning of every request, and the notes that are appended because they change."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from agentcli.conversation.entries import User, reminder
+
+
+def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
+    """The system text: the same bytes for every session of a kind, so that a provider's cache is shared."""
+    name = "system_prompt_small.md" if small else "system_prompt.md"
+    text = replace if replace is not None else files("agentcli.conversation").joinpath(name).read_text("utf-8")
+    return "\n\n".join(part.strip() for part in (text, append) if part.strip())
+
+
+def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
+    """Where and when the session runs; what changes never stands in the system text."""
+    git = f", git branch {branch}" if branch else ""
+    return reminder(f"Working directory {cwd}{git}. {platform}. {date}.")
+
+
+def git_branch(root: Path) -> str:
+    """The checked-out branch, read from the repository itself; empty outside one or when no branch is checked out."""
+    git = root / ".git"
+    try:
+        if git.is_file():  # a worktree or submodule names its folder
+            git = (root / git.read_text("utf-8").removeprefix("gitdir:").strip()).resolve()
+        head = (git / "HEAD").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""

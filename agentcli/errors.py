@@ -1,0 +1,70 @@
+"""Every error agentcli raises on purpose.
+
+AgentcliError
+├── UserError              shown to the person, without a traceback; the message says what to do
+│   ├── UsageError         a wrong flag or argument (exit code 2)
+│   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
+│   └── StorageError       the session log could not be read or written
+├── ToolError              shown to the model as a failed result
+└── ProviderError          a model request failed (llm/errors.py draws its branches)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ToolErrorKind = Literal[
+    "timeout",
+    "rate_limit",
+    "resource_error",
+    "transient_error",
+    "permission_denied",
+    "invalid_parameters",
+    "not_found",
+    "validation_error",
+    "execution_error",
+    "internal_error",
+    "dependency_error",
+]
+
+
+class AgentcliError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UserError(AgentcliError):
+    """The person can mend this; the message says how."""
+
+    exit_code = 1
+
+
+class UsageError(UserError):
+    """A flag or an argument is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A setting is wrong; `file`, `line` (1-based, where known) and `key` say which."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: str = "", line: int | None = None, key: str = "") -> None:
+        place = f"{file}, line {line}" if line else file
+        super().__init__(": ".join(part for part in (place, key, message) if part))
+        self.file = file
+        self.line = line
+        self.key = key
+
+
+class StorageError(UserError):
+    """The session log could not be read or written."""
+
+
+class ToolError(AgentcliError):
+    """A tool could not do what was asked; the message goes to the model and says what to do instead."""
+
+    def __init__(self, message: str, *, kind: ToolErrorKind = "execution_error", code: str = "") -> None:
+        super().__init__(message)
+        self.kind: ToolErrorKind = kind
+        self.code = code or kind

@@ -1,0 +1,100 @@
+"""One prompt in, the answer on stdout: as text, or as one JSON object."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import BinaryIO, TextIO
+
+from agentcli.agent.events import Done, Notice, Prompt, ProviderSwitched, Retry, TextDelta, ToolFinished, ToolStarted, TurnFailed
+from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
+from agentcli.agent.session import Session
+from agentcli.llm.messages import Block
+
+
+async def print_answer(
+    session: Session, prompt: Sequence[Block], *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
+) -> int:
+    """Print the answer and give the exit code.
+
+    On a terminal the text appears as it arrives; into a pipe only the final answer goes, whole.
+    """
+    live = out.isatty()
+    titles: dict[str, str] = {}
+    events = session.subscribe()
+    session.submit(Prompt(tuple(prompt)))
+    async for event in events:
+        match event:
+            case TextDelta(text) if live:
+                out.write(text)
+                out.flush()
+            case ToolStarted(id, _, _, title):
+                titles[id] = title
+            case ToolFinished(id, _, result, _, summary) if live or verbose:
+                mark = "✗" if result.is_error else "✓"
+                _say(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=live)
+            case Retry(number, delay_s, error):
+                _say(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
+            case Notice(text):
+                _say(log, text)
+            case ProviderSwitched(before, after):
+                _say(log, f"Went from {before} to {after}.")
+            case TurnFailed(error):
+                _say(log, f"agentcli: {error}", after_text=live)
+                return exit_code(event)
+            case Done():
+                if not live:
+                    out.write(event.text)
+                if event.text or live:
+                    out.write("\n")
+                out.flush()
+                _explain(event, session, log)
+                return exit_code(event, denied=fail_on_denial and bool(session.runtime.calls.denials))
+            case _:
+                pass
+    raise AssertionError("a subscription does not end by itself")
+
+
+async def print_json(
+    session: Session, prompt: Sequence[Block], *, out: BinaryIO, log: TextIO, fail_on_denial: bool
+) -> int:
+    """Print the result object and give the exit code."""
+    result = ResultBuilder(session)
+    events = session.subscribe()
+    session.submit(Prompt(tuple(prompt)))
+    async for event in events:
+        result.heed(event)
+        match event:
+            case Retry() | Notice():
+                _say(log, event.error if isinstance(event, Retry) else event.text)
+            case Done() | TurnFailed():
+                out.write(to_json_line(result.build(event, fail_on_denial=fail_on_denial)))
+                out.flush()
+                return exit_code(event, denied=fail_on_denial and bool(session.runtime.calls.denials))
+            case _:
+                pass
+    raise AssertionError("a subscription does not end by itself")
+
+
+def _explain(done: Done, session: Session, log: TextIO) -> None:
+    limits = session.runtime.limits
+    match done.reason:
+        case "max_turns":
+            _say(log, f"Stopped at the limit of {limits.max_turns} turns: raise --max-turns, or go on with --continue.")
+        case "max_budget":
+            _say(log, f"Stopped: the budget of ${limits.max_budget_usd} is used up.")
+        case "max_tokens":
+            _say(log, "The answer was cut off by its length limit.")
+        case "interrupted":
+            _say(log, "Interrupted; what was said is kept: go on with --continue.")
+        case _:
+            pass
+    if denials := session.runtime.calls.denials:
+        names = ", ".join(sorted({call.name for call in denials}))
+        _say(log, f"Denied without anybody to ask: {names}. Allow it with --allow or --permission-mode.")
+
+
+def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:
+    if after_text and log is sys.stderr and sys.stdout.isatty():
+        print(file=sys.stdout, flush=True)
+    print(text, file=log, flush=True)

@@ -1,0 +1,296 @@
+"""Files and commands on this machine: workspace paths are enforced, commands are not confined."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agentcli.errors import ToolError
+from agentcli.tools.sandbox import BackgroundJob, CommandResult
+
+GRACE_AFTER_EXIT_S = 0.1  # a grandchild may hold the pipe open: what has come by then is the output
+GRACE_AFTER_TERM_S = 2.0
+LARGEST_PROGRAM_OUTPUT = 64 * 1024 * 1024
+
+_SECRET_NAME = re.compile(
+    r"(_API_KEY|_AUTH_TOKEN|_ACCESS_TOKEN|_SECRET|_SECRET_ACCESS_KEY|_SESSION_TOKEN|_PASSWORD)$"
+    r"|^(AWS_ACCESS_KEY_ID|GOOGLE_APPLICATION_CREDENTIALS|AZURE_CLIENT_SECRET|ANTHROPIC_CUSTOM_HEADERS)$"
+)
+# The shell tells where it ended through descriptor 3, then the command stands on the same line, so that line
+# numbers in its errors are right.
+_REPORT_CWD = "trap 'pwd -P >&3 2>/dev/null' EXIT; exec 3>&{fd} {fd}>&-; "
+
+
+class LocalSandbox:
+    """Implements `Sandbox`. `environment` is what commands see, credentials taken out."""
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        environment: Mapping[str, str],
+        job_folder: Path,
+        readable_roots: Sequence[Path] = (),
+        session_id: str = "",
+    ) -> None:
+        self.roots = tuple(root.resolve() for root in roots)
+        self._readable = (*self.roots, *(root.resolve() for root in readable_roots), job_folder.resolve())
+        self._environment = command_environment(environment, session_id)
+        self._shell = shutil.which("bash") or "/bin/sh"
+        self._job_folder = job_folder
+        self._jobs: dict[str, subprocess.Popen[bytes]] = {}
+        self._left_running: set[int] = set()
+
+    def readable(self, path: Path) -> Path:
+        return self._inside(path, self._readable, "read")
+
+    def writable(self, path: Path) -> Path:
+        return self._inside(path, self.roots, "written")
+
+    def _inside(self, path: Path, roots: tuple[Path, ...], done: str) -> Path:
+        try:
+            real = path.resolve()
+        except (OSError, RuntimeError) as error:  # a loop of symlinks
+            raise ToolError(f"{path} cannot be resolved.", kind="invalid_parameters") from error
+        if not any(real.is_relative_to(root) for root in roots):
+            where = ", ".join(map(str, self.roots))
+            raise ToolError(
+                f"{path} is outside the workspace ({where}) and may not be {done}.", kind="permission_denied"
+            )
+        return real
+
+    async def run_shell(
+        self,
+        command: str,
+        *,
+        cwd: Path,
+        timeout_s: float,
+        on_output: Callable[[str], None],
+        most_bytes: int,
+    ) -> CommandResult:
+        cwd_read, cwd_write = os.pipe()
+        try:
+            script = _REPORT_CWD.format(fd=cwd_write) + command
+            process = self._spawn([self._shell, "-c", script], cwd, subprocess.PIPE, pass_fds=(cwd_write,))
+        except OSError as error:
+            os.close(cwd_read)
+            raise ToolError(f"Could not start the shell: {error.strerror}.", kind="resource_error") from error
+        finally:
+            os.close(cwd_write)
+        try:
+            output = CommandOutput(most_bytes, on_output)
+            timed_out = await self._follow(process, output, timeout_s)
+            text, cut = output.close()
+            code = None if timed_out else process.returncode
+            return CommandResult(text, code, timed_out, _read_cwd(cwd_read), cut)
+        finally:
+            os.close(cwd_read)
+
+    async def _follow(self, process: subprocess.Popen[bytes], output: CommandOutput, timeout_s: float) -> bool:
+        """Read until the command has ended; True when its time ran out. Ends the group when cancelled."""
+        assert process.stdout is not None
+        pipe = process.stdout.fileno()
+        os.set_blocking(pipe, False)
+        loop = asyncio.get_running_loop()
+        at_end = asyncio.Event()
+
+        def read() -> None:
+            try:
+                data = os.read(pipe, 65_536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if data:
+                output.add(data)
+            else:
+                loop.remove_reader(pipe)
+                at_end.set()
+
+        loop.add_reader(pipe, read)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wait_for_exit(process)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_AFTER_EXIT_S):
+                    await at_end.wait()
+            if group_is_alive(process.pid):
+                self._left_running.add(process.pid)
+            return False
+        except TimeoutError:
+            await end_group(process)
+            return True
+        except asyncio.CancelledError:
+            await asyncio.shield(end_group(process))
+            raise
+        finally:
+            loop.remove_reader(pipe)
+            process.stdout.close()
+
+    def _spawn(
+        self, argv: Sequence[str], cwd: Path, stdout: int, *, stderr: int = subprocess.STDOUT, pass_fds: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - running what the person approved is this module's purpose
+            argv,
+            cwd=cwd,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+    async def run_program(self, argv: Sequence[str], *, cwd: Path, timeout_s: float) -> tuple[int, bytes, bytes]:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=LARGEST_PROGRAM_OUTPUT,
+            )
+        except OSError as error:
+            raise ToolError(f"Could not start {argv[0]}: {error.strerror}.", kind="dependency_error") from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                output, errors = await process.communicate()
+        except TimeoutError as error:
+            raise ToolError(f"{Path(argv[0]).name} took longer than {timeout_s:g} s.", kind="timeout") from error
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+        return process.returncode or 0, output, errors
+
+    async def start_job(self, command: str, *, cwd: Path) -> BackgroundJob:
+        self._job_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        id = f"job_{len(self._jobs) + 1}"
+        output_file = self._job_folder / f"{id}.log"
+        try:
+            with output_file.open("wb") as file:
+                process = self._spawn([self._shell, "-c", command], cwd, file.fileno())
+        except OSError as error:
+            raise ToolError(f"Could not start the job: {error.strerror}.", kind="resource_error") from error
+        self._jobs[id] = process
+        return BackgroundJob(id, process.pid, output_file)
+
+    async def aclose(self) -> None:
+        jobs, self._jobs = list(self._jobs.values()), {}
+        left, self._left_running = self._left_running, set()
+        for group in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGTERM)
+        for job in jobs:
+            if job.poll() is None or group_is_alive(job.pid):
+                await end_group(job)
+        for group in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+class CommandOutput:
+    """Collects output within a bound: the first half and the last half are kept, `close` joins them."""
+
+    def __init__(self, most_bytes: int, on_output: Callable[[str], None]) -> None:
+        self._half = most_bytes // 2
+        self._on_output = on_output
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._head = ""
+        self._tail = ""
+        self._cut = 0
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        text = self._decode(data, final)
+        if not text:
+            return
+        self._on_output(text)
+        room = max(0, self._half - len(self._head))
+        self._head += text[:room]
+        self._tail += text[room:]
+        if len(self._tail) > 2 * self._half:
+            self._drop_front()
+
+    def _drop_front(self) -> None:
+        over = len(self._tail) - self._half
+        self._cut += over
+        self._tail = self._tail[over:]
+
+    def close(self) -> tuple[str, int]:
+        """The output, and how many characters of its middle are missing."""
+        self.add(b"", final=True)
+        if len(self._tail) > self._half:
+            self._drop_front()
+        if not self._cut:
+            return self._head + self._tail, 0
+        return f"{self._head}\n[{self._cut:,} characters cut]\n{self._tail}", self._cut
+
+
+async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+    """The exit code, without a thread where the kernel tells (Linux 5.3), else by looking every 10 ms."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        while process.poll() is None:
+            await asyncio.sleep(0.01)
+        return process.wait()
+    exited = loop.create_future()
+    loop.add_reader(descriptor, lambda: exited.done() or exited.set_result(None))
+    try:
+        await exited
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
+
+
+def group_is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+async def end_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the whole group, SIGKILL after two seconds to what is left."""
+    group = process.pid
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_AFTER_TERM_S
+    while (process.poll() is None or group_is_alive(group)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    await asyncio.to_thread(process.wait)
+
+
+def _read_cwd(descriptor: int) -> Path | None:
+    os.set_blocking(descriptor, False)
+    try:
+        said = os.read(descriptor, 8_192)
+    except BlockingIOError:
+        return None
+    first = said.split(b"\n")[0]
+    return Path(os.fsdecode(first)) if first.startswith(b"/") else None
+
+
+def command_environment(environment: Mapping[str, str], session_id: str) -> dict[str, str]:
+    """What a command sees: no credentials, no pagers or editors that would wait for a person."""
+    kept = {name: value for name, value in environment.items() if not _SECRET_NAME.search(name)}
+    kept |= {"AGENTCLI": "1", "GIT_EDITOR": "true", "GIT_PAGER": "cat", "PAGER": "cat", "TERM": "dumb"}
+    if session_id:
+        kept["AGENTCLI_SESSION_ID"] = session_id
+    return kept

@@ -1,0 +1,86 @@
+"""Sessions that live as long as the program (`--no-session`, tests, library use)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
+from agentcli.conversation.entries import Body, Entry, entry_now
+from agentcli.errors import StorageError
+from agentcli.infra.sessions.ids import entry_id, new_id
+from agentcli.infra.sessions.titles import title_of
+
+
+class MemoryLog:
+    """Implements `SessionLog`."""
+
+    def __init__(self, session_id: str, cwd: Path, entries: Sequence[Entry] = (), *, name: str = "") -> None:
+        self.session_id = session_id
+        self.cwd = cwd
+        self.name = name
+        self.created = time.time()
+        self.entries: list[Entry] = list(entries)
+
+    def append(self, *bodies: Body) -> Appended:
+        first_seq = len(self.entries) + 1
+        for body in bodies:
+            parent_id = self.entries[-1].id if self.entries else None
+            self.entries.append(entry_now(entry_id(body), parent_id, body))
+        added = tuple(self.entries[first_seq - 1 :])
+        committed = asyncio.get_running_loop().create_future()
+        committed.set_result(Stored(added, first_seq))
+        return Appended(added, committed)
+
+    async def close(self) -> None:
+        pass
+
+
+class MemorySessions:
+    """Implements `SessionStore`."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, MemoryLog] = {}
+
+    async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
+        id = session_id or new_id()
+        if id in self._logs:
+            raise StorageError(f"There is a session {id} already: resume it with --resume {id}.")
+        self._logs[id] = MemoryLog(id, cwd, name=name)
+        return self._logs[id]
+
+    async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
+        log = self._find(session_id)
+        return log, list(log.entries)
+
+    async def fork(self, session_id: str, *, cwd: Path, new_id: str | None = None) -> tuple[SessionLog, list[Entry]]:
+        entries = list(self._find(session_id).entries)
+        log = await self.create(cwd=cwd, session_id=new_id)
+        self._logs[log.session_id].entries = list(entries)
+        return log, entries
+
+    async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
+        log = self._find(session_id)
+        return _info(log), list(log.entries)
+
+    async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
+        logs = [log for log in self._logs.values() if log.entries and cwd in (None, log.cwd)]
+        return sorted(map(_info, logs), key=lambda info: info.updated, reverse=True)[:limit]
+
+    async def close(self) -> None:
+        pass
+
+    def _find(self, session_id: str) -> MemoryLog:
+        found = [log for id, log in self._logs.items() if id.startswith(session_id)]
+        if len(found) != 1:
+            raise StorageError(f"{len(found) or 'No'} sessions match {session_id!r}.")
+        return found[0]
+
+
+def _info(log: MemoryLog) -> SessionInfo:
+    updated = log.entries[-1].time if log.entries else log.created
+    return SessionInfo(
+        log.session_id, str(log.cwd), title_of(log.entries), log.created, updated, len(log.entries), log.name
+    )

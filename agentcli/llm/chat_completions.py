@@ -1,0 +1,63 @@
+"""One Chat Completions request over HTTP: what every provider that speaks this protocol shares."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+
+from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.http import HttpClient, ServerSentEvent, SseParser, decode_json, drain, parsed_chunks
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body
+
+
+async def stream_chat(
+    http: HttpClient, request: Request, *, info: ModelInfo, provider: str, quirks: Quirks
+) -> AsyncGenerator[StreamEvent, None]:
+    """The reply's events, `Done` last. Raises `ProviderError` with the partial message."""
+    reader = ReplyReader(
+        info.id,
+        provider,
+        quirks=quirks,
+        tool_names=frozenset(tool.name for tool in request.tools),
+        id_prefix=f"call_{secrets.token_hex(6)}_",
+        taken_ids=frozenset(use.id for message in request.messages for use in message.tool_uses),
+    )
+
+    def feed(event: ServerSentEvent, out: list[StreamEvent]) -> None:
+        data = event.data.strip()
+        if data == "[DONE]":
+            reader.is_closed = True
+        elif data and not reader.is_closed:
+            reader.feed(_chunk(data), out)
+
+    try:
+        async with http.stream("/chat/completions", to_body(request, info, quirks, provider)) as response:
+            pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
+            async for events in pieces:
+                heard, failure = read(events, feed)
+                for item in heard:
+                    yield item
+                if failure is not None:
+                    raise failure
+                if reader.is_closed:
+                    await drain(pieces)
+                    break
+        last: list[StreamEvent] = []
+        done = reader.done(last)
+        for item in last:
+            yield item
+        yield done
+    except ProviderError as error:
+        error.partial = reader.partial()
+        raise
+
+
+def _chunk(data: str) -> dict[str, object]:
+    try:
+        chunk = decode_json(data)
+    except ValueError as error:
+        raise ServerError(f"The server sent a broken event: {error}") from error
+    return chunk if isinstance(chunk, dict) else {}

@@ -1,0 +1,146 @@
+"""Why a model request failed.
+
+ProviderError
+├── AuthError            401, 403: the key is missing, wrong or not allowed
+├── BadRequest           400, 404, 413, 422 and kin: the request itself is refused
+│   ├── ModelNotFound    the model does not exist here
+│   └── ContextOverflow  the prompt does not fit the model's window
+├── BillingError         402: no credit left
+├── RateLimit            429: this account asks too often
+├── Overloaded           529, 503: the service has no room for anybody
+├── ServerError          other 5xx, 408, 409, and replies that make no sense
+├── Timeout              nothing arrived for too long
+└── ConnectionFailed     no connection, or it broke
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentcli.errors import AgentcliError
+from agentcli.llm.messages import Message
+
+
+class ProviderError(AgentcliError):
+    """A model request failed.
+
+    `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
+    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried.
+    """
+
+    is_retryable = False
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None, code: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.code = code
+        self.partial: Message | None = None
+        self.shown = False
+
+
+class AuthError(ProviderError):
+    """The key is missing, wrong, or not allowed to do this."""
+
+
+class BadRequest(ProviderError):
+    """The server refuses the request as it is."""
+
+
+class ModelNotFound(BadRequest):
+    """The server has no such model."""
+
+
+class ContextOverflow(BadRequest):
+    """The prompt does not fit the model's window."""
+
+
+class BillingError(ProviderError):
+    """The account has no credit left."""
+
+
+class RateLimit(ProviderError):
+    is_retryable = True
+
+
+class Overloaded(ProviderError):
+    is_retryable = True
+
+
+class ServerError(ProviderError):
+    is_retryable = True
+
+
+class Timeout(ProviderError):
+    is_retryable = True
+
+
+class ConnectionFailed(ProviderError):
+    is_retryable = True
+
+
+# How each service says that a prompt is too long (from their documents and issue trackers, 2026-11).
+_OVERFLOW = re.compile(
+    r"prompt is too long|exceed context limit|exceeds the context window|context[_ ]length[_ ]exceeded"
+    r"|maximum context length is \d+|longer than the (maximum model|context) length|exceed_context_size_error"
+    r"|exceeds the available context size|greater than the context length|reduce the length of the messages"
+    r"|too large for model with \d+ maximum|input token count.*exceeds the maximum|maximum prompt length is \d+"
+    r"|input is too long for requested model|exceeds the limit of \d+|exceeded model token limit"
+    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context",
+    re.IGNORECASE,
+)
+_MODEL_MISSING = re.compile(
+    r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model", re.I
+)
+
+
+def error_for_status(
+    status: int,
+    message: str,
+    *,
+    code: str = "",
+    otherwise: str = "",
+    retry_after: float | None = None,
+    should_retry: bool | None = None,
+) -> ProviderError:
+    """The error for an HTTP status and what the body said.
+
+    `code` is the body's own word (`error.type` or `error.code`); `should_retry` a server's explicit wish; `otherwise`
+    the message when the body said nothing.
+    """
+    kind = _kind_for_status(status, message, code)
+    error = kind(message or otherwise, status=status, retry_after=retry_after, code=code)
+    if should_retry is not None:
+        error.is_retryable = should_retry
+    return error
+
+
+def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError]:
+    said = f"{code} {message}"
+    match status:
+        case 401 | 403:
+            return AuthError
+        case 402:
+            return BillingError
+        case 429:
+            return BillingError if code == "insufficient_quota" else RateLimit
+        case 529 | 503 | 498:
+            return Overloaded
+        case 408 | 504:
+            return Timeout
+        case 409:
+            return ServerError
+        case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
+            return ServerError
+        case _ if status >= 500:
+            return ContextOverflow if _OVERFLOW.search(said) else ServerError
+        case _ if _OVERFLOW.search(said) or (status in (400, 413) and not message.strip()):
+            return ContextOverflow
+        case 404:
+            return ModelNotFound if _MODEL_MISSING.search(said) or code == "not_found_error" else BadRequest
+        case _ if _MODEL_MISSING.search(said):
+            return ModelNotFound
+        case _:
+            return BadRequest

@@ -1,0 +1,364 @@
+"""The one HTTP client: streamed replies as server-sent events or JSON lines, every failure a `ProviderError`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+from typing import Any, NoReturn
+
+import httpx2
+import msgspec
+
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    ConnectionFailed,
+    ProviderError,
+    ServerError,
+    Timeout,
+    error_for_status,
+)
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+LONGEST_DRAIN_S = 0.25
+
+Parse = Callable[[bytes], list[Any]]
+_decode = msgspec.json.Decoder().decode
+
+
+class HttpClient:
+    """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through."""
+
+    def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._headers = dict(headers)
+        self._timeout = httpx2.Timeout(read_timeout, connect=CONNECT_TIMEOUT_S)
+        self._client: httpx2.AsyncClient | None = None
+
+    async def _connected(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            for name, value in self._headers.items():
+                if not (value.isascii() and value.isprintable()):
+                    raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
+            on_this_machine = _is_loopback(self.base_url)
+            # A TLS context takes tens of milliseconds to build: off the loop's thread, and never for loopback.
+            verify = False if on_this_machine else await asyncio.to_thread(httpx2.create_ssl_context)
+            self._client = httpx2.AsyncClient(
+                verify=verify, trust_env=not on_this_machine, headers=self._headers, timeout=self._timeout
+            )
+        return self._client
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: dict[str, Any], **headers: str) -> AsyncIterator[httpx2.Response]:
+        """POST `body` as JSON; the response once its status is known to be good.
+
+        Raises `ProviderError` for a refusal and for every failure while the response is read.
+        """
+        client = await self._connected()
+        content = encode_json(body)
+        sent_headers = {"content-type": "application/json", **headers}
+        try:
+            request = client.build_request("POST", self.base_url + path, content=content, headers=sent_headers)
+            response = await client.send(request, stream=True)
+            try:
+                if response.status_code >= 400:
+                    raise_for_refusal(response, await _read_start(response))
+                yield response
+            finally:
+                await response.aclose()
+        except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
+            raise self._failure(error) from error
+
+    async def get_json(self, path: str, **headers: str) -> Any:
+        return await self._json("GET", path, None, headers)
+
+    async def post_json(self, path: str, body: dict[str, Any], **headers: str) -> Any:
+        return await self._json("POST", path, body, headers)
+
+    async def _json(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
+        client = await self._connected()
+        content = None if body is None else encode_json(body)
+        try:
+            response = await client.request(
+                method, self.base_url + path, content=content, headers={"content-type": "application/json", **headers}
+            )
+        except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
+            raise self._failure(error) from error
+        if response.status_code >= 400:
+            raise_for_refusal(response, response.content)
+        try:
+            return decode_json(response.content)
+        except ValueError as error:
+            raise not_a_reply(response, response.content) from error
+
+    def _failure(self, error: Exception) -> ProviderError:
+        where = self.base_url
+        match error:
+            case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+                return Timeout(f"{where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
+            case httpx2.TimeoutException():
+                return Timeout(f"{where} sent nothing for {self._timeout.read:g} s.")
+            case httpx2.ConnectError():
+                return ConnectionFailed(f"Could not connect to {where} ({error}). Is the server running?")
+            case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | UnicodeError():
+                return BadRequest(f"{where!r} is not an http(s) address: set the provider's base_url.")
+            case _:
+                return ConnectionFailed(f"The connection to {where} broke: {error or type(error).__name__}.")
+
+    async def aclose(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+def _is_loopback(base_url: str) -> bool:
+    if not base_url.startswith("http://"):
+        return False
+    host = base_url.removeprefix("http://").split("/")[0].rsplit("@")[-1]
+    host = host[1:].split("]")[0] if host.startswith("[") else host.split(":")[0]
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _read_start(response: httpx2.Response) -> bytes:
+    start = b""
+    async for chunk in response.aiter_bytes():
+        start += chunk
+        if len(start) >= MAX_ERROR_BODY:
+            break
+    return start
+
+
+def raise_for_refusal(response: httpx2.Response, body: bytes) -> NoReturn:
+    message, code = error_in_body(body)
+    wish = response.headers.get("x-should-retry")
+    raise error_for_status(
+        response.status_code,
+        message,
+        code=code,
+        otherwise=f"HTTP {response.status_code} {response.reason_phrase} from {response.url}",
+        retry_after=retry_after_seconds(response.headers),
+        should_retry={"true": True, "false": False}.get(wish or ""),
+    )
+
+
+def error_in_body(body: bytes) -> tuple[str, str]:
+    """The message and the code in an error body of any service's shape; plain text is its own message."""
+    try:
+        data = decode_json(body)
+    except ValueError:
+        text = body.decode(errors="replace").strip()
+        if text.lower().startswith(("<!doctype", "<html")):
+            return "The server answered with an HTML page, not with an API's error.", ""
+        return text[:500], ""
+    return error_in_json(data)
+
+
+def error_in_json(data: Any) -> tuple[str, str]:
+    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list of them."""
+    if isinstance(data, list):
+        data = data[0] if data else {}
+    if not isinstance(data, dict):
+        return str(data)[:500], ""
+    inner = data.get("error") or data
+    if not isinstance(inner, dict):
+        if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes its runner's whole answer on
+            return error_in_body(inner.encode())
+        return str(inner), ""
+    message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
+    details = inner.get("details")
+    codes = [details.get("error_code") if isinstance(details, dict) else None, inner.get("code"), inner.get("type")]
+    code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
+    metadata = inner.get("metadata")  # OpenRouter puts the upstream's own words here
+    if isinstance(metadata, dict) and metadata.get("raw"):
+        message = f"{message}: {metadata['raw']}"
+    return message if isinstance(message, str) else json.dumps(message)[:500], code
+
+
+def error_told(data: Any) -> ProviderError:
+    """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
+    message, code = error_in_json(data)
+    data = data if isinstance(data, dict) else {}
+    inner = data.get("error")
+    status = (inner if isinstance(inner, dict) else data).get("code")
+    if not isinstance(status, int) or not 400 <= status < 600:
+        status = 500
+    return error_for_status(status, message, code=code, otherwise="the server failed")
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
+    try:
+        if milliseconds := headers.get("retry-after-ms"):
+            return float(milliseconds) / 1000
+        if not (value := headers.get("retry-after")):
+            return None
+        if value.replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def not_a_reply(response: httpx2.Response, start: bytes) -> ServerError:
+    """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
+    kind = response.headers.get("content-type", "no content type")
+    error = ServerError(
+        f"{response.url} answered with {kind}, not with an event stream: is the base_url right? "
+        f"It begins: {start[:120].decode(errors='replace')!r}"
+    )
+    error.is_retryable = False
+    return error
+
+
+async def parsed_chunks(response: httpx2.Response, parse: Parse, *, content_type: str) -> AsyncIterator[list[Any]]:
+    """The response's body through `parse`, one list of items for each piece that arrived.
+
+    Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
+    """
+    if content_type not in response.headers.get("content-type", content_type).lower():
+        start = await _read_start(response)
+        try:
+            told = decode_json(start)
+        except ValueError:
+            told = None
+        if isinstance(told, dict | list) and error_in_json(told)[0]:
+            raise error_told(told)
+        raise not_a_reply(response, start)
+    async for chunk in response.aiter_bytes():
+        if items := parse(chunk):
+            yield items
+
+
+async def drain(pieces: AsyncIterator[Any]) -> None:
+    """Read what follows the last event, so that the connection serves the next request too; never for long."""
+    try:
+        async with asyncio.timeout(LONGEST_DRAIN_S):
+            async for _ in pieces:
+                pass
+    except (TimeoutError, httpx2.RequestError):
+        pass
+
+
+class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
+    data: str
+    event: str = "message"
+    id: str = ""
+
+
+class SseParser:
+    """Bytes in, events out, after the event stream section of the WHATWG HTML standard.
+
+    Lines end at CR, LF or CRLF and nowhere else; an event that is not closed by an empty line is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._after_cr = False
+        self._at_start = True
+        self._last_id = ""
+        self.retry_ms: int | None = None
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        buffer = self._rest + chunk
+        if self._at_start:
+            if len(buffer) < 3 and b"\xef\xbb\xbf".startswith(buffer):
+                self._rest = buffer
+                return []
+            buffer = buffer.removeprefix(b"\xef\xbb\xbf")
+            self._at_start = False
+        *blocks, self._rest = buffer.split(b"\n\n")
+        events: list[ServerSentEvent] = []
+        for block in blocks:
+            event = self._event(block)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _event(self, block: bytes) -> ServerSentEvent | None:
+        name, data = "", []
+        for line in block.decode(errors="replace").split("\n"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "data":
+                data.append(value)
+            elif field == "event":
+                name = value
+            elif field == "id" and "\0" not in value:
+                self._last_id = value
+            elif field == "retry" and value.isascii() and value.isdigit():
+                self.retry_ms = int(value)
+        if not data:
+            return None
+        return ServerSentEvent("\n".join(data), name or "message", self._last_id)
+
+
+class LineParser:
+    """Bytes in, the lines out that hold something (NDJSON). `close` gives a last line that has no end."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line for line in lines if line.strip()]
+
+    def close(self) -> list[bytes]:
+        rest, self._rest = self._rest, b""
+        return [rest] if rest.strip() else []
+
+
+def decode_json(data: bytes | str) -> Any:
+    """One JSON value; a lone surrogate becomes U+FFFD, so that it can be printed and stored.
+
+    Raises ValueError for anything that is not one JSON value (NaN and Infinity included).
+    """
+    try:
+        return _decode(data)
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
+    except msgspec.DecodeError as error:
+        text = data if isinstance(data, str) else data.decode(errors="replace")
+        if "\\ud" not in text.lower() and "�" not in text:
+            raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
+        try:
+            return without_lone_surrogates(json.loads(text, parse_constant=_refuse_constant))
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from error
+
+
+def encode_json(value: Any) -> bytes:
+    """`value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(without_lone_surrogates(value))
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,135 @@
+"""What a conversation is made of, the same for every provider.
+
+The blocks carry the names of Anthropic's Messages API, so a stored conversation reads like that API's documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Role = Literal["user", "assistant"]
+
+StopReason = Literal[
+    "end_turn",
+    "tool_use",
+    "max_tokens",
+    "stop_sequence",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
+    "interrupted",
+]
+
+
+class Text(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
+    """The model's reasoning. A `signature` is opaque: the provider wants the block back unchanged."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinking(Struct, frozen=True, tag="redacted_thinking"):
+    data: str
+
+
+class ToolUse(Struct, frozen=True, tag="tool_use", omit_defaults=True):
+    """A call the model asks for. `unparsed` holds its arguments as written when they are not a JSON object."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    unparsed: str = ""
+
+
+class Base64Source(Struct, frozen=True, tag="base64"):
+    media_type: str
+    data: str
+
+
+class Image(Struct, frozen=True, tag="image"):
+    source: Base64Source
+
+
+class Document(Struct, frozen=True, tag="document"):
+    source: Base64Source
+
+
+class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
+    """What came of a call, as the model sees it."""
+
+    tool_use_id: str
+    content: str | tuple[Text | Image | Document, ...] = ""
+    is_error: bool = False
+
+
+class Opaque(Struct, frozen=True, tag="opaque"):
+    """A block only `provider` understands; it goes back to that provider as it came and to no other."""
+
+    provider: str
+    data: dict[str, Any]
+
+
+Block = Text | Thinking | RedactedThinking | ToolUse | Image | Document | ToolResult | Opaque
+
+
+class Message(Struct, frozen=True):
+    role: Role
+    content: tuple[Block, ...]
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined."""
+        return "".join(block.text for block in self.content if isinstance(block, Text))
+
+    @property
+    def tool_uses(self) -> tuple[ToolUse, ...]:
+        return tuple(block for block in self.content if isinstance(block, ToolUse))
+
+
+def user_message(text: str) -> Message:
+    return Message("user", (Text(text),))
+
+
+def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Providers refuse text blocks that hold nothing but white space."""
+    return tuple(block for block in blocks if not (isinstance(block, Text) and not block.text.strip()))
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Token counts of one or more requests.
+
+    `input_tokens` is the uncached remainder only, as the Messages API counts; `prompt_tokens` adds the cached parts.
+    `reasoning_tokens` are part of `output_tokens`; `cache_creation_1h_input_tokens` of `cache_creation_input_tokens`.
+    `cost_usd` is set when the provider itself names the price.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_1h_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_creation_input_tokens + other.cache_creation_input_tokens,
+            self.cache_read_input_tokens + other.cache_read_input_tokens,
+            self.cache_creation_1h_input_tokens + other.cache_creation_1h_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            sum(costs) if costs else None,
+        )

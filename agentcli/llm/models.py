@@ -1,0 +1,119 @@
+"""What is known of each model: window, longest reply, prices and capabilities (models.toml, user rows on top)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+from agentcli.llm.messages import Usage
+
+UNKNOWN_WINDOW = 128_000
+UNKNOWN_MAX_OUTPUT = 8_192
+
+
+class Prices(msgspec.Struct, frozen=True, omit_defaults=True):
+    """USD per million tokens. `above` (prompt tokens) and `higher` hold a dearer band by prompt length."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cache_write: float | None = None  # for five minutes; absent means as input
+    cache_write_1h: float | None = None
+    cache_read: float | None = None  # absent means as input
+    above: int | None = None
+    higher: Prices | None = None
+
+    def cost(self, usage: Usage) -> float:
+        """USD for one request; the whole request is billed in the band its prompt falls in."""
+        if self.above is not None and self.higher is not None and usage.prompt_tokens > self.above:
+            return self.higher.cost(usage)
+        write = self.input if self.cache_write is None else self.cache_write
+        write_1h = write if self.cache_write_1h is None else self.cache_write_1h
+        read = self.input if self.cache_read is None else self.cache_read
+        written_1h = usage.cache_creation_1h_input_tokens
+        return (
+            usage.input_tokens * self.input
+            + usage.output_tokens * self.output
+            + (usage.cache_creation_input_tokens - written_1h) * write
+            + written_1h * write_1h
+            + usage.cache_read_input_tokens * read
+        ) / 1_000_000
+
+
+class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One model. `window` and `max_output` are tokens; `prices` is None where they are not known.
+
+    `thinking` is how its API is asked to reason: "adaptive" and "budget" are Anthropic's two forms, "effort" a
+    reasoning-effort field, "toggle" an on/off field. `token_factor` scales the estimate of its tokens.
+    """
+
+    id: str
+    provider: str
+    window: int = UNKNOWN_WINDOW
+    max_output: int = UNKNOWN_MAX_OUTPUT
+    prices: Prices | None = None
+    thinking: Literal["none", "adaptive", "budget", "effort", "toggle"] = "none"
+    takes_effort: bool = False
+    takes_temperature: bool = True
+    takes_images: bool = False
+    takes_tools: bool = True
+    small: bool = False  # gets the short system text and few tools
+    token_factor: float = 1.0
+    aliases: tuple[str, ...] = ()
+    is_known: bool = True  # False for a model that no table names
+
+    def cost(self, usage: Usage) -> float | None:
+        """USD for one request's usage; None when no price is known."""
+        if usage.cost_usd is not None:
+            return usage.cost_usd
+        return None if self.prices is None else self.prices.cost(usage)
+
+
+class ModelTable:
+    """Models by provider and id. Rows given later replace those given earlier."""
+
+    def __init__(self, rows: list[ModelInfo]) -> None:
+        self._rows = {(row.provider, row.id): row for row in rows}
+        self._aliases = {(row.provider, alias): row.id for row in rows for alias in row.aliases}
+
+    def __iter__(self) -> Any:
+        return iter(self._rows.values())
+
+    def find(self, provider: str, model: str) -> ModelInfo:
+        """The row for a model, or what is safe to assume of one that no row names."""
+        id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
+        return self._rows.get((provider, id)) or ModelInfo(model, provider, is_known=False)
+
+    def with_rows(self, rows: list[ModelInfo]) -> ModelTable:
+        return ModelTable([*self._rows.values(), *rows])
+
+
+@cache
+def bundled_models() -> ModelTable:
+    """The table that ships with agentcli; each section names its source and date."""
+    text = files("agentcli.llm").joinpath("models.toml").read_text("utf-8")
+    return ModelTable(rows_from_toml(tomllib.loads(text)))
+
+
+def rows_from_toml(data: Mapping[str, Any]) -> list[ModelInfo]:
+    """Rows from `[provider."model"]` tables. Raises `msgspec.ValidationError` naming the key."""
+    return [
+        msgspec.convert({"id": model, "provider": provider, **row}, ModelInfo)
+        for provider, models in data.items()
+        for model, row in models.items()
+    ]
+
+
+def refined(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
+    """`info` with the limits that `GET /v1/models/{id}` gives (Anthropic's field names)."""
+    window = listed.get("max_input_tokens")
+    longest = listed.get("max_tokens")
+    return msgspec.structs.replace(
+        info,
+        window=window if isinstance(window, int) and window > 0 else info.window,
+        max_output=longest if isinstance(longest, int) and longest > 0 else info.max_output,
+    )

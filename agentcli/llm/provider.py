@@ -1,0 +1,136 @@
+"""The one interface a model provider implements, and what flows through it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from agentcli.llm.messages import Message, StopReason, Usage
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as the model sees it; `input_schema` is a JSON Schema object."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+class Request(Struct, frozen=True):
+    """One question to a model.
+
+    `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
+    of `messages` the request before this one held: where a prompt cache was written last.
+    """
+
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int = 8192
+    temperature: float | None = None
+    effort: Effort | None = None
+    earlier_messages: int = 0
+
+
+class TextDelta(Struct, frozen=True, tag="text_delta"):
+    text: str
+
+
+class ThinkingDelta(Struct, frozen=True, tag="thinking_delta"):
+    text: str
+
+
+class ToolCallStarted(Struct, frozen=True, tag="tool_call_started"):
+    id: str
+    name: str
+
+
+class ToolCallDelta(Struct, frozen=True, tag="tool_call_delta"):
+    id: str
+    partial_json: str
+
+
+class ToolCallEnded(Struct, frozen=True, tag="tool_call_ended"):
+    id: str
+
+
+class UsageUpdate(Struct, frozen=True, tag="usage"):
+    """What the server has counted so far; later ones replace earlier ones."""
+
+    usage: Usage
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """Always the last event; carries the whole message, so that no caller has to merge deltas.
+
+    `lost_tool_call` says that the reply was cut inside a call, which is therefore not in `message`.
+    `note` is the provider's own word on the stop reason (a refusal's explanation, an unknown reason's name).
+    """
+
+    message: Message
+    stop_reason: StopReason
+    usage: Usage
+    model: str
+    lost_tool_call: bool = False
+    note: str = ""
+
+
+StreamEvent = TextDelta | ThinkingDelta | ToolCallStarted | ToolCallDelta | ToolCallEnded | UsageUpdate | Done
+
+
+class TokenCount(Struct, frozen=True):
+    """`exact` when the provider counted, else an estimate with its safety margin included."""
+
+    tokens: int
+    exact: bool
+
+
+class Health(Struct, frozen=True):
+    """Whether the provider answers, and what it said."""
+
+    ok: bool
+    detail: str
+
+
+class Provider(Protocol):
+    """One model behind one API. `name` is the provider's, `model` the model's as that API spells it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        """Send one request and give its events, `Done` last.
+
+        Raises `ProviderError` for every failure, the transport's included; its `partial` holds what had arrived.
+        A call whose arguments were cut is never in a message. Closing the iterator ends the request.
+        """
+        ...
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        """How many prompt tokens `request` holds. Raises `ProviderError`."""
+        ...
+
+    async def health_check(self) -> Health:
+        """Whether the server answers and takes the key; does not raise and costs no tokens."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections and processes; safe to call twice."""
+        ...
+
+
+async def complete(provider: Provider, request: Request) -> Done:
+    """The whole reply at once. Raises `ProviderError`."""
+    async with aclosing(provider.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, Done):
+                return event
+    raise AssertionError(f"{provider.name} ended its stream without Done")

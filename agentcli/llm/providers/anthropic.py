@@ -1,0 +1,106 @@
+"""Anthropic's Messages API, spoken by our own lean client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, ServerError
+from agentcli.llm.http import HttpClient, SseParser, decode_json, drain, parsed_chunks
+from agentcli.llm.models import ModelInfo, refined
+from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.wire.anthropic import ReplyReader, to_body
+from agentcli.llm.wire.deltas import read
+
+API_VERSION = "2026-10-21"
+BASE_URL = "https://api.anthropic.com"
+
+
+class AnthropicProvider:
+    """One Claude model. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer."""
+
+    name = "anthropic"
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        *,
+        base_url: str = BASE_URL,
+        api_key: str = "",
+        auth_token: str = "",
+        api_version: str = API_VERSION,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float = 600.0,
+    ) -> None:
+        # From this version on the API refuses a temperature, whatever the model.
+        self.info = msgspec.structs.replace(info, takes_temperature=False) if api_version >= "2026-10-21" else info
+        sent = {"anthropic-version": api_version, **(headers or {})}
+        if api_key:
+            sent["x-api-key"] = api_key
+        elif auth_token:
+            sent["authorization"] = f"Bearer {auth_token}"
+        self._has_key = bool(api_key or auth_token)
+        self._http = HttpClient(base_url.rstrip("/").removesuffix("/v1"), sent, read_timeout=read_timeout)
+
+    @property
+    def model(self) -> str:
+        return self.info.id
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        self._require_key()
+        reader = ReplyReader(self.model)
+        try:
+            async with self._http.stream("/v1/messages", to_body(request, self.info)) as response:
+                pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
+                async for events in pieces:
+                    heard, failure = read(events, lambda event, out: reader.feed(_event(event.data), out))
+                    if reader.is_done:
+                        await drain(pieces)
+                    for item in heard:
+                        yield item
+                    if failure is not None:
+                        raise failure
+                    if reader.is_done:
+                        return
+            raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
+        except ProviderError as error:
+            error.partial = reader.partial()
+            raise
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        self._require_key()
+        body = to_body(request, self.info)
+        del body["max_tokens"], body["stream"]
+        counted = await self._http.post_json("/v1/messages/count_tokens", body)
+        tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
+        if not isinstance(tokens, int):
+            raise ServerError(f"{self._http.base_url} gave no token count: is the base_url right?")
+        return TokenCount(tokens, exact=True)
+
+    async def health_check(self) -> Health:
+        try:
+            self._require_key()
+            listed = await self._http.get_json(f"/v1/models/{self.model}")
+        except ProviderError as error:
+            return Health(False, str(error))
+        if not isinstance(listed, dict):
+            return Health(False, f"{self._http.base_url} does not answer as the Messages API does: is the base_url right?")
+        self.info = refined(self.info, listed)
+        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+
+    def _require_key(self) -> None:
+        if not self._has_key:
+            raise AuthError("No Anthropic key: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN).")
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def _event(data: str) -> dict[str, Any]:
+    try:
+        event = decode_json(data) if data.strip() else {}
+    except ValueError as error:
+        raise ServerError(f"The server sent a broken event: {error}") from error
+    return event if isinstance(event, dict) else {}

@@ -1,0 +1,89 @@
+"""The embedded model: llama.cpp's server in a child process, started on demand and shared between programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from agentcli.errors import UserError
+from agentcli.llm.chat_completions import stream_chat
+from agentcli.llm.errors import BadRequest, ProviderError
+from agentcli.llm.http import HttpClient
+from agentcli.llm.local_server.server import LocalServer, acquire
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.openai import Quirks
+
+# Small models also write their calls as plain text; a temperature of 0 made the most of their calls right.
+QUIRKS = Quirks(read_text_calls=True, null_content=False, extra_body={"temperature": 0, "cache_prompt": True})
+
+
+class LocalProvider:
+    """One GGUF file. `on_wait` tells the person while the server starts."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        *,
+        model_path: Path,
+        state_folder: Path,
+        context: int,
+        linger_s: float = 0.0,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        self.info = info
+        self._model_path = model_path
+        self._state_folder = state_folder
+        self._context = context
+        self._linger_s = linger_s
+        self._on_wait = on_wait
+        self._server: LocalServer | None = None
+        self._http: HttpClient | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def model(self) -> str:
+        return self.info.id
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        http = await self._connected()
+        async for event in stream_chat(http, request, info=self.info, provider=self.name, quirks=QUIRKS):
+            yield event
+
+    async def _connected(self) -> HttpClient:
+        async with self._starting:
+            if self._http is None:
+                try:
+                    self._server = await acquire(
+                        model_path=self._model_path,
+                        state_folder=self._state_folder,
+                        context=self._context,
+                        linger_s=self._linger_s,
+                        on_wait=self._on_wait,
+                    )
+                except UserError as error:
+                    raise BadRequest(str(error)) from error
+                self._http = HttpClient(self._server.base_url, {"authorization": f"Bearer {self._server.api_key}"})
+            return self._http
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return estimate(request, self.info)
+
+    async def health_check(self) -> Health:
+        try:
+            await self._connected()
+        except ProviderError as error:
+            return Health(False, str(error))
+        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+
+    async def aclose(self) -> None:
+        http, self._http = self._http, None
+        server, self._server = self._server, None
+        if http is not None:
+            await http.aclose()
+        if server is not None:
+            server.release()

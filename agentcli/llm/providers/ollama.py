@@ -1,0 +1,119 @@
+"""Ollama through its native API, because only that one takes a window size."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.http import HttpClient, LineParser, decode_json, drain, parsed_chunks
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire.ollama import ReplyReader, to_body
+
+BASE_URL = "http://127.0.0.1:11434"
+
+
+class OllamaProvider:
+    """One model on an Ollama server. `num_ctx` is the window asked for, bounded by what the model was made for."""
+
+    name = "ollama"
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        *,
+        base_url: str = BASE_URL,
+        num_ctx: int = 32_768,
+        keep_alive: str = "5m",
+        read_timeout: float = 600.0,
+    ) -> None:
+        self.info = msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2))
+        self._keep_alive = keep_alive
+        self._was_shown = False
+        self._http = HttpClient(_with_scheme(base_url), {}, read_timeout=read_timeout)
+
+    @property
+    def model(self) -> str:
+        return self.info.id
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        reader = ReplyReader(self.model, id_prefix=f"call_{secrets.token_hex(6)}_")
+        lines = LineParser()
+
+        def feed(line: bytes, out: list[StreamEvent]) -> None:
+            try:
+                reader.feed(decode_json(line), out)
+            except ValueError as error:
+                raise ServerError(f"The server sent a broken line: {error}") from error
+
+        try:
+            if not self._was_shown:
+                await self._learn()
+            body = to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive)
+            async with self._http.stream("/api/chat", body) as response:
+                pieces = parsed_chunks(response, lines.feed, content_type="ndjson")
+                async for items in pieces:
+                    heard, failure = read(items, feed)
+                    for item in heard:
+                        yield item
+                    if failure is not None:
+                        raise failure
+                    if reader.is_done:
+                        await drain(pieces)
+                        break
+            if not reader.is_done:
+                heard, failure = read(lines.close(), feed)
+                for item in heard:
+                    yield item
+                if failure is not None:
+                    raise failure
+            yield reader.done(request, self.info)
+        except ProviderError as error:
+            error.partial = reader.partial()
+            raise
+
+    async def _learn(self) -> None:
+        """Ask what the model can do and how large its window is."""
+        shown = await self._http.post_json("/api/show", {"model": self.model})
+        self._was_shown = True
+        self.info = learned(self.info, shown if isinstance(shown, dict) else {})
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return estimate(request, self.info)
+
+    async def health_check(self) -> Health:
+        try:
+            await self._learn()
+        except ProviderError as error:
+            return Health(False, str(error))
+        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
+    """`info` with what `/api/show` says: capabilities and the model's own largest window."""
+    details = shown.get("model_info")
+    details = details if isinstance(details, dict) else {}
+    largest = next((v for k, v in details.items() if k.endswith(".context_length") and isinstance(v, int)), 0)
+    can = shown.get("capabilities")
+    if isinstance(can, list):
+        effort = details.get("general.architecture") == "gptoss"
+        thinking = ("effort" if effort else "toggle") if "thinking" in can else "none"
+        info = msgspec.structs.replace(info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can)
+    return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
+
+
+def _with_scheme(address: str) -> str:
+    """OLLAMA_HOST may hold a bare host and port."""
+    if "://" not in address:
+        host, _, port = address.partition(":")
+        address = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104
+    return address

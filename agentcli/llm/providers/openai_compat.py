@@ -1,0 +1,91 @@
+"""Any server that speaks Chat Completions; what one of them does differently is data (presets.toml)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncGenerator, Mapping
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from agentcli.llm.chat_completions import stream_chat
+from agentcli.llm.errors import AuthError, ProviderError
+from agentcli.llm.http import HttpClient
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.openai import Quirks
+
+
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server: its address, the environment variable of its key, and its quirks."""
+
+    base_url: str
+    key_env: str = ""
+    needs_key: bool = True
+    quirks: Quirks = Quirks()
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    text = files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8")
+    return {name: msgspec.convert(row, Preset) for name, row in tomllib.loads(text).items()}
+
+
+class OpenAICompatProvider:
+    """One model on one server. Token counts are estimates: the protocol has no count."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        *,
+        preset: Preset,
+        base_url: str = "",
+        api_key: str = "",
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float = 600.0,
+    ) -> None:
+        self.info = info
+        self._quirks = preset.quirks
+        self._has_key = bool(api_key) or not preset.needs_key
+        self._key_env = preset.key_env
+        sent = dict(headers or {})
+        if api_key:
+            sent["authorization"] = f"Bearer {api_key}"
+        self._http = HttpClient(base_url or preset.base_url, sent, read_timeout=read_timeout)
+
+    @property
+    def name(self) -> str:
+        return self.info.provider
+
+    @property
+    def model(self) -> str:
+        return self.info.id
+
+    def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        self._require_key()
+        return stream_chat(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return estimate(request, self.info)
+
+    async def health_check(self) -> Health:
+        try:
+            self._require_key()
+            listed = await self._http.get_json("/models")
+        except ProviderError as error:
+            return Health(False, str(error))
+        rows = listed.get("data") if isinstance(listed, dict) else listed
+        ids = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if ids and self.model not in ids:
+            return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(map(str, ids[:8]))}")
+        return Health(True, f"{self.model} answers")
+
+    def _require_key(self) -> None:
+        if not self._has_key:
+            where = f"set {self._key_env}" if self._key_env else f"set providers.{self.name}.api_key_env"
+            raise AuthError(f"No key for {self.name}: {where}.")
+
+    async def aclose(self) -> None:
+        await self._http.aclose()

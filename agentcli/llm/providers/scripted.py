@@ -1,0 +1,181 @@
+"""Plays replies from a file or a list: the model of tests, demos and benchmarks.
+
+A script is JSON lines, one reply each: `{"text"?, "thinking"?, "tool_calls"?: [{"name","input"}], "stop_reason"?,
+"usage"?, "error"?: {"kind","retry_after"?}, "delay_ms"?, "chunk"?}`. `{{last_result}}` inside a string is replaced by
+the newest tool result. `chunk` is how many characters one delta holds; `delay_ms` passes before each delta.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.errors import UserError
+from agentcli.llm import errors
+from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.provider import (
+    Done,
+    Health,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    TokenCount,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+from agentcli.llm.tokens import estimate
+
+_ERRORS: dict[str, type[errors.ProviderError]] = {
+    "auth": errors.AuthError,
+    "bad_request": errors.BadRequest,
+    "model_not_found": errors.ModelNotFound,
+    "context_overflow": errors.ContextOverflow,
+    "billing": errors.BillingError,
+    "rate_limit": errors.RateLimit,
+    "overloaded": errors.Overloaded,
+    "server": errors.ServerError,
+    "timeout": errors.Timeout,
+    "connection": errors.ConnectionFailed,
+}
+
+
+class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    input: dict[str, Any] = {}
+    id: str = ""
+
+
+class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    retry_after: float | None = None
+    message: str = ""
+
+
+class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One reply. With an `error`, text and thinking are sent first and then it breaks."""
+
+    text: str = ""
+    thinking: str = ""
+    tool_calls: tuple[ScriptedCall, ...] = ()
+    stop_reason: StopReason | None = None
+    usage: Usage | None = None
+    error: ScriptedError | None = None
+    delay_ms: float = 0
+    chunk: int = 24
+
+
+class ScriptedProvider:
+    """Gives the next reply for each request; keeps the requests in `requests`."""
+
+    name = "scripted"
+
+    def __init__(self, replies: Iterable[ScriptedReply | Mapping[str, Any]], *, info: ModelInfo | None = None) -> None:
+        self.info = info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True)
+        self._replies = [_reply(reply) for reply in replies]
+        self._position = 0
+        self.requests: list[Request] = []
+
+    @property
+    def model(self) -> str:
+        return self.info.id
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        self.requests.append(request)
+        if self._position >= len(self._replies):
+            raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
+        reply = self._replies[self._position]
+        self._position += 1
+        last = _last_result(request)
+        blocks: list[Block] = []
+        try:
+            for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
+                text = whole.replace("{{last_result}}", last)
+                if not text:
+                    continue
+                blocks.append(kind(""))
+                for start in range(0, len(text), reply.chunk):
+                    await asyncio.sleep(reply.delay_ms / 1000)
+                    piece = text[start : start + reply.chunk]
+                    blocks[-1] = kind(text[: start + len(piece)])
+                    yield delta(piece)
+            await asyncio.sleep(reply.delay_ms / 1000)
+            if reply.error is not None:
+                raise _error(reply.error)
+        except errors.ProviderError as error:
+            error.partial = Message("assistant", tuple(blocks))
+            raise
+        for number, call in enumerate(reply.tool_calls):
+            id = call.id or f"call_{self._position}_{number + 1}"
+            input = _filled(call.input, last)
+            yield ToolCallStarted(id, call.name)
+            yield ToolCallDelta(id, msgspec.json.encode(input).decode())
+            yield ToolCallEnded(id)
+            blocks.append(ToolUse(id, call.name, input))
+        stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
+        usage = reply.usage or Usage(input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1)
+        yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return estimate(request, self.info)
+
+    async def health_check(self) -> Health:
+        return Health(True, f"a script of {len(self._replies)} replies")
+
+    async def aclose(self) -> None:
+        pass
+
+
+def read_script(path: Path) -> list[ScriptedReply]:
+    """The replies in a script file. Raises `UserError` naming the line that is wrong."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"Could not read the script {path}: {error.strerror}.") from error
+    replies = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                replies.append(msgspec.json.decode(line, type=ScriptedReply))
+            except msgspec.DecodeError as error:
+                raise UserError(f"{path}, line {number}: {error}") from error
+    return replies
+
+
+def _reply(reply: ScriptedReply | Mapping[str, Any]) -> ScriptedReply:
+    return reply if isinstance(reply, ScriptedReply) else msgspec.convert(reply, ScriptedReply)
+
+
+def _error(told: ScriptedError) -> errors.ProviderError:
+    kind = _ERRORS.get(told.kind)
+    if kind is None:
+        raise UserError(f"No error kind {told.kind!r} in a script; there is {', '.join(_ERRORS)}.")
+    return kind(told.message or f"scripted {told.kind} error", retry_after=told.retry_after)
+
+
+def _last_result(request: Request) -> str:
+    for message in reversed(request.messages):
+        for block in reversed(message.content):
+            if isinstance(block, ToolResult):
+                if isinstance(block.content, str):
+                    return block.content
+                return "".join(part.text for part in block.content if isinstance(part, Text))
+    return ""
+
+
+def _filled(value: Any, last: str) -> Any:
+    match value:
+        case str():
+            return value.replace("{{last_result}}", last)
+        case dict():
+            return {key: _filled(item, last) for key, item in value.items()}
+        case list():
+            return [_filled(item, last) for item in value]
+        case _:
+            return value

@@ -1,0 +1,60 @@
+"""Tries a request again while nothing of its reply has been shown."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from msgspec import Struct
+
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.provider import Provider, Request, StreamEvent, TextDelta, ThinkingDelta
+
+LONGEST_WAIT_S = 60.0
+
+
+class RetryPolicy(Struct, frozen=True):
+    """`max_retries` after the first try; the first wait in seconds, doubled each time."""
+
+    max_retries: int = 3
+    initial_delay: float = 1.0
+
+
+OnRetry = Callable[[int, float, ProviderError], None]  # which retry this is (1 is the first), seconds to wait, why
+
+
+async def stream_with_retry(
+    provider: Provider, request: Request, *, policy: RetryPolicy, on_retry: OnRetry
+) -> AsyncGenerator[StreamEvent, None]:
+    """The provider's stream; a failure before the first text is tried again after a wait.
+
+    Raises the last `ProviderError` when the tries are used up, when it is not retryable, or when text was shown.
+    A server that asks for a longer wait than `LONGEST_WAIT_S` is not waited for.
+    """
+    tries = 0
+    while True:
+        shown = False
+        try:
+            async with aclosing(provider.stream(request)) as events:
+                async for event in events:
+                    shown = shown or isinstance(event, TextDelta | ThinkingDelta)
+                    yield event
+            return
+        except ProviderError as error:
+            error.shown = shown
+            tries += 1
+            wait_s = delay_before(tries, policy, error)
+            if shown or not error.is_retryable or tries > policy.max_retries or wait_s > LONGEST_WAIT_S:
+                raise
+            on_retry(tries, wait_s, error)
+        await asyncio.sleep(wait_s)
+
+
+def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:
+    """Seconds to wait before retry number `retry` (1-based): the server's word, else doubled with up to 25% less."""
+    if error.retry_after is not None:
+        return max(0.0, error.retry_after)
+    delay = min(policy.initial_delay * 2.0 ** (retry - 1), LONGEST_WAIT_S)
+    return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography

@@ -1,0 +1,335 @@
+"""Anthropic's Messages API as pure functions: a request to its JSON body, stream events to ours.
+
+Facts: platform.claude.com/docs (API version 2026-10-21), read 2026-11.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentcli.llm.errors import ProviderError, ServerError, error_for_status
+from agentcli.llm.http import decode_json, encode_json
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    StopReason,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+    without_empty_text,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import (
+    Done,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
+
+CACHE = {"type": "ephemeral"}
+MOST_BREAKPOINTS = 4  # the API's limit
+
+_STOP_REASONS: dict[str, StopReason] = {
+    "end_turn": "end_turn",
+    "tool_use": "tool_use",
+    "max_tokens": "max_tokens",
+    "stop_sequence": "stop_sequence",
+    "pause_turn": "pause_turn",
+    "refusal": "refusal",
+    "model_context_window_exceeded": "model_context_window_exceeded",
+}
+_STATUS = {  # of an error that arrives inside a stream whose status was 200
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
+    """The body of `POST /v1/messages`.
+
+    Tools and system come before the messages, so that the bytes of an earlier request begin a later one.
+    """
+    body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
+    body |= _thinking(request, model)
+    if request.temperature is not None and model.takes_temperature:
+        body["temperature"] = request.temperature
+    if request.tools:
+        body["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
+        body["tools"][-1]["cache_control"] = CACHE
+    if request.system:
+        body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
+    body["messages"] = _messages(request)
+    return body
+
+
+def _thinking(request: Request, model: ModelInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    match model.thinking:
+        case "adaptive":  # the default display leaves the text between tool calls empty
+            fields["thinking"] = {"type": "adaptive", "display": "summarized"}
+        case "budget" if request.effort is not None and request.max_tokens > 2048:
+            fields["thinking"] = {"type": "enabled", "budget_tokens": min(16_000, request.max_tokens // 2)}
+        case _:
+            pass
+    if request.effort is not None and model.takes_effort:
+        fields["output_config"] = {"effort": request.effort}
+    return fields
+
+
+def _messages(request: Request) -> list[dict[str, Any]]:
+    """Messages with two breakpoints: where the request before this one ended (read), and at the end (written).
+
+    A message of which nothing can be sent is left out: the API refuses empty content.
+    """
+    messages: list[dict[str, Any]] = []
+    for number, message in enumerate(request.messages, 1):
+        if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
+            messages.append({"role": message.role, "content": content})
+        if messages and number in (request.earlier_messages, len(request.messages)):
+            _mark(messages[-1]["content"])
+    return messages
+
+
+def _mark(content: list[dict[str, Any]]) -> None:
+    for block in reversed(content):  # thinking blocks take no breakpoint
+        if block["type"] not in ("thinking", "redacted_thinking"):
+            block["cache_control"] = CACHE
+            return
+
+
+def sendable(message: Message, provider: str) -> tuple[Block, ...]:
+    """What of a message this API takes: no empty text, nobody else's opaque blocks, no unsigned thinking."""
+    return tuple(
+        block
+        for block in without_empty_text(message.content)
+        if not (isinstance(block, Opaque) and block.provider != provider)
+        and not (isinstance(block, Thinking) and not block.signature)
+    )
+
+
+def block_to_wire(block: Block) -> dict[str, Any]:
+    wire: dict[str, Any]
+    match block:
+        case Opaque():
+            return dict(block.data)
+        case ToolUse():
+            return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+        case ToolResult(id, tuple(parts), is_error):
+            wire = msgspec.to_builtins(ToolResult(id, without_empty_text(parts), is_error))  # type: ignore[arg-type]
+            return wire
+        case _:
+            wire = msgspec.to_builtins(block)
+            return wire
+
+
+def block_from_wire(data: dict[str, Any]) -> Block:
+    """A raw content block as ours; one of a type we do not know is kept whole, to be echoed."""
+    try:
+        block: Block = msgspec.convert(data, Block, strict=False)
+        return block
+    except msgspec.ValidationError:
+        return Opaque("anthropic", data)
+
+
+class _OpenBlock:
+    """A content block that is still arriving."""
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.start = start
+        self.kind: str = start.get("type", "")
+        self.parts: list[str] = []
+        self.signature: str | None = start.get("signature") or None
+        self.is_closed = False
+
+    def finish(self) -> Block | None:
+        """The block, or None where nothing of it can be kept."""
+        joined = "".join(self.parts)
+        match self.kind:
+            case "text":
+                return Text(joined) if joined else None
+            case "thinking":
+                return Thinking(joined, self.signature)
+            case "redacted_thinking":
+                return RedactedThinking(self.start.get("data", ""))
+            case "tool_use":
+                return _tool_use(str(self.start.get("id", "")), str(self.start.get("name", "")), joined)
+            case _ if joined:  # a server tool's input comes in deltas too
+                return Opaque("anthropic", self.start | {"input": _tool_use("", "", joined).input})
+            case _:
+                return Opaque("anthropic", self.start)
+
+
+def _tool_use(id: str, name: str, arguments: str) -> ToolUse:
+    try:
+        value = decode_json(arguments) if arguments.strip() else {}
+    except ValueError:
+        return ToolUse(id, name, {}, unparsed=arguments)
+    return ToolUse(id, name, value) if isinstance(value, dict) else ToolUse(id, name, {}, unparsed=arguments)
+
+
+class ReplyReader:
+    """Builds a reply from the stream's events, in the order the API documents; unknown types are passed over."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.is_done = False
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._usage: dict[str, Any] = {}
+        self._stop_reason = ""
+        self._note = ""
+
+    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
+        kind = event.get("type")
+        if self.is_done:
+            return
+        if kind == "content_block_delta":
+            self._delta(event, out)
+        elif kind == "content_block_start":
+            self._start(event, out)
+        elif kind == "content_block_stop":
+            self._stop(event, out)
+        elif kind == "message_start":
+            message = event.get("message") or {}
+            self.model = message.get("model") or self.model
+            self._count(message.get("usage"), out)
+        elif kind == "message_delta":
+            delta = event.get("delta") or {}
+            self._stop_reason = delta.get("stop_reason") or self._stop_reason
+            if isinstance(details := delta.get("stop_details"), dict):
+                self._note = details.get("explanation") or details.get("category") or ""
+            self._count(event.get("usage"), out)
+        elif kind == "message_stop":
+            self.is_done = True
+            out.append(self._done())
+        elif kind == "error":
+            raise error_in_stream(event)
+
+    def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        block = _OpenBlock(event.get("content_block") or {})
+        self._blocks[event.get("index", len(self._blocks))] = block
+        if block.kind == "tool_use":
+            out.append(ToolCallStarted(str(block.start.get("id", "")), str(block.start.get("name", ""))))
+            if given := block.start.get("input"):
+                block.parts.append(encode_json(given).decode())
+        for field, make in (("text", TextDelta), ("thinking", ThinkingDelta)):
+            if block.kind == field and (first := _string(block.start.get(field))):
+                block.parts.append(first)
+                out.append(make(first))
+
+    def _delta(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        block = self._blocks.get(event.get("index", -1))
+        delta = event.get("delta")
+        if block is None or not isinstance(delta, dict):
+            return
+        match delta.get("type"):
+            case "text_delta":
+                if part := _string(delta.get("text")):
+                    block.parts.append(part)
+                    out.append(TextDelta(part))
+            case "input_json_delta":
+                if part := _string(delta.get("partial_json")):
+                    block.parts.append(part)
+                    if block.kind == "tool_use":
+                        out.append(ToolCallDelta(str(block.start.get("id", "")), part))
+            case "thinking_delta":
+                if part := _string(delta.get("thinking")):
+                    block.parts.append(part)
+                    out.append(ThinkingDelta(part))
+            case "signature_delta":
+                block.signature = _string(delta.get("signature"))
+            case "compaction_delta":
+                block.start |= {key: value for key, value in delta.items() if key != "type"}
+            case _:
+                pass
+
+    def _stop(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        if block := self._blocks.get(event.get("index", -1)):
+            block.is_closed = True
+            if block.kind == "tool_use":
+                out.append(ToolCallEnded(str(block.start.get("id", ""))))
+
+    def _count(self, usage: Any, out: list[StreamEvent]) -> None:
+        """Counts are cumulative: a later one overwrites, a null says nothing."""
+        if isinstance(usage, dict):
+            self._usage |= {key: value for key, value in usage.items() if value is not None}
+            out.append(UsageUpdate(usage_from_wire(self._usage)))
+
+    def _done(self) -> Done:
+        stop_reason = _STOP_REASONS.get(self._stop_reason, "end_turn")
+        note = self._note
+        if self._stop_reason not in _STOP_REASONS:
+            note = f"unknown stop reason {self._stop_reason!r}"
+        # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
+        cut = stop_reason in ("max_tokens", "model_context_window_exceeded")
+        open_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks.values())
+        message = self._message()
+        last = message.content[-1] if message.content else None
+        if cut and isinstance(last, ToolUse) and (last.unparsed or not last.input):
+            open_call = True
+            message = Message("assistant", message.content[:-1])
+        return Done(message, stop_reason, usage_from_wire(self._usage), self.model, open_call, note)
+
+    def partial(self) -> Message:
+        """What a broken stream leaves: text, signed thinking, and calls that had ended."""
+        message = self._message()
+        kept = (b for b in message.content if not (isinstance(b, Thinking) and not b.signature))
+        return Message("assistant", tuple(kept))
+
+    def _message(self) -> Message:
+        """The blocks in order; of those that have not ended only text and thinking."""
+        blocks = []
+        for _, block in sorted(self._blocks.items()):
+            if not block.is_closed and block.kind not in ("text", "thinking"):
+                continue
+            if (finished := block.finish()) is not None:
+                blocks.append(finished)
+        return Message("assistant", tuple(blocks))
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str | None):
+        return value or ""
+    raise TypeError(f"{value!r} stands where a text belongs")
+
+
+def usage_from_wire(usage: dict[str, Any]) -> Usage:
+    creation = usage.get("cache_creation")
+    details = usage.get("output_tokens_details")
+    return Usage(
+        input_tokens=usage.get("input_tokens") or 0,
+        output_tokens=usage.get("output_tokens") or 0,
+        cache_creation_input_tokens=usage.get("cache_creation_input_tokens") or 0,
+        cache_read_input_tokens=usage.get("cache_read_input_tokens") or 0,
+        cache_creation_1h_input_tokens=(creation.get("ephemeral_1h_input_tokens") or 0)
+        if isinstance(creation, dict)
+        else 0,
+        reasoning_tokens=(details.get("thinking_tokens") or 0) if isinstance(details, dict) else 0,
+    )
+
+
+def error_in_stream(event: dict[str, Any]) -> ProviderError:
+    error = event.get("error")
+    if not isinstance(error, dict):
+        return ServerError(f"The server reported an error: {error}")
+    kind = str(error.get("type", ""))
+    return error_for_status(_STATUS.get(kind, 500), str(error.get("message", kind)), code=kind)

@@ -1,0 +1,89 @@
+"""Reads a call's arguments as real models write them: JSON, nearly JSON, or JSON inside a string."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+from json_repair import repair_json
+
+from agentcli.llm.http import without_lone_surrogates
+
+LONGEST_REPAIR = 4_096  # characters; repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
+
+_FENCE = re.compile(r"\A\s*```(?:json)?\s*(.*?)\s*```\s*\Z", re.DOTALL)
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+
+
+def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
+    """The arguments as an object, or None when they cannot be read as one.
+
+    A call that was cut by length is never repaired: what is missing would be guessed.
+    """
+    if not text.strip():
+        return {}
+    value = _strict(text)
+    if value is None and not was_cut:
+        value = _lenient(text)
+    if isinstance(value, str):  # encoded twice
+        value = _strict(value)
+    return without_lone_surrogates(value) if isinstance(value, dict) else None
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lenient(text: str) -> Any:
+    if fenced := _FENCE.match(text):
+        text = fenced.group(1)
+    for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
+        try:
+            return json.loads(candidate, strict=False)  # raw newlines and tabs inside strings
+        except (ValueError, RecursionError):
+            continue
+    try:  # Python's own notation: single quotes, True, None
+        value = ast.literal_eval(text.strip())
+        if isinstance(value, dict):
+            return value
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        pass
+    if len(text) > LONGEST_REPAIR:
+        return None
+    try:
+        return repair_json(text, return_objects=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+_CALL_MARKS = (
+    re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
+    re.compile(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
+    re.compile(r"```(?:json)?\s*(\{.*?\})\s*```", re.DOTALL),
+    re.compile(r"\A\s*(\{.*\})\s*\Z", re.DOTALL),
+)
+
+
+def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Calls of known tools that a model wrote as plain text: `<tool_call>`, `[TOOL_CALLS]`, a fenced or bare object."""
+    for mark in _CALL_MARKS:
+        found = []
+        for written in mark.findall(text):
+            value = _strict(written)
+            if value is None:
+                value = _lenient(written)
+            for call in value if isinstance(value, list) else [value]:
+                if isinstance(call, dict) and call.get("name") in names:
+                    arguments = call.get("arguments", call.get("parameters", {}))
+                    if isinstance(arguments, str):
+                        arguments = parse_arguments(arguments)
+                    if isinstance(arguments, dict):
+                        found.append((str(call["name"]), arguments))
+        if found:
+            return found
+    return []

@@ -1,0 +1,183 @@
+"""Ollama's native chat API as pure functions (docs/api.md of the project, read 2026-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentcli.llm.errors import ConnectionFailed, ContextOverflow
+from agentcli.llm.http import encode_json, error_told
+from agentcli.llm.messages import (
+    Block,
+    Image,
+    Message,
+    StopReason,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import (
+    Done,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
+from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
+from agentcli.llm.wire.arguments import parse_arguments
+
+SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
+LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
+
+
+def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str) -> dict[str, Any]:
+    """The body of `POST /api/chat`. The window is always sent: the server's own default may be 4,096 tokens."""
+    options: dict[str, Any] = {"num_ctx": num_ctx, "num_predict": request.max_tokens}
+    if request.temperature is not None:
+        options["temperature"] = request.temperature
+    body: dict[str, Any] = {
+        "model": info.id,
+        "stream": True,
+        "options": options,
+        "truncate": False,  # a prompt that does not fit is an error, not a prompt without its beginning
+        "shift": False,
+        "keep_alive": keep_alive,
+    }
+    if info.thinking == "toggle":
+        body["think"] = request.effort != "low"
+    elif info.thinking == "effort":
+        body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+            }
+            for tool in request.tools
+        ]
+    body["messages"] = list(_messages(request))
+    return body
+
+
+def _messages(request: Request) -> Iterator[dict[str, Any]]:
+    if request.system:
+        yield {"role": "system", "content": request.system}
+    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
+    for message in request.messages:
+        if message.role == "assistant":
+            wire: dict[str, Any] = {"role": "assistant", "content": message.text}
+            if thought := "".join(b.thinking for b in message.content if isinstance(b, Thinking)):
+                wire["thinking"] = thought
+            if message.tool_uses:
+                wire["tool_calls"] = [{"function": {"name": u.name, "arguments": u.input}} for u in message.tool_uses]
+            if wire["content"] or message.tool_uses:
+                yield wire
+            continue
+        for block in message.content:
+            if isinstance(block, ToolResult):
+                yield _message("tool", block.content, tool_name=names.get(block.tool_use_id, "tool"))
+        rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
+        if rest:
+            yield _message("user", rest)
+
+
+def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"role": role, "content": content, **more}
+    wire: dict[str, Any] = {"role": role, "content": "\n\n".join(b.text for b in content if isinstance(b, Text)), **more}
+    if images := [block.source.data for block in content if isinstance(block, Image)]:
+        wire["images"] = images
+    return wire
+
+
+def _image_count(request: Request) -> int:
+    blocks = [block for message in request.messages for block in message.content]
+    parts = [part for b in blocks if isinstance(b, ToolResult) and isinstance(b.content, tuple) for part in b.content]
+    return sum(isinstance(block, Image) for block in [*blocks, *parts])
+
+
+class ReplyReader:
+    """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
+
+    def __init__(self, model: str, *, id_prefix: str) -> None:
+        self.model = model
+        self.is_done = False
+        self._id_prefix = id_prefix
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._uses: list[ToolUse] = []
+        self._last: dict[str, Any] = {}
+
+    def feed(self, line: Any, out: list[StreamEvent]) -> None:
+        if not isinstance(line, dict):
+            return
+        if "error" in line:
+            raise error_told(line)
+        message = line.get("message") or {}
+        if thought := message.get("thinking"):
+            self._thinking.append(thought)
+            out.append(ThinkingDelta(thought))
+        if text := message.get("content"):
+            self._text.append(text)
+            out.append(TextDelta(text))
+        for call in message.get("tool_calls") or ():
+            self._call(call, out)
+        if line.get("done"):
+            self.is_done = True
+            self._last = line
+            out.append(UsageUpdate(usage_from_wire(line)))
+
+    def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
+        """A call arrives whole; older servers give it no id."""
+        function = call.get("function") or {}
+        id = call.get("id") or f"{self._id_prefix}{len(self._uses) + 1}"
+        name, arguments = str(function.get("name", "")), function.get("arguments")
+        if arguments is None or isinstance(arguments, dict):
+            use = ToolUse(id, name, arguments or {})
+        else:
+            parsed = parse_arguments(str(arguments))
+            use = ToolUse(id, name, parsed or {}, unparsed="" if parsed is not None else str(arguments))
+        self._uses.append(use)
+        out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(use.input).decode()), ToolCallEnded(id)]
+
+    def done(self, request: Request, info: ModelInfo) -> Done:
+        if not self.is_done:
+            raise ConnectionFailed("The stream ended before the reply did (no done line).")
+        self._refuse_truncation(request, info)
+        return Done(self.partial(calls=True), self._stop_reason(), usage_from_wire(self._last), self.model)
+
+    def _refuse_truncation(self, request: Request, info: ModelInfo) -> None:
+        """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
+        # What an image costs differs with the model, so only the text is judged.
+        text_tokens = estimate(request, info).tokens - TOKENS_PER_IMAGE * _image_count(request)
+        expected = text_tokens / SAFETY * (BYTES_PER_TOKEN / 4)
+        counted = self._last.get("prompt_eval_count") or 0
+        if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
+            raise ContextOverflow(
+                f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
+                "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
+            )
+
+    def _stop_reason(self) -> StopReason:
+        if self._last.get("done_reason") == "length":
+            return "max_tokens"
+        return "tool_use" if self._uses else "end_turn"
+
+    def partial(self, *, calls: bool = False) -> Message:
+        blocks: list[Block] = []
+        if thought := "".join(self._thinking):
+            blocks.append(Thinking(thought))
+        if text := "".join(self._text):
+            blocks.append(Text(text))
+        return Message("assistant", (*blocks, *(self._uses if calls else ())))
+
+
+def usage_from_wire(line: dict[str, Any]) -> Usage:
+    return Usage(input_tokens=line.get("prompt_eval_count") or 0, output_tokens=line.get("eval_count") or 0)

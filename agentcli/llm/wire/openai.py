@@ -1,0 +1,519 @@
+"""Chat Completions as pure functions, with the habits of the servers that speak it.
+
+Each oddity handled here was seen in a real server: in the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412,
+opencode#40061 and the vendors' own documents (2026-11).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from agentcli.llm.errors import ConnectionFailed, Overloaded
+from agentcli.llm.http import encode_json, error_told
+from agentcli.llm.messages import (
+    Block,
+    Document,
+    Image,
+    Message,
+    Opaque,
+    StopReason,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import (
+    Done,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
+from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
+
+
+class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How one server differs from the reference. Every field can be set for a server in the configuration.
+
+    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
+    `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
+    """
+
+    system_role: Literal["system", "developer"] = "system"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    stream_usage: bool = True
+    no_obfuscation: bool = False
+    thinking_format: Literal["none", "reasoning_effort", "thinking", "enable_thinking", "chat_template_kwargs"] = "none"
+    efforts: dict[str, str] = {}
+    echo_reasoning: bool = False
+    tool_result_name: bool = False
+    assistant_after_tool_result: bool = False
+    strict_tools: bool = False
+    null_content: bool = True
+    fixed_ids: bool = False
+    parallel_tool_calls: bool | None = None
+    cache_control: bool = False
+    read_text_calls: bool = False
+    store: bool | None = None
+    extra_body: dict[str, Any] = {}
+
+
+def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
+    """The body of `POST /chat/completions`, tools before messages."""
+    body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
+    if quirks.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+        if quirks.no_obfuscation:
+            body["stream_options"]["include_obfuscation"] = False
+    if request.temperature is not None and info.takes_temperature:
+        body["temperature"] = request.temperature
+    if quirks.store is not None:
+        body["store"] = quirks.store
+    body |= _thinking(request, info, quirks)
+    if request.tools:
+        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
+        if quirks.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = quirks.parallel_tool_calls
+    body["messages"] = list(_messages(request, quirks, provider))
+    return body | quirks.extra_body
+
+
+def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
+    if request.effort is None or info.thinking == "none":
+        return {}
+    effort = quirks.efforts.get(request.effort, request.effort)
+    match quirks.thinking_format:
+        case "reasoning_effort":
+            return {"reasoning_effort": effort}
+        case "thinking":
+            return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+        case "enable_thinking":
+            return {"enable_thinking": True}
+        case "chat_template_kwargs":
+            return {"chat_template_kwargs": {"enable_thinking": True}}
+        case _:
+            return {}
+
+
+def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    if quirks.strict_tools:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _messages(request: Request, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+    if request.system:
+        content: Any = request.system
+        if quirks.cache_control:
+            content = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
+        yield {"role": quirks.system_role, "content": content}
+    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
+    after_result = False
+    for message in request.messages:
+        if message.role == "assistant":
+            if wire := _assistant(message, quirks, provider):
+                after_result = False
+                yield wire
+            continue
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        for result in results:
+            yield _result(result, names, quirks)
+        pictures = [part for result in results for part in _parts(result) if not isinstance(part, Text)]
+        rest = [block for block in message.content if not isinstance(block, ToolResult)]
+        after_result = after_result or bool(results)
+        if content := _user_content([*pictures, *rest]):
+            if after_result and quirks.assistant_after_tool_result:
+                yield {"role": "assistant", "content": "I have the results."}
+            after_result = False
+            yield {"role": "user", "content": content}
+
+
+def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any] | None:
+    text = message.text
+    if not text.strip() and not message.tool_uses:
+        return None
+    wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
+    if message.tool_uses:
+        wire["tool_calls"] = [
+            {
+                "id": wire_id(use.id, quirks),
+                "type": "function",
+                "function": {"name": use.name, "arguments": encode_json(use.input).decode()},
+            }
+            for use in message.tool_uses
+        ]
+        if quirks.echo_reasoning:
+            wire["reasoning_content"] = "".join(b.thinking for b in message.content if isinstance(b, Thinking))
+    for block in message.content:
+        if isinstance(block, Opaque) and block.provider == provider:
+            wire |= block.data
+    return wire
+
+
+def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
+    text = "\n".join(part.text for part in _parts(result) if isinstance(part, Text))
+    if not text and any(not isinstance(part, Text) for part in _parts(result)):
+        text = "(the file follows in the next message)"
+    wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
+    if quirks.tool_result_name:
+        wire["name"] = names.get(result.tool_use_id, "tool")
+    return wire
+
+
+def _parts(result: ToolResult) -> tuple[Text | Image | Document, ...]:
+    return (Text(result.content),) if isinstance(result.content, str) else result.content
+
+
+def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
+    texts = [block.text for block in blocks if isinstance(block, Text) and block.text.strip()]
+    if len(texts) == len([b for b in blocks if not isinstance(b, Text) or b.text.strip()]):
+        return "\n\n".join(texts)
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        match block:
+            case Text(text) if text.strip():
+                parts.append({"type": "text", "text": text})
+            case Image(source):
+                url = f"data:{source.media_type};base64,{source.data}"
+                parts.append({"type": "image_url", "image_url": {"url": url}})
+            case Document(source):
+                data = f"data:{source.media_type};base64,{source.data}"
+                parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": data}})
+            case _:
+                pass
+    return parts
+
+
+_PLAIN_ID = re.compile(r"\A[A-Za-z0-9_-]{1,40}\Z")
+_FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
+
+
+def wire_id(id: str, quirks: Quirks) -> str:
+    """A call id this server takes: as it is where it may be, else a hash of it, the same every time."""
+    if quirks.fixed_ids:
+        return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+    return id if _PLAIN_ID.match(id) else "call_" + hashlib.sha256(id.encode()).hexdigest()[:24]
+
+
+class _Call:
+    """A call that is still arriving. `id` is ours, `wire_id` the server's (which may come late or never)."""
+
+    def __init__(self, id: str, wire_id: str) -> None:
+        self.id = id
+        self.wire_id = wire_id
+        self.name = ""
+        self.parts: list[str] = []
+        self.is_announced = False
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.parts)
+
+    def is_whole(self) -> bool:
+        looks_whole = bool(self.parts) and self.parts[-1].rstrip().endswith("}")
+        return looks_whole and parse_arguments(self.arguments, was_cut=True) is not None
+
+
+class ReplyReader:
+    """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
+
+    def __init__(
+        self,
+        model: str,
+        provider: str,
+        *,
+        quirks: Quirks,
+        tool_names: frozenset[str],
+        id_prefix: str,
+        taken_ids: frozenset[str] = frozenset(),
+    ) -> None:
+        self.model = model
+        self.is_finished = False
+        self.is_closed = False  # the server said that nothing follows
+        self._provider = provider
+        self._quirks = quirks
+        self._tool_names = tool_names
+        self._id_prefix = id_prefix
+        self._taken_ids = set(taken_ids)
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._tags = ThinkTags()
+        self._details: list[dict[str, Any]] = []
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._finish_reason = ""
+        self._refused = False
+        self._usage = Usage()
+
+    def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        if chunk.get("error") or chunk.get("object") == "error":
+            raise error_told(chunk)
+        self.model = chunk.get("model") or self.model
+        self._count(chunk, out)
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or choice.get("message") or {}
+            self._reasoning(delta, out)
+            if text := delta.get("content"):
+                self._content(text, out)
+            if refusal := delta.get("refusal"):
+                self._refused = True
+                self._content(refusal, out)
+            for call in delta.get("tool_calls") or ():
+                self._call(call, out)
+            if reason := choice.get("finish_reason"):
+                self._finish_reason = reason
+                self.is_finished = True
+                if reason == "error":
+                    raise error_told(choice if choice.get("error") else {"error": "the model's server failed"})
+                if reason == "insufficient_system_resource":
+                    raise Overloaded("The service broke the reply off: it has no room at the moment.")
+
+    def _reasoning(self, delta: dict[str, Any], out: list[StreamEvent]) -> None:
+        if details := delta.get("reasoning_details"):
+            for detail in details:
+                _add_detail(self._details, detail)
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if thought and isinstance(thought, str):
+            self._thinking.append(thought)
+            out.append(ThinkingDelta(thought))
+
+    def _content(self, text: Any, out: list[StreamEvent]) -> None:
+        if isinstance(text, list):  # Mistral's parts
+            text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
+        for is_thinking, piece in self._tags.feed(text):
+            (self._thinking if is_thinking else self._text).append(piece)
+            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
+
+    def _call(self, data: dict[str, Any], out: list[StreamEvent]) -> None:
+        function = data.get("function") or {}
+        name = function.get("name") or ""
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str | None):
+            arguments = encode_json(arguments).decode()
+        call = self._slot(data.get("index"), str(data.get("id") or ""), name, arguments or "")
+        if name and name != call.name and not call.is_announced:
+            call.name += name
+        if arguments:
+            if not call.is_announced:
+                call.is_announced = True
+                out.append(ToolCallStarted(call.id, call.name))
+            call.parts.append(arguments)
+            out.append(ToolCallDelta(call.id, arguments))
+
+    def _slot(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
+        """The call a delta belongs to; ids and indexes may be missing, repeated or all the same."""
+        if index is None:
+            known = self._calls[-1] if self._calls else None
+        else:
+            known = self._by_index.get(index)
+        if known is None:
+            is_another = True
+        elif id and known.wire_id:
+            is_another = id != known.wire_id
+        else:  # a name begins a call, unless it continues or repeats the one before
+            is_another = bool(name) and (
+                (index is None and name != known.name) or (bool(arguments.strip()) and known.is_whole())
+            )
+        if known is None or is_another:
+            known = self._new_call(id)
+        if index is not None:
+            self._by_index[index] = known
+        known.wire_id = known.wire_id or id
+        return known
+
+    def _new_call(self, id: str) -> _Call:
+        """Some servers count their ids from zero in every reply, so one the conversation holds is not taken again."""
+        ours = id if id and id not in self._taken_ids else f"{self._id_prefix}{len(self._calls) + 1}"
+        self._taken_ids.add(ours)
+        call = _Call(ours, id)
+        self._calls.append(call)
+        return call
+
+    def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        choices = chunk.get("choices") or [{}]
+        groq = chunk.get("x_groq")
+        usage = chunk.get("usage") or choices[0].get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
+        timings = chunk.get("timings")
+        if isinstance(usage, dict):
+            self._usage = usage_from_wire(usage, timings if isinstance(timings, dict) else {})
+            out.append(UsageUpdate(self._usage))
+
+    def done(self, out: list[StreamEvent]) -> Done:
+        """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
+        if not self.is_finished:
+            raise ConnectionFailed("The stream ended before the reply did (no finish_reason).")
+        self._flush_tags(out)
+        was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
+        uses, lost = self._tool_uses(was_cut=was_cut)
+        for call in self._calls:
+            if not call.is_announced:
+                out.append(ToolCallStarted(call.id, call.name))
+            out.append(ToolCallEnded(call.id))
+        message = Message("assistant", (*self._said(), *uses))
+        if not uses and not was_cut and self._quirks.read_text_calls:
+            message, uses = self._with_text_calls(message, out)
+        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, self._note())
+
+    def _tool_uses(self, *, was_cut: bool) -> tuple[list[Block], bool]:
+        uses: list[Block] = []
+        for position, call in enumerate(self._calls, 1):
+            may_be_cut = was_cut and position == len(self._calls)
+            arguments = parse_arguments(call.arguments, was_cut=may_be_cut)
+            if may_be_cut and (arguments is None or not call.arguments.strip()):
+                return uses, True
+            if arguments is None:
+                uses.append(ToolUse(call.id, call.name, {}, unparsed=call.arguments))
+            else:
+                uses.append(ToolUse(call.id, call.name, arguments))
+        return uses, False
+
+    def _with_text_calls(self, message: Message, out: list[StreamEvent]) -> tuple[Message, list[Block]]:
+        uses: list[Block] = []
+        for name, arguments in calls_in_text(message.text, self._tool_names):
+            id = f"{self._id_prefix}{len(uses) + 1}"
+            out += [
+                ToolCallStarted(id, name),
+                ToolCallDelta(id, msgspec.json.encode(arguments).decode()),
+                ToolCallEnded(id),
+            ]
+            uses.append(ToolUse(id, name, arguments))
+        return Message("assistant", (*message.content, *uses)), uses
+
+    def _said(self) -> list[Block]:
+        blocks: list[Block] = []
+        if thought := "".join(self._thinking):
+            blocks.append(Thinking(thought))
+        if self._details:
+            blocks.append(Opaque(self._provider, {"reasoning_details": self._details}))
+        if text := "".join(self._text):
+            blocks.append(Text(text))
+        return blocks
+
+    def _flush_tags(self, out: list[StreamEvent]) -> None:
+        for is_thinking, piece in self._tags.close():
+            (self._thinking if is_thinking else self._text).append(piece)
+            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
+
+    def _stop_reason(self, has_calls: bool) -> StopReason:
+        match self._finish_reason:
+            case "length":
+                return "max_tokens"
+            case "model_context_window_exceeded":
+                return "model_context_window_exceeded"
+            case _ if has_calls:  # several servers say "stop" all the same
+                return "tool_use"
+            case "content_filter":
+                return "refusal"
+            case _:
+                return "refusal" if self._refused else "end_turn"
+
+    def _note(self) -> str:
+        known = ("stop", "length", "tool_calls", "function_call", "content_filter", "model_context_window_exceeded")
+        return "" if self._finish_reason in known else f"unknown finish reason {self._finish_reason!r}"
+
+    def partial(self) -> Message:
+        """What a broken stream leaves: the text, and no call (none is known to be whole)."""
+        self._flush_tags([])
+        return Message("assistant", tuple(block for block in self._said() if isinstance(block, Text)))
+
+
+def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
+    """Reasoning details arrive in pieces; those of one index and type are one."""
+    if not isinstance(detail, dict):
+        return
+    last = details[-1] if details else None
+    if last is not None and all(last.get(key) == detail.get(key) for key in ("type", "index")):
+        for key, value in detail.items():
+            if key in ("text", "summary", "data") and isinstance(value, str):
+                last[key] = (last.get(key) or "") + value
+            elif value is not None:
+                last[key] = value
+    else:
+        details.append(dict(detail))
+
+
+def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
+    """Usage in any of the servers' spellings; cached tokens are part of the prompt here, and apart in ours."""
+    details = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
+    cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens") or 0
+    if not cached and timings:
+        cached = timings.get("cache_n") or 0
+    written = details.get("cache_write_tokens") or 0
+    prompt = usage.get("prompt_tokens") or 0
+    cost = usage.get("cost")
+    return Usage(
+        input_tokens=max(0, prompt - cached - written),
+        output_tokens=usage.get("completion_tokens") or 0,
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=cached,
+        reasoning_tokens=completion.get("reasoning_tokens") or 0,
+        cost_usd=float(cost) if isinstance(cost, int | float) else None,
+    )
+
+
+class ThinkTags:
+    """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
+
+    Only a tag that begins the reply opens reasoning; a lone `</think>` is dropped.
+    """
+
+    OPEN, CLOSE = "<think>", "</think>"
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state: Literal["start", "thinking", "text"] = "start"
+        self._skips_newlines = False  # those that only set a tag apart
+
+    def feed(self, text: str) -> list[tuple[bool, str]]:
+        if self._state == "text" and not self._held and not self._skips_newlines and "<" not in text:
+            return [(False, text)]
+        self._held += text
+        pieces: list[tuple[bool, str]] = []
+        while self._held:
+            if self._skips_newlines:
+                self._held = self._held.lstrip("\n")
+                self._skips_newlines = not self._held
+                continue
+            if self._state == "start":
+                begun = self._held.lstrip()
+                if not begun or (begun != self.OPEN and self.OPEN.startswith(begun)):
+                    break
+                self._state = "thinking" if begun.startswith(self.OPEN) else "text"
+                if self._state == "thinking":
+                    self._held, self._skips_newlines = begun.removeprefix(self.OPEN), True
+                continue
+            before, tag, after = self._held.partition(self.CLOSE)
+            if tag:
+                if before:
+                    pieces.append((self._state == "thinking", before))
+                self._held, self._skips_newlines = after, self._state == "thinking"
+                self._state = "text"
+                continue
+            keep = _overlap(self._held, self.CLOSE)
+            ready, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+            if ready:
+                pieces.append((self._state == "thinking", ready))
+            break
+        return pieces
+
+    def close(self) -> list[tuple[bool, str]]:
+        held, self._held = self._held, ""
+        return [(self._state == "thinking", held)] if held else []
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of `text` could begin `tag`."""
+    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)

@@ -1,0 +1,219 @@
+"""Which model answers: the one that was named, else the first that can be found; and how its provider is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.config import Config, ServerSettings
+from agentcli.errors import ConfigError, UsageError
+from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
+from agentcli.llm.provider import Provider
+from agentcli.llm.providers.catalog import ProviderPool, provider_class
+
+KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
+    ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
+    ("ANTHROPIC_AUTH_TOKEN", "anthropic/claude-sonnet-5-5"),
+    ("OPENAI_API_KEY", "openai/gpt-6.1-sol"),
+    ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
+)
+EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
+PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
+
+NO_MODEL = """No model is set up. Three ways to get one:
+  a key            export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, DEEPSEEK_API_KEY), or -m PROVIDER/MODEL
+  a local server   start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
+  the built-in one agentcli local install   (about 1.2 GB, runs on this machine)
+To see the program at work without a model: agentcli demo"""
+
+
+class Models:
+    """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
+
+    def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
+        self._config = config
+        self._on_wait = on_wait
+        self._pool = ProviderPool()
+
+    async def default(self) -> str:
+        """The configured model, else the first found. Raises `UsageError` that names the ways to get one."""
+        settings, environment = self._config.settings, self._config.environment
+        if settings.provider.model:
+            return settings.provider.model
+        if keyed := next((model for variable, model in KEYED_MODELS if environment.get(variable)), ""):
+            return keyed
+        if running := await self._running_server():
+            return running
+        if find_spec("xllamacpp") and self.embedded_path().is_file():
+            return EMBEDDED
+        raise UsageError(NO_MODEL)
+
+    async def _running_server(self) -> str:
+        """A model of an Ollama or LM Studio on this machine, or an empty string."""
+        ollama = self._config.environment.get("OLLAMA_HOST") or "127.0.0.1:11434"
+        ollama = ollama.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - where it listens, said as where to reach it
+        for name, address, path, rows, key in (
+            ("ollama", ollama, "/api/tags", "models", "name"),
+            ("lmstudio", "127.0.0.1:1234", "/v1/models", "data", "id"),
+        ):
+            listed = await _listed(address, path)
+            found = listed.get(rows) if isinstance(listed, dict) else None
+            if isinstance(found, list) and found and isinstance(found[0], dict):
+                return f"{name}/{found[0].get(key, '')}"
+        return ""
+
+    def info(self, name: str) -> ModelInfo:
+        """What is known of `provider/model`. Raises `UsageError`."""
+        provider, model = split_name(name)
+        if provider == "local":
+            return self._local_info(model)
+        if provider == "scripted":
+            return msgspec.structs.replace(self.table().find(provider, model), takes_images=True, prices=Prices())
+        return self.table().find(provider, model)
+
+    def table(self) -> ModelTable:
+        """The bundled rows with the user's on top. Raises `ConfigError` for a row that makes no sense."""
+        rows = self._config.settings.models
+        try:
+            return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{error}.", key="models") from error
+
+    def _local_info(self, model: str) -> ModelInfo:
+        context = self._config.settings.local.context
+        info = self.table().find("local", model)
+        return msgspec.structs.replace(info, window=context, max_output=min(2_048, context // 2), small=True)
+
+    def provider(self, name: str) -> Provider:
+        """The provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
+        provider, model = split_name(name)
+        return self._pool.get(provider, model) or self._pool.add(provider, model, self._make(provider, model))
+
+    def _make(self, provider: str, model: str) -> Provider:
+        settings, environment = self._config.settings, self._config.environment
+        info = self.info(f"{provider}/{model}")
+        server = settings.providers.get(provider, ServerSettings())
+        timeout = settings.provider.read_timeout
+        match provider:
+            case "anthropic":
+                made = provider_class("anthropic")(
+                    info,
+                    base_url=server.base_url or environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
+                    api_key=environment.get(server.api_key_env or "ANTHROPIC_API_KEY", ""),
+                    auth_token=environment.get("ANTHROPIC_AUTH_TOKEN", ""),
+                    headers=server.headers,
+                    read_timeout=timeout,
+                    **({"api_version": settings.provider.anthropic_version} if settings.provider.anthropic_version else {}),
+                )
+            case "ollama":
+                made = provider_class("ollama")(
+                    info,
+                    base_url=server.base_url or environment.get("OLLAMA_HOST") or "http://127.0.0.1:11434",
+                    num_ctx=settings.tokens.ollama_num_ctx,
+                    read_timeout=timeout,
+                )
+            case "local":
+                made = provider_class("local")(
+                    info,
+                    model_path=self.local_path(model),
+                    state_folder=self._config.paths.state / "local",
+                    context=settings.local.context,
+                    linger_s=settings.local.linger,
+                    on_wait=self._on_wait,
+                )
+            case "scripted":
+                from_file = provider_class("scripted")
+                made = from_file(read_script(self._config.cwd / Path(model).expanduser()), info=info)
+            case _:
+                made = self._compatible(provider, info, server)
+        checked: Provider = made
+        return checked
+
+    def _compatible(self, provider: str, info: ModelInfo, server: ServerSettings) -> Provider:
+        from_presets = provider_class("openai_compat")
+        presets = _presets()
+        if provider not in presets and not server.base_url:
+            known = ", ".join(["anthropic", "ollama", "local", "scripted", *presets, *self._config.settings.providers])
+            raise UsageError(
+                f"No provider {provider!r}; there is {known}. For another OpenAI-compatible server set "
+                f"[providers.{provider}] base_url in {self._config.paths.user_config}."
+            )
+        preset = _with_settings(presets.get(provider), server, provider)
+        base_url = self._config.environment.get("OPENAI_BASE_URL", "") if provider == "openai" else ""
+        key = self._config.environment.get(preset.key_env, "") if preset.key_env else ""
+        made: Provider = from_presets(
+            info,
+            preset=preset,
+            base_url=server.base_url or base_url,
+            api_key=key,
+            headers=server.headers,
+            read_timeout=self._config.settings.provider.read_timeout,
+        )
+        return made
+
+    def embedded_path(self) -> Path:
+        return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+
+    def local_path(self, model: str) -> Path:
+        """The GGUF file of `local/MODEL`: a path, or the installed (or configured) one."""
+        if model.endswith(".gguf"):
+            return self._config.cwd / Path(model).expanduser()
+        configured = self._config.settings.local.model
+        return Path(configured).expanduser() if configured else self.embedded_path()
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+def split_name(name: str) -> tuple[str, str]:
+    provider, slash, model = name.partition("/")
+    if not slash or not provider or not model:
+        raise UsageError(f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5.")
+    return provider, model
+
+
+def _presets() -> dict[str, Any]:
+    from agentcli.llm.providers.openai_compat import presets  # 20 ms with the HTTP client, and only when it is used
+
+    return presets()
+
+
+def read_script(path: Path) -> Any:
+    from agentcli.llm.providers.scripted import read_script as read  # as above
+
+    return read(path)
+
+
+def _with_settings(preset: Any, server: ServerSettings, provider: str) -> Any:
+    """A preset with the settings of `[providers.NAME]` over it. Raises `ConfigError`."""
+    from agentcli.llm.providers.openai_compat import Preset  # as above
+
+    row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
+    row["quirks"] = {**row.get("quirks", {}), **server.quirks}
+    if server.api_key_env:
+        row |= {"key_env": server.api_key_env, "needs_key": True}
+    if server.needs_key is not None:
+        row["needs_key"] = server.needs_key
+    try:
+        return msgspec.convert(row, Preset)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error}.", key=f"providers.{provider}") from error
+
+
+async def _listed(address: str, path: str) -> Any:
+    """What a server on this machine lists, or None. One bare request: the HTTP client is not worth its import here."""
+    host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection(host or "127.0.0.1", int(port or 80))
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+        return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
+    except (OSError, ValueError, TimeoutError):
+        return None

@@ -1,0 +1,43 @@
+"""Where agentcli keeps things: configuration, state and cache, each in the platform's own place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+from msgspec import Struct
+
+
+class Paths(Struct, frozen=True):
+    """Folders; none of them need exist yet."""
+
+    config: Path
+    state: Path
+    cache: Path
+
+    @property
+    def user_config(self) -> Path:
+        return self.config / "config.toml"
+
+    @property
+    def sessions(self) -> Path:
+        return self.state / "sessions.db"
+
+    @property
+    def models(self) -> Path:
+        """Weights of the embedded model."""
+        return self.cache / "models"
+
+
+def find_paths(home: str | None) -> Paths:
+    """Everything below `home` (AGENTCLI_HOME) when it is given, else the platform's folders."""
+    if home:
+        folder = Path(home).expanduser().absolute()
+        return Paths(folder, folder / "state", folder / "cache")
+    dirs = platformdirs.PlatformDirs("agentcli", appauthor=False)
+    return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
+
+
+def project_root(cwd: Path) -> Path:
+    """The nearest folder upwards that holds `.git`, else `cwd` itself."""
+    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)

@@ -1,0 +1,64 @@
+"""What each built-in tool takes, apart from what it does: a request needs these, only a call needs the rest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from agentcli.tools.text_edit import Edit
+from agentcli.tools.tool import OutputLevel
+
+
+class FileRead(Struct, frozen=True):
+    path: str
+    offset: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=0)] | None = None
+
+
+class FileWrite(Struct, frozen=True):
+    path: str
+    content: str
+
+
+class FileEdit(Struct, frozen=True):
+    path: str
+    old_string: str | None = None
+    new_string: str | None = None
+    replace_all: bool = False
+    edits: tuple[Edit, ...] | None = None
+
+
+class FileList(Struct, frozen=True):
+    path: str = "."
+    pattern: str | None = None
+    depth: Annotated[int, Meta(ge=1)] | None = None
+    include_ignored: bool = False
+    limit: Annotated[int, Meta(ge=0)] = 100
+    output_level: OutputLevel | None = None
+
+
+class GrepSearch(Struct, frozen=True):
+    pattern: str
+    path: str = "."
+    glob: str | None = None
+    type: str | None = None
+    ignore_case: bool = False
+    multiline: bool = False
+    context: Annotated[int, Meta(ge=0, le=50)] = 0
+    output_mode: Literal["content", "files", "count"] = "content"
+    limit: Annotated[int, Meta(ge=0)] = 100
+    output_level: OutputLevel | None = None
+
+
+class Bash(Struct, frozen=True):
+    command: str
+    timeout_ms: Annotated[int, Meta(ge=1)] = 120_000
+    cwd: str | None = None
+    background: bool = False
+    description: str | None = None
+    output_level: OutputLevel | None = None
+
+
+class Think(Struct, frozen=True):
+    thought: str

@@ -1,0 +1,87 @@
+"""Runs a shell command; the directory it ends in is where the next one starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentcli.errors import ToolError
+from agentcli.tools.builtin.arguments import Bash
+from agentcli.tools.observation import PAGE_BYTES
+from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.tool import ToolContext, ToolOutput
+
+BRIEF_BYTES = 2_000
+LONGEST_TIMEOUT_MS = 3_600_000
+
+
+async def run(given: Bash, context: ToolContext) -> ToolOutput:
+    workspace = context.workspace
+    if not given.command.strip():
+        raise ToolError("The command is empty.", kind="invalid_parameters")
+    if "\0" in given.command:
+        raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
+    start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
+    if not start.is_dir():
+        if given.cwd:
+            raise ToolError(f"{given.cwd} is not a directory.", kind="not_found")
+        start = workspace.cwd
+    if given.background:
+        return await _start_job(given, start, context)
+    result = await workspace.sandbox.run_shell(
+        given.command,
+        cwd=start,
+        timeout_s=min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000,
+        on_output=context.emit,
+        most_bytes=BRIEF_BYTES if given.output_level == "brief" else PAGE_BYTES,
+    )
+    return _output(result, given, start, context)
+
+
+def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext) -> ToolOutput:
+    """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
+    notes = []
+    if result.timed_out:
+        notes.append(f"[ended after {given.timeout_ms / 1000:g} s; for a long job set timeout_ms or background]")
+    elif result.exit_code:
+        code = result.exit_code
+        notes.append(f"[exit code {code}]" if code > 0 else f"[ended by signal {-code}]")
+    cwd = start if given.cwd else _follow(result, start, context, notes)
+    text = "\n".join(part for part in (result.output.rstrip("\n"), *notes) if part)
+    structured = {
+        "exit_code": result.exit_code,
+        "output": result.output,
+        "timed_out": result.timed_out,
+        "cwd": str(cwd),
+    }
+    failed = result.timed_out or bool(result.exit_code)
+    summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
+    return ToolOutput(text, structured, summary, is_error=failed)
+
+
+def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
+    """Keep the directory the shell ended in; one outside the workspace is left again."""
+    workspace = context.workspace
+    end = result.cwd
+    if end is None or end == start.resolve():
+        return start
+    try:
+        workspace.shell_cwd = workspace.sandbox.readable(end)
+    except ToolError:
+        notes.append(f"[{end} is outside the workspace: back in {workspace.shown(start.resolve())}]")
+        return start
+    notes.append(f"[now in {workspace.shown(end)}]")
+    return end
+
+
+def _size(result: CommandResult) -> str:
+    lines = result.output.count("\n") + (not result.output.endswith("\n") and bool(result.output))
+    return "no output" if not lines else f"{lines} line{'s' if lines > 1 else ''}"
+
+
+async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
+    job = await context.workspace.sandbox.start_job(given.command, cwd=start)
+    text = (
+        f"Started job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read that with "
+        f"file_read. End it with: kill -- -{job.pid}"
+    )
+    return ToolOutput(text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"job {job.id}")

@@ -1,0 +1,49 @@
+"""Creates a file, or replaces one that was read and has not changed since."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentcli.errors import ToolError
+from agentcli.tools.builtin.arguments import FileWrite
+from agentcli.tools.builtin.files import read_bytes, write_bytes
+from agentcli.tools.summary import diff_counts
+from agentcli.tools.text_edit import decode, unified_diff
+from agentcli.tools.tool import ToolContext, ToolOutput
+
+
+async def run(given: FileWrite, context: ToolContext) -> ToolOutput:
+    path = context.workspace.writable(given.path)
+    return await asyncio.to_thread(_write, given, path, context)
+
+
+async def preview(given: FileWrite, context: ToolContext) -> str:
+    """The diff the call would make. Raises `ToolError` when the file may not be replaced."""
+    path = context.workspace.writable(given.path)
+    return unified_diff(context.workspace.shown(path), await asyncio.to_thread(_before, path, context), given.content)
+
+
+def _before(path: Path, context: ToolContext) -> str:
+    """The text that would be replaced; empty for a new file."""
+    shown = context.workspace.shown(path)
+    if path.is_dir():
+        raise ToolError(f"{shown} is a directory.", kind="invalid_parameters")
+    if not path.exists():
+        return ""
+    content = read_bytes(path, shown)
+    context.workspace.files.require_current(path, content)
+    decoded = decode(content)
+    return decoded.text if decoded else ""
+
+
+def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
+    shown = context.workspace.shown(path)
+    existed = path.exists()
+    before = _before(path, context)
+    content = given.content.encode("utf-8", "replace")
+    write_bytes(path, content, shown)
+    context.workspace.files.saw(path, content)
+    diff = unified_diff(shown, before, given.content)
+    done = f"{'Replaced' if existed else 'Created'} {shown}."
+    return ToolOutput(done, {"path": shown, "diff": diff}, diff_counts(diff))

@@ -1,0 +1,72 @@
+"""Searches file contents with ripgrep and reads its JSON, so that no path or line is misread."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.tools.builtin.arguments import GrepSearch
+from agentcli.tools.builtin.ripgrep import run_rg, target
+from agentcli.tools.observation import PAGE_BYTES, cut_line
+from agentcli.tools.tool import ToolContext, ToolOutput
+
+LONGEST_MATCH = 500  # characters of a line
+
+
+async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
+    where = target(given.path, context)
+    arguments = ["--json", "--hidden", "--glob=!.git", "--sort=path"]
+    arguments += ["--ignore-case"] if given.ignore_case else []
+    arguments += ["--multiline", "--multiline-dotall"] if given.multiline else []
+    arguments += [f"--glob={given.glob}"] if given.glob else []
+    arguments += [f"--type={given.type}"] if given.type else []
+    arguments += [f"--context={given.context}"] if given.context and given.output_mode == "content" else []
+    folder, names = (where, ["."]) if where.is_dir() else (where.parent, [where.name])
+    found = await run_rg([*arguments, "--regexp", given.pattern, "--", *names], folder, context)
+    rows = [msgspec.json.decode(line) for line in found.split(b"\n") if line]
+    return _output(rows, folder, given, context)
+
+
+def _output(rows: list[dict[str, Any]], folder: Path, given: GrepSearch, context: ToolContext) -> ToolOutput:
+    lines: list[str] = []
+    matches: list[dict[str, Any]] = []
+    counts: dict[str, int] = {}
+    limit = 10 if given.output_level == "brief" else (given.limit or len(rows))
+    size = 0
+    for row in rows:
+        if row["type"] not in ("match", "context"):
+            continue
+        data = row["data"]
+        path = context.workspace.shown(folder / _text(data["path"]).removeprefix("./"))
+        is_match = row["type"] == "match"
+        if is_match:
+            counts[path] = counts.get(path, 0) + 1
+        if given.output_mode != "content" or len(matches) >= limit or size > PAGE_BYTES:
+            continue
+        text = _text(data["lines"]).removesuffix("\n").removesuffix("\r")
+        if is_match:
+            matches.append({"path": path, "line": data["line_number"], "text": text})
+        for number, line in enumerate(text.split("\n"), data["line_number"]):
+            mark = ":" if is_match else "-"
+            lines.append(f"{path}{mark}{number}{mark}{cut_line(line, LONGEST_MATCH)}")
+            size += len(lines[-1])
+    total = sum(counts.values())
+    if given.output_mode == "content":
+        missing = total - len(matches)
+    else:
+        entries = list(counts.items())[:limit]
+        lines = [f"{path}:{n}" if given.output_mode == "count" else path for path, n in entries]
+        missing = len(counts) - len(entries)
+        matches = [{"path": path, "count": n} for path, n in entries]
+    if missing > 0:
+        lines.append(f"[{missing} more]")
+    summary = f"{total} matches in {len(counts)} files"
+    return ToolOutput("\n".join(lines) or "No matches.", {"matches": matches, "total": total}, summary)
+
+
+def _text(data: dict[str, str]) -> str:
+    """ripgrep gives text, or base64 where the bytes are not UTF-8."""
+    return data["text"] if "text" in data else base64.b64decode(data["bytes"]).decode(errors="replace")

@@ -1,0 +1,36 @@
+"""One line for the person about a call: what it does, on what."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+LONGEST_SUBJECT = 100  # characters
+
+_VERBS = {
+    "file_read": ("Read", "path"),
+    "file_write": ("Write", "path"),
+    "file_edit": ("Edit", "path"),
+    "file_list": ("List", "path"),
+    "grep_search": ("Search", "pattern"),
+    "bash": ("Run", "command"),
+    "think": ("Think", "thought"),
+}
+
+
+def call_title(name: str, input: dict[str, Any]) -> str:
+    """`Read src/app.py`, `Run pytest -q`; for other tools the name and the first argument."""
+    verb, key = _VERBS.get(name, (name, next(iter(input), "")))
+    subject = " ".join(str(input.get(key, "")).split())
+    if name == "grep_search" and input.get("path") not in (None, "."):
+        subject += f" in {input['path']}"
+    if len(subject) > LONGEST_SUBJECT:
+        subject = subject[: LONGEST_SUBJECT - 1] + "…"
+    return f"{verb} {subject}".strip()
+
+
+def diff_counts(diff: str) -> str:
+    """`+3 -1` of a unified diff."""
+    added = len(re.findall(r"^\+(?!\+\+ )", diff, re.MULTILINE))
+    removed = len(re.findall(r"^-(?!-- )", diff, re.MULTILINE))
+    return f"+{added} -{removed}"

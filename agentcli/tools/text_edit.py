@@ -1,0 +1,148 @@
+"""Find and replace that changes only what it names: line ends, BOM, encoding and the last newline stay as they are."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+
+
+class Edit(Struct, frozen=True):
+    old_string: str
+    new_string: str
+    replace_all: bool = False
+
+
+class DecodedText(Struct, frozen=True):
+    """A file's text, and what its bytes need beside it. `text` encodes back to the same bytes."""
+
+    text: str
+    encoding: str
+    bom: bytes = b""
+
+    def encoded(self, text: str) -> bytes:
+        """Raises `ToolError` for a character the file's encoding does not have."""
+        try:
+            return self.bom + text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise ToolError(
+                f"The file is encoded as {self.encoding}, which has no {error.object[error.start]!r}.",
+                kind="validation_error",
+            ) from error
+
+
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+def decode(content: bytes) -> DecodedText | None:
+    """The text of a file: by its BOM, else UTF-8, else Latin-1; None for bytes that are no text."""
+    for bom, encoding in _BOMS:
+        if content.startswith(bom):
+            try:
+                return DecodedText(content[len(bom) :].decode(encoding), encoding, bom)
+            except UnicodeDecodeError:
+                return None
+    if b"\0" in content[:65_536]:
+        return None
+    try:
+        return DecodedText(content.decode("utf-8"), "utf-8")
+    except UnicodeDecodeError:
+        return DecodedText(content.decode("latin-1"), "latin-1")
+
+
+def apply_edits(text: str, edits: list[Edit]) -> str:
+    """`text` after all edits, one after the other. Raises `ToolError`, naming the edit, when one does not apply."""
+    for number, edit in enumerate(edits, 1):
+        which = f"Edit {number} of {len(edits)}: " if len(edits) > 1 else ""
+        text = _apply(text, edit, which)
+    return text
+
+
+def _apply(text: str, edit: Edit, which: str) -> str:
+    """One edit, on text whose line ends are all LF meanwhile, so that an LF in it matches the file's own line ends."""
+    old, new = _lf(edit.old_string), _lf(edit.new_string)
+    if old == new:
+        raise ToolError(f"{which}old_string and new_string are the same.", kind="invalid_parameters")
+    if not old:
+        raise ToolError(
+            f"{which}old_string is empty: use file_write to create a file, or name the line to change.",
+            kind="invalid_parameters",
+        )
+    plain = _lf(text)
+    places = _places(plain, old)
+    if not places:
+        raise ToolError(f"{which}old_string is not in the file. {nearest(plain, old)}", kind="not_found")
+    if len(places) > 1 and not edit.replace_all:
+        lines = ", ".join(str(plain.count("\n", 0, place) + 1) for place in places[:10])
+        raise ToolError(
+            f"{which}old_string stands {len(places)} times (lines {lines}): make it longer, or set replace_all.",
+            kind="validation_error",
+        )
+    return _with_line_ends(text, plain, old, new, places)
+
+
+def _lf(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _places(text: str, old: str) -> list[int]:
+    places, start = [], text.find(old)
+    while start >= 0:
+        places.append(start)
+        start = text.find(old, start + len(old))
+    return places
+
+
+def _with_line_ends(text: str, plain: str, old: str, new: str, places: list[int]) -> str:
+    """The replaced text with every line end outside the edits as it was, inside as in the lines replaced."""
+    ends = ["\r\n" if line.endswith("\r") else "\n" for line in text.split("\n")[:-1]]
+    usual = "\r\n" if ends.count("\r\n") * 2 > len(ends) else "\n"
+    if "\r\n" not in ends:
+        return "".join(_pieces(plain, old, new, places))
+    old_count, new_count = old.count("\n"), new.count("\n")
+    kept: list[str] = []
+    position = 0
+    for place in places:
+        first = plain.count("\n", 0, place)
+        kept += ends[position:first]
+        replaced = ends[first : first + old_count]
+        style = replaced[0] if replaced else (ends[first] if first < len(ends) else usual)
+        kept += (replaced + [style] * new_count)[:new_count]
+        position = first + old_count
+    kept += ends[position:]
+    lines = "".join(_pieces(plain, old, new, places)).split("\n")
+    return "".join(line + end for line, end in zip(lines, [*kept, ""], strict=True))
+
+
+def _pieces(plain: str, old: str, new: str, places: list[int]) -> list[str]:
+    pieces, position = [], 0
+    for place in places:
+        pieces += [plain[position:place], new]
+        position = place + len(old)
+    return [*pieces, plain[position:]]
+
+
+def nearest(text: str, wanted: str) -> str:
+    """The part of `text` most like `wanted`, with line numbers, so that the next try can be right."""
+    lines, sought = text.split("\n"), wanted.strip("\n").split("\n")
+    if len(lines) > 20_000:
+        return "Read the part you mean again."
+    key = max(sought, key=lambda line: len(line.strip()), default="").strip()
+    scores = [(difflib.SequenceMatcher(None, key, line.strip()).quick_ratio(), number) for number, line in enumerate(lines)]
+    best, number = max(scores, default=(0.0, 0))
+    if best < 0.6 or not key:
+        return "Nothing in it is similar: read the file again."
+    start = max(0, number - sought.index(next(line for line in sought if line.strip() == key)))
+    shown = "\n".join(f"{n + 1}\t{lines[n]}" for n in range(start, min(len(lines), start + len(sought) + 1)))
+    return f"The nearest lines are:\n{shown}"
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """A unified diff with three lines of context; empty when nothing changed."""
+    lines = difflib.unified_diff(
+        _lf(before).splitlines(keepends=True), _lf(after).splitlines(keepends=True), f"a/{path}", f"b/{path}"
+    )
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

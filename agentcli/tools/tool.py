@@ -1,0 +1,171 @@
+"""What a tool is: a name, arguments that describe themselves, and `run`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from agentcli.errors import ToolError
+from agentcli.llm.messages import Document, Image, Text
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.sandbox import Sandbox
+
+OutputLevel = Literal["brief", "standard", "full"]
+
+# What a call can do, for the permission step: nothing, look, change files, run a command.
+Effect = Literal["none", "read", "edit", "command"]
+
+Content = str | tuple[Text | Image | Document, ...]
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person."""
+
+    content: Content
+    structured: Any = None
+    summary: str = ""
+    is_error: bool = False
+
+
+class FileLedger:
+    """The contents of files as this session last saw them, by hash: never by time, which a checkout changes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, bytes] = {}
+
+    def saw(self, path: Path, content: bytes) -> None:
+        self._seen[path] = hashlib.sha256(content).digest()
+
+    def require_current(self, path: Path, content: bytes) -> None:
+        """Raises `ToolError` unless the file was read and is unchanged since."""
+        seen = self._seen.get(path)
+        if seen is None:
+            raise ToolError(
+                f"{path.name} exists and was not read in this session: read it first with file_read, "
+                "or change parts of it with file_edit.",
+                kind="validation_error",
+            )
+        if seen != hashlib.sha256(content).digest():
+            raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
+
+
+@dataclass
+class Workspace:
+    """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands."""
+
+    cwd: Path
+    sandbox: Sandbox
+    files: FileLedger = field(default_factory=FileLedger)
+    shell_cwd: Path | None = None
+
+    def readable(self, path: str) -> Path:
+        return self.sandbox.readable(self._absolute(path))
+
+    def writable(self, path: str) -> Path:
+        return self.sandbox.writable(self._absolute(path))
+
+    def _absolute(self, path: str) -> Path:
+        if "\0" in path or not path:
+            raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
+        return self.cwd / Path(path).expanduser()
+
+    def shown(self, path: Path) -> str:
+        """A path as the model writes it: relative to the working directory where it lies below it."""
+        real_cwd = self.cwd.resolve()
+        return str(path.relative_to(real_cwd)) if path.is_relative_to(real_cwd) else str(path)
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What one call is given. `emit` shows output while the call runs and never waits."""
+
+    workspace: Workspace
+    call_id: str
+    emit: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
+
+    `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
+    `dry_run` gives the diff a call would make.
+    """
+
+    name: str
+    description: str
+    arguments: type[msgspec.Struct]
+    run: Callable[[Any, ToolContext], Awaitable[ToolOutput]]
+    effect: Effect
+    source: str = "builtin"
+    time_limit_s: float | None = 120.0
+    dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
+
+    @property
+    def may_overlap(self) -> bool:
+        return self.effect in ("none", "read")
+
+    async def preview(self, arguments: Any, context: ToolContext) -> str:
+        """What a person approves: the diff a dry run makes, else the command or the arguments as they are.
+
+        Raises `ToolError` when the call could not do its work.
+        """
+        if self.dry_run is not None:
+            return await self.dry_run(arguments, context)
+        command = getattr(arguments, "command", None)
+        return str(command) if command else msgspec.json.format(msgspec.json.encode(arguments)).decode()
+
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.description, schema_of(self.arguments))
+
+    def parse(self, input: dict[str, Any]) -> Any:
+        """The arguments, checked. Keys the tool does not know are passed over: small models add some.
+
+        Raises `ToolError` (invalid_parameters) naming the field and what was expected.
+        """
+        try:
+            return msgspec.convert(input, self.arguments, strict=False)
+        except msgspec.ValidationError as error:
+            fields = ", ".join(_field_note(field) for field in msgspec.structs.fields(self.arguments))
+            raise ToolError(f"Wrong arguments for {self.name}: {error}. It takes {fields}.", kind="invalid_parameters") from error
+
+
+def _field_note(field: msgspec.structs.FieldInfo) -> str:
+    return field.encode_name if field.required else f"{field.encode_name}?"
+
+
+def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments, as short as it can be: no `$ref`, `title`, `default` or null branch."""
+    (top,), definitions = msgspec.json.schema_components([arguments], ref_template="{name}")
+    flat = _flattened(top, definitions)
+    return {"type": "object", **{key: flat[key] for key in ("properties", "required") if flat.get(key)}}
+
+
+def _flattened(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"]]
+    if "anyOf" in schema:
+        branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+        if len(branches) == 1:
+            schema = {**{k: v for k, v in schema.items() if k != "anyOf"}, **branches[0]}
+            return _flattened(schema, definitions)
+    flat: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("title", "default") or (key == "required" and not value):
+            continue
+        if key == "properties":
+            flat[key] = {name: _flattened(part, definitions) for name, part in value.items()}
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            flat[key] = _flattened(value, definitions)
+        elif key == "anyOf":
+            flat[key] = [_flattened(part, definitions) for part in value]
+        else:
+            flat[key] = value
+    if "enum" in flat:
+        flat.pop("type", None)
+    return flat

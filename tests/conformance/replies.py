@@ -1,0 +1,212 @@
+"""What models say, written in each protocol: bodies for the loopback servers.
+
+The shapes are those of the vendors' documents: Anthropic's streaming page (API version 2026-10-21), OpenAI's Chat
+Completions reference, Ollama's docs/api.md, read 2026-11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.conformance.servers import NDJSON, SSE, Cut, Reply, whole
+
+
+@dataclass(frozen=True)
+class Call:
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A reply in nobody's protocol. `prompt_tokens` includes `cached_tokens`."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[Call, ...] = ()
+    is_cut: bool = False  # by the length limit
+    prompt_tokens: int = 1_200
+    cached_tokens: int = 1_000
+    output_tokens: int = 42
+
+
+def _parts(text: str, size: int = 7) -> Iterator[str]:
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# Anthropic
+
+
+def anthropic_events(said: Said, *, model: str = "claude-sonnet-5-5", signature: str = "EqoBCkgIARAB") -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [message_start(model, said.prompt_tokens - said.cached_tokens, said.cached_tokens)]
+    index = 0
+    if said.thinking:
+        deltas = [{"type": "thinking_delta", "thinking": part} for part in _parts(said.thinking)]
+        deltas.append({"type": "signature_delta", "signature": signature})
+        events += block(index, {"type": "thinking", "thinking": "", "signature": ""}, deltas)
+        index += 1
+    if said.text:
+        deltas = [{"type": "text_delta", "text": part} for part in _parts(said.text)]
+        events += block(index, {"type": "text", "text": ""}, deltas)
+        events.insert(-len(deltas), {"type": "ping"})
+        index += 1
+    for call in said.calls:
+        start = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        parts = ["", *(_parts(_json(call.input)) if call.input else ())]
+        events += block(index, start, [{"type": "input_json_delta", "partial_json": part} for part in parts])
+        index += 1
+    stop = "max_tokens" if said.is_cut else "tool_use" if said.calls else "end_turn"
+    return [*events, *message_end(stop, said.output_tokens)]
+
+
+def message_start(model: str = "claude-sonnet-5-5", input_tokens: int = 200, cached: int = 1_000) -> dict[str, Any]:
+    usage = {
+        "input_tokens": input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": 1,
+        "service_tier": "standard",
+    }
+    message = {
+        "id": "msg_01XFDUDYJgAACzvnptvVoYEL",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+    return {"type": "message_start", "message": message}
+
+
+def block(index: int, start: dict[str, Any], deltas: Iterable[dict[str, Any]] = (), *, ends: bool = True) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        *([{"type": "content_block_stop", "index": index}] if ends else []),
+    ]
+
+
+def message_end(stop_reason: str = "end_turn", output_tokens: int = 42, **delta: Any) -> list[dict[str, Any]]:
+    usage = {
+        "input_tokens": None,
+        "cache_creation_input_tokens": None,
+        "cache_read_input_tokens": None,
+        "output_tokens": output_tokens,
+    }
+    changed = {"stop_reason": stop_reason, "stop_sequence": None, **delta}
+    return [{"type": "message_delta", "delta": changed, "usage": usage}, {"type": "message_stop"}]
+
+
+def anthropic_sse(events: Iterable[dict[str, Any]]) -> bytes:
+    return "".join(f"event: {event['type']}\ndata: {_json(event)}\n\n" for event in events).encode()
+
+
+def anthropic_reply(said: Said | str, *, cut: Cut = whole) -> Reply:
+    said = Said(said) if isinstance(said, str) else said
+    return Reply(anthropic_sse(anthropic_events(said)), content_type=SSE, cut=cut, headers={"request-id": "req_018EeWyXxfu5"})
+
+
+# Chat Completions
+
+
+def chat_chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+    """One chunk; `more` are top-level fields. Without a delta it has no choices."""
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
+    return {
+        "id": "chatcmpl-BkX2s7aqzsvX",
+        "object": "chat.completion.chunk",
+        "created": 1_760_000_000,
+        "model": "test-model",
+        "system_fingerprint": "fp_9e15ccd6a4",
+        "choices": choices,
+        **more,
+    }
+
+
+def call_delta(index: int | None, id: str | None, name: str | None, arguments: Any) -> dict[str, Any]:
+    """One entry of `tool_calls`; what is None is left out."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    entry: dict[str, Any] = {"type": "function", "function": function}
+    if index is not None:
+        entry["index"] = index
+    if id is not None:
+        entry["id"] = id
+    return entry
+
+
+def chat_usage(said: Said) -> dict[str, Any]:
+    return {
+        "prompt_tokens": said.prompt_tokens,
+        "completion_tokens": said.output_tokens,
+        "total_tokens": said.prompt_tokens + said.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": said.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    }
+
+
+def chat_chunks(said: Said, *, reasoning_field: str = "reasoning_content") -> list[dict[str, Any]]:
+    chunks = [chat_chunk({"role": "assistant", "content": None if said.calls else "", "refusal": None}, usage=None)]
+    chunks += [chat_chunk({reasoning_field: part}, usage=None) for part in _parts(said.thinking)]
+    chunks += [chat_chunk({"content": part}, usage=None) for part in _parts(said.text)]
+    for index, call in enumerate(said.calls):
+        chunks.append(chat_chunk({"tool_calls": [call_delta(index, call.id, call.name, "")]}, usage=None))
+        for part in _parts(_json(call.input)):
+            chunks.append(chat_chunk({"tool_calls": [call_delta(index, None, None, part)]}, usage=None))
+    finish = "length" if said.is_cut else "tool_calls" if said.calls else "stop"
+    return [*chunks, chat_chunk({}, finish, usage=None), chat_chunk(usage=chat_usage(said))]
+
+
+def chat_sse(chunks: Iterable[dict[str, Any]], *, done: bool = True) -> bytes:
+    return "".join([*(f"data: {_json(chunk)}\n\n" for chunk in chunks), *(["data: [DONE]\n\n"] if done else [])]).encode()
+
+
+def chat_reply(said: Said | str, *, cut: Cut = whole, reasoning_field: str = "reasoning_content") -> Reply:
+    said = Said(said) if isinstance(said, str) else said
+    return Reply(chat_sse(chat_chunks(said, reasoning_field=reasoning_field)), content_type=SSE, cut=cut)
+
+
+# Ollama
+
+
+def ollama_line(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "", **(message or {})}
+    return {"model": "qwen3:8b", "created_at": "2026-11-20T10:11:12.000000Z", "message": message, "done": False, **more}
+
+
+def ollama_lines(said: Said) -> list[dict[str, Any]]:
+    lines = [ollama_line({"thinking": part}) for part in _parts(said.thinking)]
+    lines += [ollama_line({"content": part}) for part in _parts(said.text)]
+    lines += [ollama_line({"tool_calls": [{"function": {"name": c.name, "arguments": c.input}}]}) for c in said.calls]
+    return [*lines, ollama_end(said)]
+
+
+def ollama_end(said: Said, **more: Any) -> dict[str, Any]:
+    counts = {
+        "total_duration": 4_883_583_458,
+        "load_duration": 1_334_875,
+        "prompt_eval_count": said.prompt_tokens,
+        "prompt_eval_duration": 342_546_000,
+        "eval_count": said.output_tokens,
+        "eval_duration": 4_535_599_000,
+    }
+    return ollama_line(done=True, done_reason="length" if said.is_cut else "stop", **counts | more)
+
+
+def ndjson(lines: Iterable[dict[str, Any]]) -> bytes:
+    return "".join(f"{_json(line)}\n" for line in lines).encode()
+
+
+def ollama_reply(said: Said | str, *, cut: Cut = whole) -> Reply:
+    said = Said(said) if isinstance(said, str) else said
+    return Reply(ndjson(ollama_lines(said)), content_type=NDJSON, cut=cut)

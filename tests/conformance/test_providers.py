@@ -1,0 +1,599 @@
+"""What every provider promises (the contract on `Provider`), run over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    BillingError,
+    ConnectionFailed,
+    ContextOverflow,
+    ModelNotFound,
+    Overloaded,
+    ProviderError,
+    RateLimit,
+    ServerError,
+    Timeout,
+)
+from agentcli.llm.messages import Message, Text, Thinking, ToolResult
+from agentcli.llm.provider import (
+    Done,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    complete,
+)
+from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
+from tests.conformance.backends import ALL, CHAT_BACKENDS, KEY, ONE_EACH, OVER_HTTP, Backend, ScriptedBackend
+from tests.conformance.reading import asking, hear
+from tests.conformance.replies import Call, Said
+from tests.conformance.servers import (
+    HTML,
+    SILENCE,
+    Cut,
+    Reply,
+    at_events,
+    byte_by_byte,
+    html,
+    inside_characters,
+    inside_line_ends,
+    json_reply,
+    pieces_of,
+    refused_address,
+    whole,
+    with_crlf,
+)
+
+pytestmark = pytest.mark.asyncio
+over_all = pytest.mark.parametrize("backend", ALL, ids=repr)
+over_http = pytest.mark.parametrize("backend", OVER_HTTP, ids=repr)
+with_keys = pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id != "ollama"], ids=repr)
+one_each = pytest.mark.parametrize("backend", ONE_EACH, ids=repr)
+
+HARD_TEXT = "Zażółć 🎉 世界 👩‍👩‍👧‍👦 é\u2028line\u0085end \U0010ffff <b>&\\\" \t done"
+READ = Call("toolu_01A09q90qw90lq917835lq9", "read_file", {"path": "src/główny.py"})
+LIST = Call("toolu_02B19r91rx91mr928946mr0", "list_files", {})
+
+
+# What a reply becomes
+
+
+@over_all
+async def test_text_arrives_in_deltas_and_whole_in_done(backend: Backend) -> None:
+    async with backend.playing("The parser drops the last line of the file.") as stage:
+        heard = await hear(stage.provider)
+    assert heard.text == heard.done.message.text == "The parser drops the last line of the file."
+    assert heard.done.message == Message("assistant", (Text("The parser drops the last line of the file."),))
+    assert heard.done.stop_reason == "end_turn"
+    assert heard.done.model == stage.provider.model or backend.id in ("anthropic", "ollama")
+
+
+@over_all
+async def test_done_is_the_last_event_and_the_only_one(backend: Backend) -> None:
+    async with backend.playing(Said("One moment.", "First look.", (READ,))) as stage:
+        heard = await hear(stage.provider)
+    assert heard.of(Done) == [heard.events[-1]]
+
+
+@over_all
+async def test_complete_gives_the_whole_reply(backend: Backend) -> None:
+    async with backend.playing("Hi.") as stage:
+        assert (await complete(stage.provider, asking())).message.text == "Hi."
+
+
+@over_all
+async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
+    async with backend.playing(Said("Yes.", "The file has 12 lines, so yes.")) as stage:
+        heard = await hear(stage.provider)
+    assert (heard.thinking, heard.text) == ("The file has 12 lines, so yes.", "Yes.")
+    first, *rest = heard.done.message.content
+    assert isinstance(first, Thinking) and first.thinking == "The file has 12 lines, so yes."
+    assert rest == [Text("Yes.")]
+
+
+@over_all
+async def test_a_call_starts_grows_and_ends_and_stands_in_done(backend: Backend) -> None:
+    async with backend.playing(Said("Let me look.", calls=(READ,))) as stage:
+        heard = await hear(stage.provider)
+    (use,) = heard.done.message.tool_uses
+    assert (use.name, use.input, use.unparsed) == ("read_file", READ.input, "")
+    assert heard.done.stop_reason == "tool_use"
+    assert heard.of(ToolCallStarted) == [ToolCallStarted(use.id, "read_file")]
+    assert heard.of(ToolCallEnded) == [ToolCallEnded(use.id)]
+    assert msgspec.json.decode(heard.arguments_of(use.id)) == READ.input
+    calls = [event for event in heard.events if isinstance(event, ToolCallStarted | ToolCallDelta | ToolCallEnded)]
+    assert isinstance(calls[0], ToolCallStarted) and isinstance(calls[-1], ToolCallEnded)
+
+
+@over_all
+async def test_a_call_without_arguments_has_an_empty_input(backend: Backend) -> None:
+    async with backend.playing(Said(calls=(LIST,))) as stage:
+        (use,) = (await hear(stage.provider)).done.message.tool_uses
+    assert (use.name, use.input, use.unparsed) == ("list_files", {}, "")
+
+
+@over_all
+async def test_parallel_calls_keep_their_order_and_have_ids_of_their_own(backend: Backend) -> None:
+    second = replace(READ, id="toolu_03", input={"path": "b.py"})
+    async with backend.playing(Said(calls=(READ, second, LIST))) as stage:
+        heard = await hear(stage.provider)
+    uses = heard.done.message.tool_uses
+    assert [(use.name, use.input) for use in uses] == [(c.name, c.input) for c in (READ, second, LIST)]
+    assert len({use.id for use in uses}) == 3
+    assert [event.id for event in heard.of(ToolCallStarted)] == [use.id for use in uses]  # type: ignore[union-attr]
+
+
+@over_http
+async def test_a_result_goes_back_beside_its_call(backend: Backend) -> None:
+    async with backend.playing(Said("Let me look.", calls=(READ, LIST)), "It is a parser.") as stage:
+        question = asking("What is main.py?")
+        reply = (await hear(stage.provider, question)).done.message
+        results = tuple(ToolResult(use.id, f"result of {use.name}") for use in reply.tool_uses)
+        follow_up = asking(*question.messages, reply, Message("user", results), earlier_messages=1)
+        assert (await hear(stage.provider, follow_up)).text == "It is a parser."
+    body = stage.server.requests[1].json
+    assert backend.calls_in(body) == [("read_file", READ.input), ("list_files", {})]
+    keys = [use.name if backend.id == "ollama" else use.id for use in reply.tool_uses]
+    assert backend.results_in(body) == list(zip(keys, ["result of read_file", "result of list_files"], strict=True))
+
+
+@over_http
+async def test_the_request_names_model_tools_and_conversation(backend: Backend) -> None:
+    async with backend.playing("Hi.") as stage:
+        await hear(stage.provider, asking("How are you?", system="Be brief.", max_tokens=777))
+    body = stage.server.requests[0].json
+    assert body["model"] == stage.provider.model and body["stream"] is True
+    assert [tool.get("name") or tool["function"]["name"] for tool in body["tools"]] == ["read_file", "list_files"]
+    written = msgspec.json.encode(body).decode()
+    assert "Be brief." in written and "How are you?" in written and "777" in written
+    assert backend.key_sent(stage.server.requests[0].headers) == ("" if backend.id == "ollama" else KEY)
+
+
+@over_http
+async def test_a_lone_surrogate_in_the_conversation_is_sent_as_a_replacement(backend: Backend) -> None:
+    async with backend.playing("Hi.") as stage:
+        assert (await hear(stage.provider, asking("file \udcff name"))).text == "Hi."
+        await stage.provider.count_tokens(asking("file \udcff name"))
+    assert "file \ufffd name" in stage.server.requests[0].body.decode()
+
+
+@over_all
+async def test_usage_is_counted(backend: Backend) -> None:
+    async with backend.playing(Said("Hi.", prompt_tokens=1_200, cached_tokens=1_000, output_tokens=42)) as stage:
+        usage = (await hear(stage.provider)).done.usage
+    assert usage.output_tokens == 42
+    assert usage.prompt_tokens == (200 if isinstance(backend, ScriptedBackend) else 1_200)
+    assert usage.cache_read_input_tokens == (1_000 if backend.caches else 0)
+
+
+@over_all
+async def test_a_reply_cut_by_length_says_so(backend: Backend) -> None:
+    async with backend.playing(Said("And then the", is_cut=True)) as stage:
+        done = (await hear(stage.provider)).done
+    assert (done.stop_reason, done.message.text) == ("max_tokens", "And then the")
+
+
+# How the bytes arrive
+
+
+@pytest.mark.parametrize("cut", [whole, byte_by_byte, inside_characters, inside_line_ends, at_events, pieces_of(7)])
+@over_http
+async def test_the_reply_is_the_same_however_the_bytes_are_cut(backend: Backend, cut: Cut) -> None:
+    said = Said(HARD_TEXT, HARD_TEXT[::-1], (replace(READ, input={"path": HARD_TEXT}),))
+    async with backend.playing(backend.reply(said, cut=cut)) as stage:
+        heard = await hear(stage.provider)
+    assert heard.text == heard.done.message.text == HARD_TEXT
+    assert heard.thinking == HARD_TEXT[::-1]
+    assert heard.done.message.tool_uses[0].input == {"path": HARD_TEXT}
+    assert msgspec.json.decode(heard.arguments_of(heard.done.message.tool_uses[0].id)) == {"path": HARD_TEXT}
+
+
+@pytest.mark.parametrize("cut", [whole, byte_by_byte, inside_line_ends])
+@over_http
+async def test_lines_may_end_with_crlf(backend: Backend, cut: Cut) -> None:
+    reply = backend.reply(Said("Two\nlines.", calls=(READ,)), cut=cut)
+    async with backend.playing(reply.but(body=with_crlf(reply.body))) as stage:
+        done = (await hear(stage.provider)).done
+    assert (done.message.text, done.message.tool_uses[0].input) == ("Two\nlines.", READ.input)
+
+
+@over_http
+async def test_deltas_that_arrive_together_are_one_event(backend: Backend) -> None:
+    async with backend.playing("word " * 200) as stage:
+        heard = await hear(stage.provider)
+    assert len(heard.of(TextDelta)) == 1
+
+
+@over_http
+async def test_the_connection_is_used_again_for_the_next_request(backend: Backend) -> None:
+    async with backend.playing("One.", "Two.", "Three.") as stage:
+        for text in ("One.", "Two.", "Three."):
+            assert (await hear(stage.provider)).text == text
+        assert stage.server.connections == 1
+
+
+@one_each
+async def test_a_server_that_never_ends_a_whole_reply_is_not_waited_for(backend: Backend) -> None:
+    whole_reply = backend.reply("Hi.")
+    silent = whole_reply.but(falls_silent_after=len(whole_reply.body))
+    async with backend.playing(silent) as stage, asyncio.timeout(3):
+        assert (await hear(stage.provider)).done.message.text == "Hi."
+
+
+# What breaks
+
+
+@over_http
+async def test_a_cut_stream_never_yields_half_a_call(backend: Backend) -> None:
+    reply = backend.reply(Said("Let me look.", "Hm.", (READ, replace(READ, id="toolu_9", input={"path": "b.py"}))))
+    end_marks = (b"event: message_stop", b'data: {"id":"chatcmpl-BkX2s7aqzsvX","object":"chat.completion.chunk"', b"\n")
+    last = max(reply.body.rstrip().rfind(mark) for mark in end_marks)
+    places = [*range(0, last, max(1, last // 24)), last]
+    async with backend.playing(*(reply.but(breaks_after=place) for place in places)) as stage:
+        for place in places:
+            heard = await hear(stage.provider)
+            if heard.error is None:  # Chat Completions says how it ended before it says what it cost
+                assert backend in CHAT_BACKENDS and len(heard.done.message.tool_uses) == 2
+                continue
+            assert isinstance(heard.error, ConnectionFailed) and heard.error.is_retryable, place
+            assert heard.error.partial is not None
+            assert heard.error.partial.text == heard.text
+            assert all(use.input in (READ.input, {"path": "b.py"}) for use in heard.error.partial.tool_uses)
+            assert not heard.of(Done)
+
+
+@with_keys  # Ollama's calls arrive whole
+async def test_a_reply_cut_by_length_inside_a_call_loses_that_call_only(backend: Backend) -> None:
+    body = backend.reply(Said("Reading.", calls=(READ, replace(READ, id="toolu_9"))), cut=whole).body
+    body = body.replace(b'"stop_reason":"tool_use"', b'"stop_reason":"max_tokens"')
+    body = body.replace(b'"finish_reason":"tool_calls"', b'"finish_reason":"length"')
+    events = body.split(b"\n\n")
+    argument_events = [at for at, event in enumerate(events) if b'"arguments":"' in event or b"partial_json" in event]
+    del events[argument_events[-1]]
+    async with backend.playing(Reply(b"\n\n".join(events))) as stage:
+        done = (await hear(stage.provider)).done
+    assert done.stop_reason == "max_tokens" and done.lost_tool_call
+    assert [use.input for use in done.message.tool_uses] == [READ.input]
+
+
+@over_all
+async def test_a_whole_reply_lost_no_call(backend: Backend) -> None:
+    async with backend.playing(Said("Reading.", calls=(READ,))) as stage:
+        assert not (await hear(stage.provider)).done.lost_tool_call
+
+
+@over_http
+async def test_an_empty_body_is_a_failure_and_not_an_empty_reply(backend: Backend) -> None:
+    content_type = backend.reply("x").content_type
+    async with backend.playing(Reply(b"", content_type=content_type)) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ConnectionFailed) and error.is_retryable
+    assert error.partial == Message("assistant", ())
+
+
+@over_http
+async def test_a_broken_event_is_a_server_error_with_the_text_before_it(backend: Backend) -> None:
+    reply = backend.reply("All is well.")
+    at = reply.body.rindex(b"\n", 0, len(reply.body) // 2) + 1 if backend.id == "ollama" else _event_end(reply.body)
+    for cut in (whole, byte_by_byte):
+        broken = reply.but(body=reply.body[:at] + backend.broken_event + reply.body[at:], cut=cut)
+        async with backend.playing(broken) as stage:
+            heard = await hear(stage.provider)
+        assert isinstance(heard.error, ServerError)
+        assert heard.error.partial is not None and "All is well.".startswith(heard.error.partial.text)
+        assert heard.text == heard.error.partial.text != ""
+
+
+def _event_end(body: bytes) -> int:
+    return body.rindex(b"\n\n", 0, body.index(b"well")) + 2
+
+
+@over_http
+async def test_an_event_of_a_foreign_shape_is_a_server_error(backend: Backend) -> None:
+    reply = backend.reply("Hi.")
+    foreign = {
+        "anthropic": b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":7}}\n\n',
+        "ollama": b'{"message":["x"],"done":false}\n',
+    }.get(backend.id, b'data: {"choices":["x"]}\n\n')
+    at = reply.body.index(b"\n" if backend.id == "ollama" else b"event: content_block_stop" if backend.id == "anthropic" else b"data: [")
+    at += 1 if backend.id == "ollama" else 0
+    async with backend.playing(reply.but(body=reply.body[:at] + foreign + reply.body[at:])) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ServerError)
+
+
+@over_http
+async def test_an_error_inside_the_stream_is_raised_with_the_text_before_it(backend: Backend) -> None:
+    reply = backend.reply("All is well.")
+    at = reply.body.rindex(b"\n", 0, reply.body.index(b"well")) + 1
+    told = backend.error_event("overloaded_error", "Overloaded, try later")  # type: ignore[attr-defined]
+    for cut in (whole, byte_by_byte):
+        async with backend.playing(reply.but(body=reply.body[:at] + told, cut=cut)) as stage:
+            heard = await hear(stage.provider)
+        assert heard.error is not None and heard.error.is_retryable and "Overloaded, try later" in str(heard.error)
+        assert heard.error.partial is not None and heard.error.partial.text == heard.text != ""
+
+
+@over_http
+async def test_a_page_in_place_of_a_reply_is_named_and_not_retried(backend: Backend) -> None:
+    async with backend.playing(html(200)) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ServerError) and not error.is_retryable
+    assert "text/html" in str(error) and "base_url" in str(error)
+
+
+@over_http
+async def test_a_gateway_s_page_is_a_server_error_without_its_markup(backend: Backend) -> None:
+    async with backend.playing(html(502)) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ServerError) and error.is_retryable and error.status == 502
+    assert HTML.decode()[:20] not in str(error)
+
+
+@over_http
+async def test_a_json_error_with_status_200_keeps_the_server_s_words(backend: Backend) -> None:
+    told = backend.refusal(200, "server_error", "the request exceeds the available context size")
+    async with backend.playing(told) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ContextOverflow) and "available context size" in str(error)
+
+
+@over_http
+async def test_corrupt_compression_is_a_provider_error(backend: Backend) -> None:
+    reply = backend.reply("Hi.")
+    async with backend.playing(reply.but(headers={"content-encoding": "gzip"})) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, ProviderError)
+
+
+# Refusals
+
+
+@over_http
+async def test_a_wrong_key_is_an_auth_error(backend: Backend) -> None:
+    for status in (401, 403):
+        async with backend.playing(backend.refusal(status, "authentication_error", "invalid x-api-key")) as stage:
+            error = (await hear(stage.provider)).error
+        assert isinstance(error, AuthError) and not error.is_retryable
+        assert (error.status, str(error)) == (status, "invalid x-api-key")
+
+
+@with_keys
+async def test_no_error_shows_the_key(backend: Backend) -> None:
+    for key in (f"{KEY}\n", f"{KEY}…"):
+        async with backend.playing("Hi.", api_key=key) as stage:
+            heard = await hear(stage.provider)
+            health = await stage.provider.health_check()
+        assert isinstance(heard.error, AuthError) and not health.ok
+        assert KEY not in str(heard.error) + health.detail
+
+
+@pytest.mark.parametrize("header", ["retry_after", "retry_after_ms"])
+@over_http
+async def test_a_rate_limit_says_how_long_to_wait(backend: Backend, header: str) -> None:
+    value = "7" if header == "retry_after" else "7000"
+    told = backend.refusal(429, "rate_limit_error", "Number of requests exceeds the limit of 50", **{header: value})
+    async with backend.playing(told) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, RateLimit) and error.is_retryable
+    assert error.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BadRequest),
+        (402, BillingError),
+        (404, BadRequest),
+        (408, Timeout),
+        (409, ServerError),
+        (413, BadRequest),
+        (422, BadRequest),
+        (500, ServerError),
+        (502, ServerError),
+        (503, Overloaded),
+        (504, Timeout),
+        (529, Overloaded),
+    ],
+)
+@one_each
+async def test_each_status_is_its_own_error(backend: Backend, status: int, kind: type[ProviderError]) -> None:
+    async with backend.playing(backend.refusal(status, "some_error", "it went wrong")) as stage:
+        error = (await hear(stage.provider)).error
+    assert type(error) is kind and error.status == status and str(error) == "it went wrong"
+
+
+@over_http
+async def test_a_prompt_that_is_too_long_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
+    async with backend.playing(backend.overflow) as stage:
+        error = (await hear(stage.provider)).error
+    assert type(error) is ContextOverflow and not error.is_retryable
+    assert not str(error).startswith("{")
+
+
+@over_http
+async def test_a_missing_model_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
+    async with backend.playing(backend.missing_model) as stage:
+        error = (await hear(stage.provider)).error
+    assert type(error) is ModelNotFound and not error.is_retryable
+
+
+@over_http
+async def test_a_refused_connection_is_a_retryable_failure_that_names_the_address(backend: Backend) -> None:
+    address = refused_address()
+    provider = backend.provider(address)
+    heard = await hear(provider)
+    assert isinstance(heard.error, ConnectionFailed) and heard.error.is_retryable
+    assert address in str(heard.error)
+    await provider.aclose()
+
+
+@over_http
+async def test_silence_before_the_reply_is_a_timeout(backend: Backend) -> None:
+    async with backend.playing(SILENCE, read_timeout=0.15) as stage:
+        error = (await hear(stage.provider)).error
+    assert isinstance(error, Timeout) and error.is_retryable
+
+
+@over_http
+async def test_silence_inside_the_reply_is_a_timeout_that_keeps_the_text(backend: Backend) -> None:
+    reply = backend.reply("All is well.", cut=byte_by_byte)
+    silent = reply.but(falls_silent_after=reply.body.index(b"well"))
+    async with backend.playing(silent, read_timeout=0.15) as stage:
+        heard = await hear(stage.provider)
+    assert isinstance(heard.error, Timeout)
+    assert heard.error.partial is not None and heard.error.partial.text == heard.text == "All is "
+
+
+@over_http
+async def test_an_address_that_is_none_is_a_bad_request(backend: Backend) -> None:
+    for address in ("http://[half", "ftp://example.org", "http://exa mple.org/\x00"):
+        provider = backend.provider(address)
+        heard = await hear(provider)
+        assert isinstance(heard.error, ProviderError), address
+        assert not (await provider.health_check()).ok
+        await provider.aclose()
+
+
+# Leaving early
+
+
+@over_http
+async def test_closing_the_iterator_closes_the_connection(backend: Backend) -> None:
+    reply = backend.reply("All is well.", cut=byte_by_byte)
+    async with backend.playing(reply.but(falls_silent_after=reply.body.index(b"well"))) as stage:
+        async with aclosing(stage.provider.stream(asking())) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+        assert await asyncio.to_thread(stage.server.requests[0].left.wait, 3)
+
+
+@over_http
+async def test_cancelling_ends_the_request_and_is_passed_on(backend: Backend) -> None:
+    reply = backend.reply("All is well.", cut=byte_by_byte)
+    async with backend.playing(reply.but(falls_silent_after=reply.body.index(b"well"))) as stage:
+        started = asyncio.Event()
+
+        async def read() -> None:
+            async for event in stage.provider.stream(asking()):
+                if isinstance(event, TextDelta):
+                    started.set()
+
+        task = asyncio.create_task(read())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(stage.server.requests[0].left.wait, 3)
+
+
+@over_all
+async def test_a_provider_may_be_closed_twice_and_before_its_first_request(backend: Backend) -> None:
+    async with backend.playing("Hi.") as stage:
+        await stage.provider.aclose()
+        assert (await hear(stage.provider)).text == "Hi."
+        await stage.provider.aclose()
+        await stage.provider.aclose()
+
+
+@over_all
+async def test_two_requests_may_run_at_the_same_time(backend: Backend) -> None:
+    async with backend.playing("Same.", "Same.", "Same.") as stage:
+        all_heard = await asyncio.gather(*(hear(stage.provider) for _ in range(3)))
+    assert [heard.text for heard in all_heard] == ["Same."] * 3
+
+
+# Health and counts
+
+
+@over_all
+async def test_a_server_that_answers_is_healthy(backend: Backend) -> None:
+    async with backend.playing() as stage:
+        health = await stage.provider.health_check()
+    assert health.ok and health.detail
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        html(200),
+        html(502),
+        SILENCE,
+        Reply(b"", content_type="application/json"),
+        Reply(b"{", content_type="application/json"),
+        json_reply({"error": {"message": "invalid x-api-key"}}, 401),
+        json_reply("wat"),
+        json_reply([]),
+        json_reply(7),
+        json_reply(None),
+        json_reply({"data": 7, "model_info": 7, "capabilities": 7, "max_input_tokens": "many"}),
+        json_reply({"data": [7, None], "model_info": {"a.context_length": "x"}, "capabilities": [7]}),
+    ],
+    ids=lambda reply: f"{reply.status}-{reply.body[:12].decode()}" if reply.answers else "silence",
+)
+@one_each
+async def test_a_health_check_never_raises(backend: Backend, answer: Reply) -> None:
+    async with backend.playing(health=answer, read_timeout=0.15) as stage:
+        health = await stage.provider.health_check()
+    assert isinstance(health.ok, bool) and health.detail
+    if answer.status != 200 or not answer.answers or answer.content_type != "application/json":
+        assert not health.ok
+
+
+@over_http
+async def test_a_server_that_has_gone_is_not_healthy(backend: Backend) -> None:
+    async with backend.playing("Hi.") as stage:
+        await hear(stage.provider)
+        assert (await stage.provider.health_check()).ok
+        stage.server.stop()
+        assert not (await stage.provider.health_check()).ok
+
+
+@over_all
+async def test_a_longer_prompt_counts_more_tokens(backend: Backend) -> None:
+    async with backend.playing() as stage:
+        short = await stage.provider.count_tokens(asking("Hello"))
+        long = await stage.provider.count_tokens(asking("Hello " * 500))
+    assert short.tokens > 0 and short.exact == (backend.id == "anthropic")
+    assert long.tokens > short.tokens or short.exact
+
+
+@pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id in ("anthropic", "openai", "deepseek")], ids=repr)
+async def test_a_missing_key_is_told_before_anything_is_sent(backend: Backend) -> None:
+    async with backend.playing("Hi.", api_key="") as stage:
+        heard = await hear(stage.provider)
+        health = await stage.provider.health_check()
+    assert isinstance(heard.error, AuthError) and f"{backend.id.upper()}_API_KEY" in str(heard.error)
+    assert not health.ok and stage.server.requests == stage.server.others == []
+
+
+async def test_a_server_without_keys_is_asked_without_one() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "lmstudio"]
+    async with backend.playing("Hi.", api_key="") as stage:
+        assert (await hear(stage.provider)).text == "Hi."
+    assert "authorization" not in stage.server.requests[0].headers
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+async def test_every_preset_makes_a_provider_that_is_named_after_it(name: str) -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == name]
+    provider = OpenAICompatProvider(backend.info, preset=presets()[name], api_key=KEY)
+    assert provider.name == name and presets()[name].base_url.startswith("http")
+
+
+async def test_a_listed_server_without_the_model_is_not_healthy() -> None:
+    listed: Any = json_reply({"object": "list", "data": [{"id": "llama-3"}, {"id": "qwen"}]})
+    async with CHAT_BACKENDS[0].playing(health=listed) as stage:
+        health = await stage.provider.health_check()
+    assert not health.ok and "llama-3, qwen" in health.detail
+

