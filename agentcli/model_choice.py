@@ -14,7 +14,7 @@ from agentcli.config import Config, ServerSettings
 from agentcli.errors import ConfigError, UsageError
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import ProviderPool, provider_class
+from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -66,6 +66,11 @@ class Models:
             if isinstance(found, list) and found and isinstance(found[0], dict):
                 return f"{name}/{found[0].get(key, '')}"
         return ""
+
+    def load(self, name: str) -> None:
+        """Import what a model's provider needs; safe in a thread. Raises `UsageError`."""
+        provider, _ = split_name(name)
+        provider_class(provider if provider in PROVIDERS else "openai_compat")
 
     def info(self, name: str) -> ModelInfo:
         """What is known of `provider/model`. Raises `UsageError`."""

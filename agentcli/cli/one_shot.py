@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from agentcli.agent.events import Interrupt
+from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.cli.main import interrupt_on_signals
 from agentcli.cli.options import text_or_file
@@ -21,7 +23,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
     takes_stream = options.input_format == "stream-json"
     builder = Builder(
         config,
-        store=MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=say),
+        store=make_store(config, options, say),
         extras=extras_from(options),
         can_ask=takes_stream,
         on_notice=say,
@@ -66,6 +68,10 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
         return 128 + received["signal"] if received and code == 130 else code
     finally:
         await builder.aclose()
+
+
+def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:
+    return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
 def extras_from(options: argparse.Namespace) -> Extras:

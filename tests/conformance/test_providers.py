@@ -53,7 +53,6 @@ from tests.conformance.servers import (
     with_crlf,
 )
 
-pytestmark = pytest.mark.asyncio
 over_all = pytest.mark.parametrize("backend", ALL, ids=repr)
 over_http = pytest.mark.parametrize("backend", OVER_HTTP, ids=repr)
 with_keys = pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id != "ollama"], ids=repr)

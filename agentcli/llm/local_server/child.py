@@ -157,7 +157,7 @@ def _in_daemon_thread(work: Callable[[], int]) -> asyncio.Future[int]:
     def run() -> None:
         try:
             value = work()
-        except Exception as error:  # handed on whole to whoever awaits the result
+        except Exception as error:  # noqa: BLE001 - handed on whole to whoever reads the result
             loop.call_soon_threadsafe(result.set_exception, error)
         else:
             loop.call_soon_threadsafe(result.set_result, value)
@@ -173,7 +173,7 @@ _running: list[object] = []
 def _start_server(options: argparse.Namespace, key: str) -> int:
     """Loads the model and serves it on a free loopback port, which is returned."""
     header = read_header(options.model)
-    import xllamacpp  # type: ignore[import-untyped]  # here: the environment set in `main` must precede it
+    import xllamacpp  # here: the environment set in `main` must precede it
 
     params = xllamacpp.CommonParams()
     params.model.path = str(options.model)

@@ -36,7 +36,8 @@ class GgufHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_header(path: Path) -> GgufHeader:
     """Raises UserError when the file is missing, unreadable or not GGUF; the message names the path and what
-    to do."""
+    to do.
+    """
     try:
         with path.open("rb") as file:
             values = _read_values(file)
@@ -45,9 +46,7 @@ def read_header(path: Path) -> GgufHeader:
     except OSError as error:
         raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, struct.error) as error:
-        raise UserError(
-            f"{path} is not a GGUF model file ({error}). Only GGUF files can be run locally."
-        ) from error
+        raise UserError(f"{path} is not a GGUF model file ({error}). Only GGUF files can be run locally.") from error
     architecture = str(values.get("general.architecture", ""))
     context = values.get(f"{architecture}.context_length", 0)
     return GgufHeader(

@@ -44,7 +44,8 @@ _LONGEST_SOCKET_PATH = 100
 
 class LocalServer:
     """A running server that stays up at least until `release`; `release` may be called any number of
-    times."""
+    times.
+    """
 
     def __init__(self, record: _Record, connection: socket.socket) -> None:
         self.base_url = f"http://127.0.0.1:{record.port}/v1"
@@ -66,7 +67,8 @@ class LocalServer:
 
     def release(self) -> None:
         """Stops using the server; it ends when it was the last use, after the linger time it was started
-        with."""
+        with.
+        """
         self._connection.close()
 
 
@@ -139,9 +141,7 @@ def _private_temporary_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise UserError(
-            f"{folder} is not a private folder of yours. Remove it, or set TMPDIR to a folder of your own."
-        )
+        raise UserError(f"{folder} is not a private folder of yours. Remove it, or set TMPDIR to a folder of your own.")
     return folder
 
 
@@ -248,9 +248,7 @@ async def _start(places: _Places, model_path: Path, context: int, linger_s: floa
         raise UserError(f"The local model server ended while starting.{_log_tail(places.log)}")
     except TimeoutError as error:
         _end(process, connection)
-        message = (
-            f"The local model server was not ready after {START_DEADLINE_S:.0f} s.{_log_tail(places.log)}"
-        )
+        message = f"The local model server was not ready after {START_DEADLINE_S:.0f} s.{_log_tail(places.log)}"
         raise UserError(message) from error
     except BaseException:
         _end(process, connection)

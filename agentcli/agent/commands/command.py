@@ -1,0 +1,76 @@
+"""What a slash command is, and how one is found in what a person typed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.session import Session
+from agentcli.errors import UsageError
+
+
+class Desk(Protocol):
+    """What a front end lends to a command: its session, and the means to open another one."""
+
+    @property
+    def session(self) -> Session: ...
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Stored sessions of this directory, newest first."""
+        ...
+
+    async def open_session(self, session_id: str | None) -> Session:
+        """Close the present session and open a stored one, or a new one for None. Raises `UserError`."""
+        ...
+
+    def check_model(self, name: str) -> str:
+        """A sentence on `provider/model`. Raises `UserError` when it cannot be used."""
+        ...
+
+    def leave(self) -> None:
+        """End the front end after this command."""
+        ...
+
+
+@dataclass(frozen=True)
+class Command:
+    """`run` gets the rest of the line and gives the text to show. `argument` is a hint for help."""
+
+    name: str
+    help: str
+    run: Callable[[Desk, str], Awaitable[str]]
+    argument: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+class Commands:
+    """Commands by name and alias."""
+
+    def __init__(self, commands: Iterable[Command]) -> None:
+        self._commands = list(commands)
+        self._by_name = {name: c for c in self._commands for name in (c.name, *c.aliases)}
+
+    def __iter__(self) -> Iterator[Command]:
+        return iter(self._commands)
+
+    def add(self, command: Command) -> None:
+        self._commands.append(command)
+        self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
+
+    def parse(self, text: str) -> tuple[Command, str] | None:
+        """The command and its argument; None for what is no command (a path such as /etc/hosts is none).
+
+        Raises `UsageError` for an unknown command, naming the nearest.
+        """
+        first, _, rest = text.strip().partition(" ")
+        if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
+            return None
+        name = first[1:]
+        if found := self._by_name.get(name):
+            return found, rest.strip()
+        near = difflib.get_close_matches(name, self._by_name, n=1)
+        hint = f" Did you mean /{near[0]}?" if near else ""
+        raise UsageError(f"There is no command /{name}.{hint} /help shows all.")

@@ -1,0 +1,179 @@
+"""A model server on loopback that speaks the Messages API, for the benchmarks: scripted, timed, in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def sse(*events: dict) -> bytes:
+    return b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events)
+
+
+def opening() -> dict:
+    usage = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5-5", "content": []}
+    return {"type": "message_start", "message": {**message, "stop_reason": None, "usage": usage}}
+
+
+def closing(reason: str) -> list[dict]:
+    return [
+        {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 9}},
+        {"type": "message_stop"},
+    ]
+
+
+def text_reply(*deltas: str) -> list[bytes]:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    parts = [sse(opening(), start)]
+    parts += [
+        sse({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}) for text in deltas
+    ]
+    return [*parts, sse({"type": "content_block_stop", "index": 0}, *closing("end_turn"))]
+
+
+def call_reply(id: str, name: str, arguments: dict) -> list[bytes]:
+    block = {"type": "tool_use", "id": id, "name": name, "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
+    return [
+        sse(
+            opening(),
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+            {"type": "content_block_stop", "index": 0},
+            *closing("tool_use"),
+        )
+    ]
+
+
+def script(name: str, deltas: int) -> list[list[bytes]]:
+    if name == "hello":
+        return [text_reply("4")]
+    if name == "turns":
+        calls = [
+            call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)
+        ]
+        return [*calls, text_reply("done")]
+    words = ["word ", "## head\n", "`code` ", "text.\n", "more "]
+    return [text_reply(*(words[n % 5][:5].ljust(5) for n in range(deltas)))]
+
+
+async def serve(name: str, deltas: int, log: Path) -> None:
+    replies = script(name, deltas)
+    rows: list[dict] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                arrived = time.monotonic()
+                size = next(int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length"))
+                body = await reader.readexactly(size)
+                reply = replies[min(len(rows), len(replies) - 1)]
+                rows.append({"arrived": arrived, "body": body.decode()})
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                for part in reply:
+                    writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+                    if writer.transport.get_write_buffer_size() > 65_536:
+                        await writer.drain()
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+                rows[-1]["ended"] = time.monotonic()
+                log.write_text(json.dumps(rows))
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def loopback(name: str, *, deltas: int = 20_000) -> Iterator[tuple[str, Path]]:
+    """The server's address, and the file that holds its requests (`arrived`, `ended`, `body`) afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "requests.json"
+        command = [sys.executable, __file__, name, str(deltas), str(log)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        try:
+            yield f"http://127.0.0.1:{port}", log
+        finally:
+            process.kill()
+            process.wait()
+
+
+def environment(url: str, home: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.endswith(("_API_KEY", "_TOKEN")) and k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": url, "AGENTCLI_HOME": home}
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[tuple[str, str]]:
+    """A small git repository, and a home of its own for agentcli."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository, home = Path(folder) / "repository", Path(folder) / "home"
+        repository.mkdir()
+        home.mkdir()
+        for number in range(23):
+            (repository / f"module_{number}.py").write_text(f"def f{number}():\n    return {number}\n")
+        subprocess.run(["git", "init", "-q", "."], cwd=repository, check=True)
+        yield str(repository), str(home)
+
+
+def measured(command: list[str], *, cwd: str | None = None, env: dict[str, str] | None = None) -> dict[str, float]:
+    """Wall and CPU seconds and peak RSS (MiB) of a whole process with its children."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{command} ended with {process.returncode}: {err.decode()[-500:]}")
+    wall = time.monotonic() - started
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"started": started, "wall": wall, "cpu": cpu, "rss": usage.ru_maxrss / 1024, "stdout": len(out)}
+
+
+def cpu_of(command: list[str], **how) -> dict[str, float]:
+    """`measured` with the CPU seconds of this command alone and its own peak memory."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # a process of its own, so that its children's usage is this command's alone
+        os.close(read)
+        try:
+            result = measured(command, **how)
+        except SystemExit as error:
+            result = {"error": str(error)}
+        os.write(write, json.dumps(result).encode())
+        os._exit(0)
+    os.close(write)
+    data = b""
+    while chunk := os.read(read, 65_536):
+        data += chunk
+    os.close(read)
+    os.waitpid(child, 0)
+    result = json.loads(data)
+    if "error" in result:
+        raise SystemExit(result["error"])
+    return result
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

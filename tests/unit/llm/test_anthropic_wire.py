@@ -1,0 +1,397 @@
+"""The Messages API, event by event and field by field."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conformance.reading import LIST_FILES, READ_FILE, asking
+from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
+
+from agentcli.llm.errors import AuthError, BadRequest, BillingError, Overloaded, ProviderError, RateLimit, ServerError, Timeout
+from agentcli.llm.messages import Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.models import ModelInfo, bundled_models
+from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, UsageUpdate
+from agentcli.llm.providers.anthropic import AnthropicProvider
+from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, ReplyReader, to_body
+
+SONNET = bundled_models().find("anthropic", "claude-sonnet-5-5")
+HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
+
+
+def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
+    reader, out = ReplyReader("claude-sonnet-5-5"), []
+    for event in events:
+        reader.feed(event, out)
+    return out
+
+
+def done(*events: dict[str, Any]) -> Done:
+    last = read_all(*events)[-1]
+    assert isinstance(last, Done)
+    return last
+
+
+def partial(*events: dict[str, Any]) -> Message:
+    reader = ReplyReader("claude-sonnet-5-5")
+    for event in events:
+        reader.feed(event, [])
+    return reader.partial()
+
+
+def text_block(index: int = 0, *parts: str) -> list[dict[str, Any]]:
+    return block(index, {"type": "text", "text": ""}, [{"type": "text_delta", "text": part} for part in parts])
+
+
+def tool_block(index: int, *parts: str, id: str = "toolu_1", ends: bool = True) -> list[dict[str, Any]]:
+    start = {"type": "tool_use", "id": id, "name": "read_file", "input": {}}
+    return block(index, start, [{"type": "input_json_delta", "partial_json": part} for part in parts], ends=ends)
+
+
+# Replies
+
+
+def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
+    reply = done(
+        message_start(),
+        {"type": "ping"},
+        {"type": "message_forecast", "tokens": 7},
+        *block(0, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Hi"}, {"type": "mood_delta", "mood": "glad"}]),
+        {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "lost"}},
+        {"type": "content_block_stop", "index": 9},
+        *message_end(),
+    )
+    assert reply.message == Message("assistant", (Text("Hi"),))
+
+
+def test_nothing_after_message_stop_counts() -> None:
+    events = read_all(message_start(), *text_block(0, "Hi"), *message_end(), *text_block(1, "late"), *message_end("refusal"))
+    assert [event for event in events if isinstance(event, Done)] == [events[-1]]
+    assert events[-1].message.text == "Hi"  # type: ignore[union-attr]
+
+
+def test_text_that_begins_in_the_block_s_start_is_kept() -> None:
+    events = read_all(message_start(), *block(0, {"type": "text", "text": "He"}, [{"type": "text_delta", "text": "y"}]), *message_end())
+    assert [event.text for event in events if isinstance(event, TextDelta)] == ["He", "y"]
+    assert events[-1].message.text == "Hey"  # type: ignore[union-attr]
+
+
+def test_thinking_without_text_keeps_its_signature() -> None:
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    deltas = [{"type": "thinking_delta", "thinking": "", "estimated_tokens": 40}, {"type": "signature_delta", "signature": "Eqo="}]
+    events = read_all(message_start(), *block(0, start, deltas), *text_block(1, "Yes."), *message_end())
+    assert events[-1].message.content == (Thinking("", "Eqo="), Text("Yes."))  # type: ignore[union-attr]
+    assert not [event for event in events if isinstance(event, ThinkingDelta)]
+
+
+def test_redacted_thinking_arrives_whole() -> None:
+    reply = done(message_start(), *block(0, {"type": "redacted_thinking", "data": "EmwK"}), *text_block(1, "Hi"), *message_end())
+    assert reply.message.content == (RedactedThinking("EmwK"), Text("Hi"))
+
+
+def test_blocks_that_arrive_interleaved_stand_in_their_own_order() -> None:
+    first, second = text_block(0, "a", "c"), tool_block(1, '{"path":', '"x"}')
+    mixed = [first[0], second[0], first[1], second[1], first[2], second[2], second[3], first[3]]
+    assert done(message_start(), *mixed, *message_end("tool_use")).message.content == (
+        Text("ac"),
+        ToolUse("toolu_1", "read_file", {"path": "x"}),
+    )
+
+
+def test_an_input_that_comes_whole_in_the_block_s_start_is_kept() -> None:
+    start = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "x"}}
+    assert done(message_start(), *block(0, start), *message_end("tool_use")).message.tool_uses[0].input == {"path": "x"}
+
+
+@pytest.mark.parametrize("written", ['{"path": }', "[1]", '"x"', "7", "null", '{"a":1}{"b":2}', '{"a": NaN}'])
+def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
+    reply = done(message_start(), *tool_block(0, written), *message_end("tool_use"))
+    assert reply.message.tool_uses == (ToolUse("toolu_1", "read_file", {}, unparsed=written),)
+    assert not reply.lost_tool_call
+
+
+@pytest.mark.parametrize("parts", [(), ("",), ("", " ")])
+def test_no_arguments_are_an_empty_object(parts: tuple[str, ...]) -> None:
+    assert done(message_start(), *tool_block(0, *parts), *message_end("tool_use")).message.tool_uses[0].input == {}
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
+@pytest.mark.parametrize("parts", [('{"path": "a', "bc"), ("",), ()])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_call_that_the_limit_cut_is_lost(stop: str, parts: tuple[str, ...], ends: bool) -> None:
+    whole = tool_block(1, '{"path": "x"}')
+    reply = done(message_start(), *text_block(0, "Hm"), *whole, *tool_block(2, *parts, id="toolu_2", ends=ends), *message_end(stop))
+    assert reply.lost_tool_call and reply.stop_reason == stop
+    assert reply.message.content == (Text("Hm"), ToolUse("toolu_1", "read_file", {"path": "x"}))
+
+
+def test_text_after_a_malformed_call_survives_the_limit() -> None:
+    reply = done(message_start(), *tool_block(0, "{"), *text_block(1, "And"), *message_end("max_tokens"))
+    assert reply.message.text == "And" and not reply.lost_tool_call
+
+
+@pytest.mark.parametrize(
+    "stop",
+    ["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"],
+)
+def test_every_documented_stop_reason_is_kept(stop: str) -> None:
+    reply = done(message_start(), *text_block(0, "Hi"), *message_end(stop))
+    assert (reply.stop_reason, reply.note) == (stop, "")
+
+
+def test_an_unknown_stop_reason_ends_the_turn_with_a_note() -> None:
+    reply = done(message_start(), *text_block(0, "Hi"), *message_end("tired"))
+    assert (reply.stop_reason, reply.note) == ("end_turn", "unknown stop reason 'tired'")
+
+
+@pytest.mark.parametrize(
+    ("details", "note"),
+    [
+        ({"type": "refusal", "category": "cyber", "explanation": "No malware."}, "No malware."),
+        ({"type": "refusal", "category": "bio", "explanation": None}, "bio"),
+        ({"type": "refusal", "category": None, "explanation": None}, ""),
+        (None, ""),
+    ],
+)
+def test_a_refusal_brings_its_explanation(details: Any, note: str) -> None:
+    reply = done(message_start(), *text_block(0, "I"), *message_end("refusal", stop_details=details))
+    assert (reply.stop_reason, reply.note) == ("refusal", note)
+
+
+def test_a_paused_server_tool_can_be_sent_back_as_it_came() -> None:
+    start = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    deltas = [{"type": "input_json_delta", "partial_json": part} for part in ('{"query": ', '"x"}')]
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]}
+    events = read_all(message_start(), *block(0, start, deltas), *block(1, result), *message_end("pause_turn"))
+    reply = events[-1]
+    assert isinstance(reply, Done) and reply.stop_reason == "pause_turn" and reply.message.tool_uses == ()
+    assert not [event for event in events if isinstance(event, ToolCallDelta)]
+    body = to_body(asking("Hi", reply.message), SONNET)
+    assert _unmarked(body["messages"][1]["content"]) == [start | {"input": {"query": "x"}}, result]
+
+
+def test_a_compaction_block_is_kept_whole() -> None:
+    delta = {"type": "compaction_delta", "content": "So far: …", "encrypted_content": "Zm9v"}
+    reply = done(message_start(), *block(0, {"type": "compaction", "content": None}, [delta]), *message_end())
+    assert reply.message.content == (
+        Opaque("anthropic", {"type": "compaction", "content": "So far: …", "encrypted_content": "Zm9v"}),
+    )
+
+
+@pytest.mark.parametrize("given", [None, []])
+def test_citations_do_not_disturb_the_text(given: Any) -> None:
+    start = {"type": "text", "text": "", "citations": given}
+    deltas = [{"type": "citations_delta", "citation": {"type": "char_location"}}, {"type": "text_delta", "text": "Hi"}]
+    assert done(message_start(), *block(0, start, deltas), *message_end()).message.text == "Hi"
+
+
+def test_the_model_that_answered_is_named() -> None:
+    assert done(message_start("claude-sonnet-5-5-20260811"), *message_end()).model == "claude-sonnet-5-5-20260811"
+
+
+# Usage
+
+
+def test_usage_is_overwritten_and_a_null_says_nothing() -> None:
+    start = message_start()
+    start["message"]["usage"] = {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 200,
+        "cache_read_input_tokens": 3000,
+        "cache_creation": {"ephemeral_5m_input_tokens": 120, "ephemeral_1h_input_tokens": 80},
+        "output_tokens": 1,
+    }
+    first = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 20, "input_tokens": None}}
+    last = {"output_tokens": 50, "cache_read_input_tokens": None, "output_tokens_details": {"thinking_tokens": 30}}
+    events = read_all(start, first, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last}, {"type": "message_stop"})
+    assert [event.usage.output_tokens for event in events if isinstance(event, UsageUpdate)] == [1, 20, 50]
+    assert events[-1].usage == Usage(10, 50, 200, 3000, 80, 30)  # type: ignore[union-attr]
+    assert events[-1].usage.prompt_tokens == 3210  # type: ignore[union-attr]
+
+
+def test_a_reply_without_usage_counts_nothing() -> None:
+    start = message_start()
+    del start["message"]["usage"]
+    assert done(start, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}).usage == Usage()
+
+
+# What breaks
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ("invalid_request_error", BadRequest),
+        ("authentication_error", AuthError),
+        ("billing_error", BillingError),
+        ("permission_error", AuthError),
+        ("rate_limit_error", RateLimit),
+        ("api_error", ServerError),
+        ("timeout_error", Timeout),
+        ("overloaded_error", Overloaded),
+        ("brand_new_error", ServerError),
+    ],
+)
+def test_an_error_event_after_status_200_is_its_own_error(told: str, kind: type[ProviderError]) -> None:
+    with pytest.raises(kind, match="words") as failed:
+        read_all(message_start(), {"type": "error", "error": {"type": told, "message": "words"}})
+    assert type(failed.value) is kind and failed.value.code == told
+
+
+def test_an_error_event_without_details_is_a_server_error() -> None:
+    with pytest.raises(ServerError):
+        read_all({"type": "error", "error": "boom"})
+
+
+def test_a_broken_reply_keeps_text_signed_thinking_and_whole_calls() -> None:
+    signed = block(0, {"type": "thinking", "thinking": ""}, [{"type": "thinking_delta", "thinking": "Hm"}, {"type": "signature_delta", "signature": "E"}])
+    half = block(4, {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, ends=False)
+    open_text = block(2, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Let"}], ends=False)
+    assert partial(message_start(), *signed, *tool_block(1, '{"path":"x"}'), *open_text, *tool_block(3, '{"pa', ends=False), *half).content == (
+        Thinking("Hm", "E"),
+        ToolUse("toolu_1", "read_file", {"path": "x"}),
+        Text("Let"),
+    )
+
+
+def test_thinking_that_was_cut_before_its_signature_is_not_kept() -> None:
+    thought = block(0, {"type": "thinking", "thinking": ""}, [{"type": "thinking_delta", "thinking": "Hm"}], ends=False)
+    assert partial(message_start(), *thought).content == ()
+
+
+# Requests
+
+
+def conversation(rounds: int) -> list[Message]:
+    messages = [Message("user", (Text("Do it."),))]
+    for number in range(rounds):
+        id = f"toolu_{number}"
+        messages.append(Message("assistant", (Thinking("Hm", "Eqo="), ToolUse(id, "read_file", {"path": f"{number}.py"}))))
+        messages.append(Message("user", (ToolResult(id, f"contents {number}"),)))
+    return messages
+
+
+def marked_places(body: dict[str, Any]) -> list[str]:
+    places = [f"tools.{n}" for n, tool in enumerate(body.get("tools", ())) if "cache_control" in tool]
+    places += [f"system.{n}" for n, part in enumerate(body.get("system", ())) if "cache_control" in part]
+    for number, message in enumerate(body["messages"]):
+        places += [f"messages.{number}.{n}" for n, part in enumerate(message["content"]) if "cache_control" in part]
+    return places
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [_unmarked(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def test_breakpoints_stand_at_tools_system_the_earlier_end_and_the_end() -> None:
+    body = to_body(asking(*conversation(3), earlier_messages=5), SONNET)
+    assert marked_places(body) == ["tools.1", "system.0", "messages.4.0", "messages.6.0"]
+    assert len(marked_places(body)) == MOST_BREAKPOINTS
+    assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_the_first_request_has_one_breakpoint_in_its_messages() -> None:
+    assert marked_places(to_body(asking("Hi"), SONNET)) == ["tools.1", "system.0", "messages.0.0"]
+    assert marked_places(to_body(Request(system="", messages=asking("Hi").messages), SONNET)) == ["messages.0.0"]
+
+
+@pytest.mark.parametrize("earlier", range(9))
+def test_there_are_never_more_than_four_breakpoints(earlier: int) -> None:
+    assert len(marked_places(to_body(asking(*conversation(3), earlier_messages=earlier), SONNET))) <= MOST_BREAKPOINTS
+
+
+def test_no_breakpoint_stands_on_thinking_or_on_empty_text() -> None:
+    last = Message("assistant", (Text("Hm"), Thinking("a", "E"), RedactedThinking("x"), Text(" ")))
+    body = to_body(asking("Hi", last), SONNET)
+    assert marked_places(body)[-1] == "messages.1.0"
+    only_thinking = to_body(asking("Hi", Message("assistant", (Thinking("a", "E"),))), SONNET)
+    assert marked_places(only_thinking) == ["tools.1", "system.0"]
+
+
+def test_blank_text_and_messages_without_anything_are_not_sent() -> None:
+    silent = Message("assistant", (Text(""), Thinking("unsigned"), Opaque("openrouter", {"reasoning_details": []})))
+    body = to_body(asking("Hi", silent, "Are you there?", earlier_messages=2), SONNET)
+    assert [message["content"][0]["text"] for message in body["messages"]] == ["Hi", "Are you there?"]
+    assert marked_places(body)[2:] == ["messages.0.0", "messages.1.0"]
+
+
+def test_a_reply_is_sent_back_as_it_came() -> None:
+    said = Said("Reading.", "I look.", (Call("toolu_1", "read_file", {"path": "ü.py"}), Call("toolu_2", "list_files", {})))
+    redacted = block(7, {"type": "redacted_thinking", "data": "EmwK"})
+    events = anthropic_events(said, signature="EqoB")
+    events[-2:-2] = redacted
+    reply = done(*events).message
+    sent = to_body(asking("Hi", reply, "Go on"), SONNET)["messages"][1]["content"]
+    assert sent == [
+        {"type": "thinking", "thinking": "I look.", "signature": "EqoB"},
+        {"type": "text", "text": "Reading."},
+        {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "ü.py"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "list_files", "input": {}},
+        {"type": "redacted_thinking", "data": "EmwK"},
+    ]
+
+
+def test_arguments_that_could_not_be_read_are_sent_back_as_an_empty_object() -> None:
+    body = to_body(asking("Hi", Message("assistant", (ToolUse("t", "read_file", {}, unparsed="{"),))), SONNET)
+    assert _unmarked(body["messages"][1]["content"]) == [{"type": "tool_use", "id": "t", "name": "read_file", "input": {}}]
+
+
+def test_every_earlier_byte_stays_the_same_while_a_conversation_grows() -> None:
+    """Cache marks excepted: they may move (the API's own rule)."""
+    messages = conversation(4)
+    written = []
+    for end in range(1, len(messages) + 1, 2):
+        body = to_body(asking(*messages[:end], earlier_messages=max(0, end - 2)), SONNET)
+        assert list(body)[-3:] == ["tools", "system", "messages"]
+        written.append(msgspec.json.encode(_unmarked(body)).removesuffix(b"]}"))
+    for earlier, later in zip(written, written[1:], strict=False):
+        assert later.startswith(earlier)
+
+
+def test_writing_a_body_changes_neither_the_request_nor_the_next_body() -> None:
+    data = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    request = asking("Hi", Message("assistant", (Opaque("anthropic", data),)))
+    before = copy.deepcopy(request)
+    first = msgspec.json.encode(to_body(request, SONNET))
+    assert msgspec.json.encode(to_body(request, SONNET)) == first
+    assert request == before and "cache_control" not in data
+    assert READ_FILE.input_schema.keys() == LIST_FILES.input_schema.keys() | {"required"}
+
+
+# Thinking, effort, temperature
+
+
+@pytest.mark.parametrize("model", [row for row in bundled_models() if row.thinking == "adaptive"], ids=lambda row: row.id)
+def test_an_adaptive_model_shows_summaries_and_takes_the_effort(model: ModelInfo) -> None:
+    body = to_body(asking("Hi", effort="high"), model)
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert body.get("output_config") == ({"effort": "high"} if model.takes_effort else None)
+    assert "output_config" not in to_body(asking("Hi"), model)
+
+
+def test_a_budget_model_thinks_only_when_asked_and_within_its_reply() -> None:
+    assert to_body(asking("Hi", effort="high", max_tokens=8_000), HAIKU_4_5)["thinking"] == {
+        "type": "enabled",
+        "budget_tokens": 4_000,
+    }
+    assert to_body(asking("Hi", effort="low", max_tokens=64_000), HAIKU_4_5)["thinking"]["budget_tokens"] == 16_000
+    for request in (asking("Hi"), asking("Hi", effort="high", max_tokens=2_048)):
+        assert "thinking" not in to_body(request, HAIKU_4_5)
+    assert "output_config" not in to_body(asking("Hi", effort="high"), HAIKU_4_5)
+
+
+@pytest.mark.parametrize("model", [row for row in bundled_models() if row.provider == "anthropic"], ids=lambda row: row.id)
+def test_no_bundled_claude_is_sent_a_temperature(model: ModelInfo) -> None:
+    assert "temperature" not in to_body(asking("Hi", temperature=0.2), model)
+
+
+def test_an_unknown_claude_is_sent_a_temperature_only_under_an_api_version_that_takes_it() -> None:
+    unknown = bundled_models().find("anthropic", "claude-opus-9")
+    new = AnthropicProvider(unknown, api_key="k")
+    old = AnthropicProvider(unknown, api_key="k", api_version="2023-06-01")
+    assert "temperature" not in to_body(asking("Hi", temperature=0.2), new.info)
+    assert to_body(asking("Hi", temperature=0.2), old.info)["temperature"] == 0.2

@@ -1,0 +1,127 @@
+"""Deltas joined, and reasoning told from text."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentcli.llm.errors import RateLimit, ServerError
+from agentcli.llm.messages import Usage
+from agentcli.llm.provider import (
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
+from agentcli.llm.wire.deltas import merged, read
+from agentcli.llm.wire.openai import ThinkTags
+
+quick = settings(max_examples=200, deadline=None)
+
+texts = st.text(max_size=3)
+ids = st.sampled_from(["a", "b"])
+events = st.one_of(
+    texts.map(TextDelta),
+    texts.map(ThinkingDelta),
+    st.builds(ToolCallDelta, ids, texts),
+    st.builds(ToolCallStarted, ids, texts),
+    ids.map(ToolCallEnded),
+    st.integers(0, 3).map(lambda n: UsageUpdate(Usage(n))),
+)
+
+
+def kind_of(event: StreamEvent) -> Any:
+    match event:
+        case TextDelta() | ThinkingDelta():
+            return type(event)
+        case ToolCallDelta(id):
+            return (ToolCallDelta, id)
+        case _:
+            return event
+
+
+def piece_of(event: StreamEvent) -> str:
+    return event.partial_json if isinstance(event, ToolCallDelta) else getattr(event, "text", "")
+
+
+@quick
+@given(st.lists(events, max_size=30))
+def test_joining_keeps_order_and_every_character(given_events: list[StreamEvent]) -> None:
+    joined = merged(given_events)
+    runs = []
+    for kind, run in groupby(given_events, kind_of):
+        members = list(run)
+        repeats = 1 if isinstance(kind, type | tuple) else len(members)
+        runs += [(kind, "".join(map(piece_of, members)))] * repeats
+    assert [(kind_of(event), piece_of(event)) for event in joined] == runs
+    assert merged(joined) == joined
+
+
+def test_what_came_before_a_failure_is_read() -> None:
+    def feed(item: int, out: list[StreamEvent]) -> None:
+        if item == 3:
+            raise RateLimit("slow")
+        out.append(TextDelta(str(item)))
+
+    heard, failure = read([1, 2, 3, 4], feed)
+    assert heard == [TextDelta("12")] and isinstance(failure, RateLimit)
+    assert read([1], feed) == ([TextDelta("1")], None)
+
+
+def test_an_event_of_another_shape_is_a_server_error_with_its_cause() -> None:
+    heard, failure = read([{"a": 1}, {}], lambda item, out: out.append(TextDelta(str(item["a"]))))
+    assert heard == [TextDelta("1")]
+    assert isinstance(failure, ServerError) and isinstance(failure.__cause__, KeyError)
+
+
+# <think>
+
+
+def parted(*chunks: str) -> tuple[str, str]:
+    """(thinking, text)"""
+    tags = ThinkTags()
+    pieces = [piece for chunk in chunks for piece in tags.feed(chunk)] + tags.close()
+    return tuple("".join(piece for is_thinking, piece in pieces if is_thinking is kind) for kind in (True, False))  # type: ignore[return-value]
+
+
+def test_reasoning_in_tags_is_thinking() -> None:
+    assert parted("<think>\nHm.\n</think>\n\nYes.") == ("Hm.\n", "Yes.")
+    assert parted(" \n<think>Hm.</think>Yes.") == ("Hm.", "Yes.")
+    assert parted("<think></think>Yes.") == ("", "Yes.")
+    assert parted("<think>never ends") == ("never ends", "")
+
+
+def test_a_tag_in_the_middle_of_text_is_text() -> None:
+    assert parted("Write <think> to open.") == ("", "Write <think> to open.")
+    assert parted("a < b and <thinking> too") == ("", "a < b and <thinking> too")
+
+
+def test_a_missing_opening_tag_costs_the_closing_one() -> None:
+    assert parted("Hm.</think>Yes.") == ("", "Hm.Yes.")
+
+
+def test_text_that_only_begins_like_a_tag_is_kept() -> None:
+    for text in ("<", "<thin", "  ", "Yes.</thi", "<think", "\n"):
+        assert parted(text) == ("", text)
+
+
+def test_plain_text_is_not_held_back() -> None:
+    assert ThinkTags().feed("Hello") == [(False, "Hello")]
+
+
+tagged = st.lists(st.sampled_from(["<think>", "</think>", "\n", " ", "<", "a", "th", "ink>", "</", "é"]), max_size=12).map("".join)
+
+
+@quick
+@given(tagged, st.lists(st.integers(0, 60), max_size=8))
+@example("<think>\nHm.\n</think>\n\nYes.", [7, 8, 20, 21, 22])
+def test_tags_mean_the_same_however_the_text_is_cut(text: str, places: list[int]) -> None:
+    edges = sorted([0, *(min(place, len(text)) for place in places), len(text)])
+    chunks = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    assert parted(*chunks) == parted(*text) == parted(text)

@@ -1,0 +1,224 @@
+"""Bytes to events and lines, and JSON as servers write it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentcli.llm.http import (
+    LineParser,
+    ServerSentEvent,
+    SseParser,
+    decode_json,
+    encode_json,
+    retry_after_seconds,
+    without_lone_surrogates,
+)
+
+SHARED = Path(__file__).parents[3].parent / "shared/data/stream.jsonl.gz"
+quick = settings(max_examples=150, deadline=None)
+
+
+def parse(*chunks: bytes) -> list[ServerSentEvent]:
+    parser = SseParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)]
+
+
+def bytes_of(body: bytes) -> list[bytes]:
+    return [body[at : at + 1] for at in range(len(body))]
+
+
+# Server-sent events
+
+
+@pytest.mark.parametrize(
+    ("body", "events"),
+    [
+        (b"data: a\n\n", [ServerSentEvent("a")]),
+        (b"data:a\n\n", [ServerSentEvent("a")]),
+        (b"data:  a\n\n", [ServerSentEvent(" a")]),
+        (b"data: a\ndata:\ndata: b\n\n", [ServerSentEvent("a\n\nb")]),
+        (b"data\n\n", [ServerSentEvent("")]),
+        (b"event: x\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", "x"), ServerSentEvent("b")]),
+        (b"event: x\n\n", []),
+        (b"id: 7\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", [*(ServerSentEvent(x, id="7") for x in "ab"), ServerSentEvent("c")]),
+        (b"id: 1\0\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b": keep-alive\n\n: OPENROUTER PROCESSING\n\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [ServerSentEvent(x) for x in "abc"]),
+        (b"\xef\xbb\xbfdata: a\n\n", [ServerSentEvent("a")]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [ServerSentEvent("a")]),
+        ("data: a\u2028b\u0085c\x0bd\n\n".encode(), [ServerSentEvent("a\u2028b\u0085c\x0bd")]),
+        (b"Data: a\n\n data: b\n\ndata : c\n\n", []),
+        (b"data: a\n\ndata: never closed\n", [ServerSentEvent("a")]),
+        (b"\n\n\n", []),
+        (b"data: \xff\n\n", [ServerSentEvent("\ufffd")]),
+    ],
+)
+def test_an_event_stream_is_read_as_the_standard_says(body: bytes, events: list[ServerSentEvent]) -> None:
+    assert parse(body) == events
+    assert parse(*bytes_of(body)) == events
+
+
+def test_the_reconnection_time_is_kept_when_it_is_a_number() -> None:
+    parser = SseParser()
+    parser.feed(b"retry: 1e3\nretry: -5\ndata: a\n\n")
+    assert parser.retry_ms is None
+    parser.feed(b"retry: 1500\n\n")
+    assert parser.retry_ms == 1500
+
+
+stream_bytes = st.lists(
+    st.sampled_from([b"data: ", b"data:", b"event: x", b"id: 1", b"\n", b"\r", b"\r\n", b"\n\n", b": c", b"\xef\xbb\xbf"])
+    | st.text(max_size=4).map(lambda text: text.encode(errors="replace"))
+    | st.binary(max_size=3),
+    max_size=24,
+).map(b"".join)
+
+
+@quick
+@given(stream_bytes, st.data())
+@example(b"\xef\xbb\xbfdata: a\r\n\r\ndata: b\n\n", None)
+def test_an_event_stream_means_the_same_however_it_is_cut(body: bytes, data: Any) -> None:
+    places = [] if data is None else data.draw(st.lists(st.integers(0, len(body)), max_size=6).map(sorted))
+    edges = [0, *places, len(body)]
+    chunks = [body[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    assert parse(*chunks) == parse(*bytes_of(body)) == parse(body)
+
+
+def test_long_events_and_long_silence_take_linear_time() -> None:
+    parser = SseParser()
+    long = b"data: " + b"x" * 2_000_000 + b"\n\n"
+    events = [event for at in range(0, len(long), 65_536) for event in parser.feed(long[at : at + 65_536])]
+    assert [len(event.data) for event in events] == [2_000_000]
+    assert SseParser().feed(b": x\n" * 200_000) == []
+
+
+@quick
+@given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=5)), max_size=5), st.data())
+def test_lines_mean_the_same_however_they_are_cut(rows: list[dict[str, str]], data: Any) -> None:
+    body = b"".join(json.dumps(row, ensure_ascii=data.draw(st.booleans())).encode(errors="replace") + b"\r\n" for row in rows)
+    size = data.draw(st.integers(1, 20))
+    lines = LineParser()
+    cut = [line for at in range(0, len(body), size) for line in lines.feed(body[at : at + size])]
+    assert cut == LineParser().feed(body) and lines.close() == []
+    assert len(cut) == len(rows)
+
+
+def test_a_last_line_without_an_end_is_given_on_close() -> None:
+    lines = LineParser()
+    assert lines.feed(b'{"a":1}\n\n{"b"') == [b'{"a":1}']
+    assert lines.feed(b":2}") == []
+    assert (lines.close(), lines.close()) == ([b'{"b":2}'], [])
+
+
+# JSON
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[Infinity]", '{"a":1}{"b":2}', "{'a':1}", "[1,]", "[" * 100_000, "1e999"])
+def test_what_is_not_one_json_value_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        decode_json(text)
+
+
+def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
+    assert decode_json('{"a":"x\\ud83d y","\\udc00":1}') == {"a": "x\ufffd y", "\ufffd": 1}
+    assert decode_json(b'["\\ud83d\\ude00"]') == ["😀"]
+
+
+def test_a_surrogate_before_deep_nesting_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="nested"):
+        decode_json('["\\ud800",' + "[" * 100_000)
+
+
+def test_text_that_utf8_cannot_hold_is_sent_as_a_replacement_character() -> None:
+    assert encode_json({"a": "x\udcff"}) == '{"a":"x\ufffd"}'.encode()
+    assert encode_json({"a": "é😀"}) == '{"a":"é😀"}'.encode()
+    assert without_lone_surrogates(["\ud800"]) == ["\ufffd"]
+
+
+@quick
+@given(st.recursive(st.none() | st.booleans() | st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists))
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    assert decode_json(encode_json(value)) == value
+
+
+def test_retry_after_is_read_in_each_of_its_forms() -> None:
+    assert retry_after_seconds({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert retry_after_seconds({"retry-after": "1.5"}) == 1.5
+    assert retry_after_seconds({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    for nonsense in ({}, {"retry-after": "soon"}, {"retry-after-ms": "x"}, {"retry-after": "-5"}, {"retry-after": "²"}):
+        assert retry_after_seconds(nonsense) is None
+
+
+# The shared rows
+
+
+def shared_rows() -> list[dict[str, Any]]:
+    if not SHARED.exists():
+        return []
+    return [json.loads(line) for line in gzip.decompress(SHARED.read_bytes()).splitlines()]
+
+
+needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
+
+
+@needs_shared
+def test_the_shared_streams_give_the_expected_events() -> None:
+    rows = [row for row in shared_rows() if isinstance(row["expected"], list)]
+    assert rows
+    for row in rows:
+        body = row["input"].encode()
+        chunks = [body]
+        if sizes := row.get("chunks"):
+            edges = [0]
+            for size in sizes:
+                edges.append(edges[-1] + size)
+            chunks = [body[start:end] for start, end in zip(edges, [*edges[1:], len(body)], strict=True)]
+        parser = SseParser()
+        events = [event for chunk in chunks for event in parser.feed(chunk)]
+        assert [{"event": e.event, "data": e.data, "id": e.id} for e in events] == row["expected"], row["why"]
+        assert parser.retry_ms == row.get("retry"), row["why"]
+
+
+@needs_shared
+def test_the_shared_json_texts_parse_or_fail_as_expected() -> None:
+    rows = [row for row in shared_rows() if "input_b64" in row]
+    assert rows
+    for row in rows:
+        text = base64.b64decode(row["input_b64"])
+        try:
+            value = decode_json(text)
+        except ValueError:
+            assert row["expected"] != "parses", row["why"]
+        else:
+            assert row["expected"] != "error", row["why"]
+            encode_json(value)
+
+
+@needs_shared
+def test_the_shared_bad_streams_end_in_a_provider_error_or_a_sound_message() -> None:
+    from tests.conformance.backends import OVER_HTTP
+    from tests.conformance.reading import hear
+    from tests.conformance.servers import Reply
+
+    rows = [row for row in shared_rows() if isinstance(row["expected"], str) and "input" in row]
+    rows += [row for row in shared_rows() if "error" in row]
+
+    async def run() -> None:
+        backend = OVER_HTTP[0]
+        async with backend.playing(*(Reply(row["input"].encode()) for row in rows)) as stage:
+            for row in rows:
+                heard = await hear(stage.provider)
+                assert heard.error is not None, row["why"]
+                assert heard.error.partial is not None and heard.error.partial.tool_uses == (), row["why"]
+
+    assert rows
+    asyncio.run(run())
