@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -20,11 +20,12 @@ from agentcli.agent.tool_calls import CallRunner
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
-from agentcli.conversation.system_prompt import environment_note, git_branch, system_prompt
+from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.errors import UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider
+from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import project_root
@@ -51,6 +52,13 @@ class Extras(Struct, frozen=True):
     bare: bool = False
     tools: tuple[Tool, ...] = ()
     hooks: TurnHooks | None = None
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A provider that gains from a request ahead of the first one."""
+
+    async def warm(self, request: Request) -> None: ...
 
 
 class Builder:
@@ -142,6 +150,13 @@ class Builder:
         permissions = self.config.settings.permissions
         return Rules([parse_rule(text) for text in permissions.allow], [parse_rule(text) for text in permissions.deny])
 
+    async def warm_up(self, session: Session) -> None:
+        """Let a model on this machine read the fixed beginning of its requests while the person types."""
+        provider, info = await self._resolve(session.state)
+        if isinstance(provider, Warmable):
+            prefix = session.runtime.prefix_for(info)
+            await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
+
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(state.model)
         return provider, getattr(provider, "info", None) or self.models.info(state.model)
@@ -167,7 +182,9 @@ class Builder:
         root = project_root(cwd)
         today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
         notes = []
-        if not info.small:
+        if info.small:
+            notes.append(files_note(cwd))
+        else:
             notes.append(environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(root)))
         if not self._extras.bare:
             user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]

@@ -123,6 +123,8 @@ class Models:
                     read_timeout=timeout,
                 )
             case "local":
+                if self._on_wait is not None:
+                    self._on_wait(f"{model} is a small model on this machine: expect mistakes.")
                 made = provider_class("local")(
                     info,
                     model_path=self.local_path(model),

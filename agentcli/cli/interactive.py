@@ -57,6 +57,7 @@ class _Opener:
         self._renderer = renderer
         self._made: Builder | None = None
         self._model = ""
+        self._warming: asyncio.Task[None] | None = None
 
     @property
     def _builder(self) -> Builder:
@@ -81,7 +82,9 @@ class _Opener:
         await asyncio.to_thread(builder.models.load, model)
         gc.freeze()
         gc.enable()
-        return await builder.build_session(choose(self._options), model=model)
+        session = await builder.build_session(choose(self._options), model=model)
+        self._warming = asyncio.create_task(builder.warm_up(session))
+        return session
 
     async def open(self, session_id: str | None) -> Session:
         from agentcli.app import SessionChoice  # loaded by now
@@ -106,6 +109,9 @@ class _Opener:
         return with_attachments(text, session.runtime.calls.workspace, bare_names=small)
 
     async def aclose(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait([self._warming])
         if self._made is not None:
             await self._made.aclose()
 

@@ -18,7 +18,7 @@ from agentcli.errors import AgentcliError, UsageError, UserError
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
-    "sessions": "list, show, and remove stored sessions",
+    "sessions": "list and show stored sessions",
     "tools": "list the tools, or run one by hand",
     "models": "list the models that are known",
     "config": "show the settings, trust this project's",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from agentcli.conversation.entries import User, reminder
 
+MOST_NAMES = 40
+
 
 def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
     """The system text: the same bytes for every session of a kind, so that a provider's cache is shared."""
@@ -19,6 +21,16 @@ def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> Use
     """Where and when the session runs; what changes never stands in the system text."""
     git = f", git branch {branch}" if branch else ""
     return reminder(f"Working directory {cwd}{git}. {platform}. {date}.")
+
+
+def files_note(cwd: Path) -> User:
+    """What stands in the working directory: small models guess names they are not told."""
+    try:
+        names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
+    except OSError:
+        names = []
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return reminder(f"Files here: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.")
 
 
 def git_branch(root: Path) -> str:

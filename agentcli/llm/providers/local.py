@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
+
+import msgspec
 
 from agentcli.errors import UserError
 from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.local_server.server import LocalServer, acquire
+from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.openai import Quirks
+
+log = logging.getLogger(__name__)
 
 # Small models also write their calls as plain text; a temperature of 0 made the most of their calls right.
 QUIRKS = Quirks(read_text_calls=True, null_content=False, extra_body={"temperature": 0, "cache_prompt": True})
@@ -51,8 +58,19 @@ class LocalProvider:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         http = await self._connected()
-        async for event in stream_chat(http, request, info=self.info, provider=self.name, quirks=QUIRKS):
-            yield event
+        async with aclosing(stream_chat(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
+            async for event in events:
+                if isinstance(event, Done) and (end := missing_fence(event.message)):
+                    yield TextDelta(end)
+                    event = with_text(event, end)
+                yield event
+
+    async def warm(self, request: Request) -> None:
+        """Start the server and let it read the fixed beginning of `request`, so that a first answer need not wait."""
+        try:
+            await complete(self, msgspec.structs.replace(request, max_tokens=1))
+        except ProviderError:
+            log.debug("warming failed", exc_info=True)  # the first prompt will tell
 
     async def _connected(self) -> HttpClient:
         async with self._starting:
@@ -87,3 +105,14 @@ class LocalProvider:
             await http.aclose()
         if server is not None:
             server.release()
+
+
+def missing_fence(message: Message) -> str:
+    """The end of a code block that the server held back, taking it for the beginning of a call."""
+    return "\n```" if message.text.count("```") % 2 and not message.tool_uses else ""
+
+
+def with_text(done: Done, text: str) -> Done:
+    blocks = list(done.message.content)
+    blocks[-1] = Text(done.message.text + text)
+    return msgspec.structs.replace(done, message=Message("assistant", tuple(blocks)))

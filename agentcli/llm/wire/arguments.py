@@ -64,7 +64,7 @@ def _lenient(text: str) -> Any:
 _CALL_MARKS = (
     re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
     re.compile(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
-    re.compile(r"```(?:json)?\s*(\{.*?\})\s*```", re.DOTALL),
+    re.compile(r"```\w*\s*(\{.*?\})\s*```", re.DOTALL),
     re.compile(r"\A\s*(\{.*\})\s*\Z", re.DOTALL),
 )
 

@@ -166,6 +166,8 @@ def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[s
     text = "\n".join(part.text for part in _parts(result) if isinstance(part, Text))
     if not text and any(not isinstance(part, Text) for part in _parts(result)):
         text = "(the file follows in the next message)"
+    if result.is_error and not text.startswith("Error"):  # the protocol has no mark for a failed result
+        text = f"Error: {text}"
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
         wire["name"] = names.get(result.tool_use_id, "tool")

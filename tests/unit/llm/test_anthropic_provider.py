@@ -83,10 +83,12 @@ def test_an_empty_event_is_passed_over() -> None:
 
 
 def test_an_unknown_model_is_asked_for_all_the_same() -> None:
+    async def run(one: AnthropicProvider) -> None:
+        assert (await hear(one)).text == "Hi."
+        assert not (await one.health_check()).ok
+
     with anthropic_server([anthropic_reply("Hi.")]) as server:
-        one = provider(server, info=UNKNOWN)
-        assert asyncio.run(hear(one)).text == "Hi."
-        assert not asyncio.run(one.health_check()).ok
+        asyncio.run(run(provider(server, info=UNKNOWN)))
     assert server.requests[0].json["model"] == "claude-sonnet-5-5-preview"
     assert "thinking" not in server.requests[0].json
 

@@ -1,0 +1,58 @@
+"""`agentcli config`: the settings in force, where they come from, and trust in a project's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
+from agentcli.config import project_files, to_toml, trust_project
+
+app = make_app("Look at the settings.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "config", arguments)
+
+
+@app.command()
+def show(json: AsJson = False) -> None:
+    """The settings that differ from the defaults (with --json: all)."""
+    config = configuration()
+    if json:
+        print_json(msgspec.to_builtins(config.settings))
+        return
+    for notice in config.notices:
+        print(f"# {notice}")
+    print(to_toml(config.settings) or "# Every setting has its default.", end="\n")
+
+
+@app.command()
+def path(json: AsJson = False) -> None:
+    """The files and folders that are used here."""
+    config = configuration()
+    rows = {
+        "user settings": config.paths.user_config,
+        "state": config.paths.state,
+        "sessions": config.paths.sessions,
+        "cache": config.paths.cache,
+        **{f"read {number}": file for number, file in enumerate(config.files, 1)},
+    }
+    if json:
+        print_json({name: str(value) for name, value in rows.items()})
+        return
+    for name, value in rows.items():
+        print(f"{name:<14} {value}")
+
+
+@app.command()
+def trust() -> None:
+    """Use this project's own settings from now on, until their files change."""
+    config = configuration()
+    files = project_files(Path.cwd())
+    if not files:
+        print("This project has no settings of its own (.agentcli/config.toml).")
+        return
+    trust_project(config.paths, Path.cwd())
+    print("Trusted as they are now: " + ", ".join(str(file) for file in files))

@@ -1,0 +1,106 @@
+"""`agentcli demo`: the main job on a sample repository, with a scripted model and the real tools."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentcli.agent.events import Done, Event, Prompt, TurnFailed
+from agentcli.agent.permissions import Rule
+from agentcli.agent.session import Session
+from agentcli.app import Builder
+from agentcli.cli.subcommands import make_app, run_app, wait_for
+from agentcli.config import load_config
+from agentcli.conversation.mentions import with_attachments
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.render import Renderer
+from agentcli.frontends.terminal.theme import Theme, wants_colours
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.paths import find_paths
+
+app = make_app("The tour.", needs_command=False)
+
+QUESTION = "What does price.py do, and is there a mistake in it?"
+CHANGE = "In price.py, with_tax must add the tax to the net amount. Fix that line with file_edit."
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "demo", arguments)
+
+
+@app.command()
+def tour(
+    model: Annotated[str, typer.Option("-m", "--model", help="A real model instead of the scripted one.")] = "",
+) -> None:
+    """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""
+    with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
+        repository = Path(folder) / "shop"
+        make_sample(repository)
+        raise typer.Exit(wait_for(_tour(repository, model)))
+
+
+def make_sample(repository: Path) -> None:
+    """A repository of three files with one mistake in it."""
+    sample = files("agentcli.cli").joinpath("demo_sample")
+    repository.mkdir(parents=True)
+    for name in ("price.py", "test_price.py", "README.md"):
+        (repository / name).write_text(sample.joinpath(f"{name}.txt").read_text("utf-8"), "utf-8")
+    try:
+        subprocess.run(["git", "init", "-q", str(repository)], check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        pass  # the tour works without git
+
+
+async def _tour(repository: Path, model: str) -> int:
+    theme = Theme(colours=wants_colours(os.environ, plain=False, is_terminal=sys.stdout.isatty()))
+    renderer = Renderer(sys.stdout, theme)
+    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
+    builder = Builder(config, store=MemorySessions(), on_notice=renderer.line)
+    script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")
+    chosen = model or f"scripted/{script}"
+    kind = "" if model else " (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
+    renderer.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")
+    renderer.line(f"Sample repository: {repository}\n", "dim")
+    session = await builder.build_session(model=chosen)
+    session.state.rules.allow.append(Rule("file_edit"))
+    try:
+        for prompt in (QUESTION, CHANGE):
+            renderer.line(f"› {prompt}", "bold")
+            end = await _answer(session, builder, prompt, renderer)
+            if isinstance(end, TurnFailed):
+                raise UserError("The tour ended early.")
+            print()
+        return _verify(repository, renderer)
+    finally:
+        await session.close()
+        await builder.aclose()
+
+
+async def _answer(session: Session, builder: Builder, prompt: str, renderer: Renderer) -> Event:
+    small = builder.models.info(session.state.model).small
+    events = session.subscribe()
+    session.submit(Prompt(with_attachments(prompt, session.runtime.calls.workspace, bare_names=small)))
+    async for event in events:
+        renderer.show(event)
+        if isinstance(event, Done | TurnFailed):
+            return event
+    raise AssertionError("a subscription does not end by itself")
+
+
+def _verify(repository: Path, renderer: Renderer) -> int:
+    """Say what really happened, by running the sample's own test."""
+    tests = subprocess.run(
+        [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
+    )
+    if tests.returncode == 0:
+        renderer.line("✓ The sample's test passes now: the change does what was asked.", "green")
+        return 0
+    renderer.line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "red")
+    return 1

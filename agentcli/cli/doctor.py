@@ -1,0 +1,80 @@
+"""`agentcli doctor`: what of this installation works."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import apsw
+import typer
+
+from agentcli import __version__
+from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
+from agentcli.config import Config
+from agentcli.errors import AgentcliError, ToolError
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.model_choice import Models
+from agentcli.tools.builtin.ripgrep import find_rg
+
+app = make_app("Check this installation.", needs_command=False)
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "doctor", arguments)
+
+
+@app.command()
+def check() -> None:
+    """Look at everything a session needs; exit 1 when something is missing."""
+    config = configuration()
+    failed = False
+    for name, ok, said in _checks(config):
+        failed = failed or not ok
+        print(f"{'✓' if ok else '✗'} {name:<12} {said}")
+    raise typer.Exit(int(failed))
+
+
+def _checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    yield "agentcli", True, f"{__version__}, Python {platform.python_version()}, {sys.platform}"
+    yield "settings", not config.notices, "; ".join(config.notices) or ", ".join(map(str, config.files)) or "defaults"
+    writable = _is_writable(config.paths.state)
+    yield "state", writable, str(config.paths.state) if writable else f"{config.paths.state} cannot be written"
+    yield "sessions", *_sessions(config)
+    try:
+        yield "ripgrep", True, find_rg()
+    except ToolError as error:
+        yield "ripgrep", False, str(error)
+    bash = shutil.which("bash")
+    yield "bash", bash is not None, bash or "missing: commands run in /bin/sh"
+    has_git = shutil.which("git") is not None
+    yield "git", has_git, "found" if has_git else "missing: apt-get install git"
+    has_local = find_spec("xllamacpp") is not None
+    yield "local model", True, "engine installed" if has_local else "engine not installed (./install.sh --extras local)"
+    try:
+        yield "model", True, wait_for(Models(config).default())
+    except AgentcliError as error:
+        yield "model", False, str(error).split("\n", 1)[0]
+
+
+def _sessions(config: Config) -> tuple[bool, str]:
+    async def count() -> int:
+        store = SqliteSessions(config.paths.sessions, on_notice=print)
+        try:
+            return len(await store.list(limit=1_000))
+        finally:
+            await store.close()
+
+    try:
+        return True, f"{wait_for(count())} stored, SQLite {apsw.sqlite_lib_version()}"
+    except AgentcliError as error:
+        return False, str(error)
+
+
+def _is_writable(folder: Path) -> bool:
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return os.access(nearest, os.W_OK)

@@ -1,0 +1,95 @@
+"""`agentcli local`: install, check and serve the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.config import Config
+from agentcli.errors import UsageError
+from agentcli.llm.local_server import weights
+from agentcli.llm.local_server.server import acquire
+from agentcli.model_choice import EMBEDDED, Models
+
+app = make_app("The model that runs on this machine.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "local", arguments)
+
+
+@app.command()
+def install() -> None:
+    """Download the pinned weights, check their hash, and put them into the cache folder."""
+    folder = configuration().paths.models
+    pinned = weights.PINNED
+    found = weights.installed(folder)
+    if found is not None:
+        print(f"Installed already: {found}")
+        return
+    print(f"{pinned.title}: {pinned.size / 1e9:.2f} GB to download, licence {pinned.licence}.")
+    print(f"{pinned.publisher_note}\nSHA-256 {pinned.sha256}")
+    path = weights.install(folder, progress=_Progress())
+    print(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
+
+
+class _Progress:
+    """One line that grows on a terminal; in a log a line for every tenth."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        percent = done * 100 // max(total, 1)
+        if sys.stdout.isatty():
+            print(f"\r{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {what:<40.40}", end="", flush=True)
+        elif percent // 10 != self._last:
+            self._last = percent // 10
+            print(f"{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", flush=True)
+
+
+@app.command()
+def status(json: AsJson = False) -> None:
+    """Whether the engine and the weights are here."""
+    config = configuration()
+    path = Models(config).local_path("default")
+    told = {
+        "engine": find_spec("xllamacpp") is not None,
+        "weights": path.is_file(),
+        "path": str(path),
+        "context": config.settings.local.context,
+    }
+    if json:
+        print_json(told)
+        return
+    print(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
+    print(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
+    print(f"window   {told['context']:,} tokens")
+    if not (told["engine"] and told["weights"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the installed one.")] = "default") -> None:
+    """Keep the model's server running until Ctrl-C, so that every agentcli finds it warm."""
+    config = configuration()
+    path = Models(config).local_path(model)
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist: agentcli local install, or name a .gguf file.")
+    wait_for(_serve(config, path))
+
+
+async def _serve(config: Config, path: Path) -> None:
+    server = await acquire(model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context)
+    print(f"Serving {path.name} at {server.base_url} (the key is in the state folder). Ctrl-C ends it.", flush=True)
+    try:
+        while server.is_running:
+            await asyncio.sleep(0.5)
+    finally:
+        server.release()

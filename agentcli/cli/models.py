@@ -1,0 +1,65 @@
+"""`agentcli models`: which models are known, and which one answers now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.errors import UsageError
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Health
+from agentcli.model_choice import Models
+
+app = make_app("Look at the models that are known.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "models", arguments)
+
+
+@app.command("list")
+def list_models(json: AsJson = False) -> None:
+    """Every model of the table, with window, longest reply and prices (USD per million tokens)."""
+    models = list(Models(configuration()).table())
+    if json:
+        print_json([msgspec.to_builtins(info) for info in models])
+        return
+    print_rows([_row(info) for info in models], empty="The table is empty.")
+    print("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+
+
+@app.command()
+def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; without it the one that would answer.")] = "") -> None:
+    """Ask a model's server whether it answers and takes the key."""
+    name, health = wait_for(_check(model))
+    print(f"{name}: {health.detail}")
+    if not health.ok:
+        raise typer.Exit(1)
+
+
+async def _check(model: str) -> tuple[str, Health]:
+    models = Models(configuration())
+    try:
+        name = model or await models.default()
+        return name, await models.provider(name).health_check()
+    finally:
+        await models.aclose()
+
+
+@app.command()
+def default() -> None:
+    """Print the model that answers when none is named."""
+    try:
+        print(wait_for(Models(configuration()).default()))
+    except UsageError as none:
+        print(none)
+        raise typer.Exit(2) from none
+
+
+def _row(info: ModelInfo) -> tuple[str, ...]:
+    prices = info.prices
+    cost = f"${prices.input:g} in, ${prices.output:g} out" if prices else "price unknown"
+    return f"{info.provider}/{info.id}", f"{info.window:,} tokens", f"{info.max_output:,} out", cost

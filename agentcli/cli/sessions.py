@@ -1,0 +1,91 @@
+"""`agentcli sessions`: look at what is stored."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, to_messages
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Message
+from agentcli.llm.transcript import doctor
+from agentcli.llm.wire.anthropic import block_to_wire
+from agentcli.tools.summary import call_title
+
+app = make_app("Look at stored sessions.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "sessions", arguments)
+
+
+@app.command("list")
+def list_sessions(
+    everywhere: Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")] = False,
+    limit: Annotated[int, typer.Option(help="At most so many.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """The sessions of this directory, newest first."""
+    found = wait_for(_with_store(lambda store: store.list(cwd=None if everywhere else Path.cwd(), limit=limit)))
+    if json:
+        print_json([msgspec.to_builtins(info) for info in found])
+        return
+    print_rows([_row(info) for info in found], empty="No sessions in this directory (--all shows those of others).")
+
+
+@app.command()
+def show(session_id: str, json: AsJson = False) -> None:
+    """One session: what was said and done. ID may be shortened, or be the session's name."""
+    info, entries = wait_for(_with_store(lambda store: store.load(session_id)))
+    if json:
+        print_json(
+            {
+                "session_id": info.id,
+                "messages": [_wire(message) for message in doctor(to_messages(entries))],
+                "entries": [msgspec.to_builtins(entry) for entry in entries],
+            }
+        )
+        return
+    print(f"{info.id}  {info.cwd}\n")
+    for entry in entries:
+        if text := _shown(entry):
+            print(text)
+
+
+async def _with_store(work: Any) -> Any:
+    store: SessionStore = SqliteSessions(configuration().paths.sessions, on_notice=print)
+    try:
+        return await work(store)
+    finally:
+        await store.close()
+
+
+def _row(info: SessionInfo) -> tuple[str, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
+    return info.id, when, f"{info.entries} entries", info.name or info.title
+
+
+def _wire(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "content": [block_to_wire(block) for block in message.content]}
+
+
+def _shown(entry: Entry) -> str:
+    match entry.body:
+        case User() as user if not user.is_reminder:
+            return f"› {user.text}\n"
+        case Assistant() as reply:
+            message = Message("assistant", reply.content)
+            calls = [f"• {call_title(use.name, use.input)}" for use in message.tool_uses]
+            return "\n".join(part for part in (message.text, *calls) if part.strip())
+        case Result() as result:
+            return f"  {'✗' if result.result.is_error else '✓'} {result.name} {result.summary}"
+        case Summary(text):
+            return f"[summary] {text}"
+        case _:
+            return ""

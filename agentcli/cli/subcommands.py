@@ -1,0 +1,60 @@
+"""What the subcommands share: a typer app, the configuration, and lists as text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from agentcli.config import Config, load_config
+from agentcli.paths import find_paths
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def make_app(help: str, *, needs_command: bool = True) -> typer.Typer:
+    """A group of commands, or (without `needs_command`) an app that is one command."""
+    return typer.Typer(help=help, no_args_is_help=needs_command, add_completion=False, rich_markup_mode=None)
+
+
+def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
+    """Run one subcommand; gives the exit code. Lets `UserError` through."""
+    try:
+        app(args=arguments, prog_name=f"agentcli {name}")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def configuration(*, flags: dict[str, Any] | None = None, trust: bool = False) -> Config:
+    """The settings as a session here would have them. Raises `ConfigError`."""
+    return load_config(
+        find_paths(os.environ.get("AGENTCLI_HOME")), Path.cwd(), os.environ, flags=flags, trust=trust
+    )
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_rows(rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """Columns as wide as their widest cell; the last one is not padded."""
+    if not rows:
+        print(empty)
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        print("  ".join([*cells, row[-1]]))
