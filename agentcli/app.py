@@ -45,7 +45,7 @@ class SessionChoice(Struct, frozen=True):
 
 
 class Extras(Struct, frozen=True):
-    """What a caller adds to the configuration. `system_prompt` replaces the system text. `bare` reads no instruction files."""
+    """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md."""
 
     system_prompt: str | None = None
     append_system_prompt: str = ""
@@ -87,7 +87,9 @@ class Builder:
         log, entries = await self._open(choice)
         workspace = self._workspace(log.session_id)
         state = rebuilt(
-            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self._rules()),
+            AgentState(
+                model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self._rules()
+            ),
             entries,
         )
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt

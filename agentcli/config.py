@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
@@ -26,11 +27,7 @@ EnvName = Annotated[str, Meta(pattern=r"^$|^[A-Za-z_][A-Za-z0-9_]*$")]
 Url = Annotated[str, Meta(pattern=r"^$|^https?://\S+$")]
 
 
-class _Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
-
-
-class ProviderSettings(_Group):
+class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence."""
 
     model: ModelName = ""
@@ -39,7 +36,7 @@ class ProviderSettings(_Group):
     anthropic_version: str = ""
 
 
-class ServerSettings(_Group):
+class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md."""
 
     base_url: Url = ""
@@ -49,7 +46,7 @@ class ServerSettings(_Group):
     quirks: dict[str, Any] = {}
 
 
-class TokenSettings(_Group):
+class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
 
     max_output: Positive | None = None
@@ -58,47 +55,47 @@ class TokenSettings(_Group):
     ollama_num_ctx: Positive = 32_768
 
 
-class RetrySettings(_Group):
+class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`max` retries after the first try; the first wait in seconds, doubled each time."""
 
     max: Annotated[int, Meta(ge=0, le=20)] = 3
     initial_delay: Seconds = 1.0
 
 
-class CompactionSettings(_Group):
+class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`warn_at`: from this share of the model's window on, each reply says how full it is."""
 
     warn_at: Share = 0.8
 
 
-class ToolSettings(_Group):
+class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together."""
 
     only: tuple[str, ...] = ()
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
 
 
-class PermissionSettings(_Group):
+class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     additional_directories: tuple[str, ...] = ()
 
 
-class LimitSettings(_Group):
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`max_turns` counts requests of one prompt."""
 
     max_turns: Positive = 25
     max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
 
 
-class ObservabilitySettings(_Group):
+class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What goes to logs/agentcli.log in the state folder."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
 
 
-class LocalSettings(_Group):
+class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
 
     `linger` is how many seconds its server outlives its last user.
@@ -109,7 +106,7 @@ class LocalSettings(_Group):
     linger: Seconds = 0.0
 
 
-class Settings(_Group):
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """All groups. `models` holds rows like those of models.toml, by provider and id."""
 
     provider: ProviderSettings = ProviderSettings()
@@ -162,7 +159,9 @@ def load_config(
     found = project_files(cwd)
     if found and not (trust or is_trusted(paths, cwd)):
         names = ", ".join(str(file) for file in found)
-        notices.append(f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it.")
+        notices.append(
+            f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it."
+        )
         found = []
     for file in found:
         layer = read_layer(file)
@@ -228,8 +227,6 @@ def line_of(text: str, key: str) -> int | None:
 
 def to_toml(settings: Settings) -> str:
     """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
-    import tomli_w  # 1 ms, and only `config show` and saving need it
-
     return tomli_w.dumps(_without_none(msgspec.to_builtins(settings)))
 
 

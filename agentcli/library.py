@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Prompt, TurnFailed
 from agentcli.agent.hooks import TurnHooks
@@ -108,7 +108,7 @@ class Agent:
             await self._session.close()
         await self._builder.aclose()
 
-    async def __aenter__(self) -> Agent:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

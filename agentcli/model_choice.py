@@ -14,7 +14,7 @@ from agentcli.config import Config, ServerSettings
 from agentcli.errors import ConfigError, UsageError
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class
+from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -113,7 +113,11 @@ class Models:
                     auth_token=environment.get("ANTHROPIC_AUTH_TOKEN", ""),
                     headers=server.headers,
                     read_timeout=timeout,
-                    **({"api_version": settings.provider.anthropic_version} if settings.provider.anthropic_version else {}),
+                    **(
+                        {"api_version": settings.provider.anthropic_version}
+                        if settings.provider.anthropic_version
+                        else {}
+                    ),
                 )
             case "ollama":
                 made = provider_class("ollama")(
@@ -134,16 +138,15 @@ class Models:
                     on_wait=self._on_wait,
                 )
             case "scripted":
-                from_file = provider_class("scripted")
-                made = from_file(read_script(self._config.cwd / Path(model).expanduser()), info=info)
+                script = provider_module("scripted").read_script(self._config.cwd / Path(model).expanduser())
+                made = provider_class("scripted")(script, info=info)
             case _:
                 made = self._compatible(provider, info, server)
         checked: Provider = made
         return checked
 
     def _compatible(self, provider: str, info: ModelInfo, server: ServerSettings) -> Provider:
-        from_presets = provider_class("openai_compat")
-        presets = _presets()
+        presets = provider_module("openai_compat").presets()
         if provider not in presets and not server.base_url:
             known = ", ".join(["anthropic", "ollama", "local", "scripted", *presets, *self._config.settings.providers])
             raise UsageError(
@@ -153,7 +156,7 @@ class Models:
         preset = _with_settings(presets.get(provider), server, provider)
         base_url = self._config.environment.get("OPENAI_BASE_URL", "") if provider == "openai" else ""
         key = self._config.environment.get(preset.key_env, "") if preset.key_env else ""
-        made: Provider = from_presets(
+        made: Provider = provider_class("openai_compat")(
             info,
             preset=preset,
             base_url=server.base_url or base_url,
@@ -184,22 +187,8 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, model
 
 
-def _presets() -> dict[str, Any]:
-    from agentcli.llm.providers.openai_compat import presets  # 20 ms with the HTTP client, and only when it is used
-
-    return presets()
-
-
-def read_script(path: Path) -> Any:
-    from agentcli.llm.providers.scripted import read_script as read  # as above
-
-    return read(path)
-
-
 def _with_settings(preset: Any, server: ServerSettings, provider: str) -> Any:
     """A preset with the settings of `[providers.NAME]` over it. Raises `ConfigError`."""
-    from agentcli.llm.providers.openai_compat import Preset  # as above
-
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env:
@@ -207,7 +196,7 @@ def _with_settings(preset: Any, server: ServerSettings, provider: str) -> Any:
     if server.needs_key is not None:
         row["needs_key"] = server.needs_key
     try:
-        return msgspec.convert(row, Preset)
+        return msgspec.convert(row, provider_module("openai_compat").Preset)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{error}.", key=f"providers.{provider}") from error
 

@@ -29,7 +29,11 @@ def opening() -> dict:
 
 def closing(reason: str) -> list[dict]:
     return [
-        {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 9}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": {"output_tokens": 9},
+        },
         {"type": "message_stop"},
     ]
 
@@ -38,7 +42,8 @@ def text_reply(*deltas: str) -> list[bytes]:
     start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     parts = [sse(opening(), start)]
     parts += [
-        sse({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}) for text in deltas
+        sse({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})
+        for text in deltas
     ]
     return [*parts, sse({"type": "content_block_stop", "index": 0}, *closing("end_turn"))]
 
@@ -61,9 +66,7 @@ def script(name: str, deltas: int) -> list[list[bytes]]:
     if name == "hello":
         return [text_reply("4")]
     if name == "turns":
-        calls = [
-            call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)
-        ]
+        calls = [call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)]
         return [*calls, text_reply("done")]
     words = ["word ", "## head\n", "`code` ", "text.\n", "more "]
     return [text_reply(*(words[n % 5][:5].ljust(5) for n in range(deltas)))]
@@ -78,11 +81,15 @@ async def serve(name: str, deltas: int, log: Path) -> None:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 arrived = time.monotonic()
-                size = next(int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length"))
+                size = next(
+                    int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length")
+                )
                 body = await reader.readexactly(size)
                 reply = replies[min(len(rows), len(replies) - 1)]
                 rows.append({"arrived": arrived, "body": body.decode()})
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
                 for part in reply:
                     writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
                     if writer.transport.get_write_buffer_size() > 65_536:
@@ -114,7 +121,9 @@ def loopback(name: str, *, deltas: int = 20_000) -> Iterator[tuple[str, Path]]:
 
 
 def environment(url: str, home: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.endswith(("_API_KEY", "_TOKEN")) and k != "PYTHONDONTWRITEBYTECODE"}
+    kept = {
+        k: v for k, v in os.environ.items() if not k.endswith(("_API_KEY", "_TOKEN")) and k != "PYTHONDONTWRITEBYTECODE"
+    }
     return {**kept, "ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": url, "AGENTCLI_HOME": home}
 
 

@@ -23,7 +23,9 @@ def main(runs: int = 9) -> None:
             sizes.append(run["rss"])
             firsts.append(request["arrived"] - run["started"])
             floors.append(cpu_of(floor)["cpu"])
-    print(f"one-shot             {median(ours):.3f} CPU s (min {min(ours):.3f}, max {max(ours):.3f}), {median(walls):.3f} s wall")
+    print(
+        f"one-shot             {median(ours):.3f} CPU s (min {min(ours):.3f}, max {max(ours):.3f}), {median(walls):.3f} s wall"
+    )
     print(f"first request        {median(firsts):.3f} s after exec (min {min(firsts):.3f})")
     print(f"peak memory          {median(sizes):.0f} MiB")
     print(f"import asyncio, ssl  {median(floors):.3f} CPU s; ratio {median(ours) / median(floors):.2f}")

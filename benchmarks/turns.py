@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from itertools import pairwise
 
 from loopback import cpu_of, environment, loopback, median, workspace
 
@@ -35,7 +36,7 @@ def main(runs: int = 3) -> None:
             with loopback("turns") as (url, log):
                 run = cpu_of(ask, cwd=repository, env=environment(url, home))
                 rows = json.loads(log.read_text())
-            each = [(b["arrived"] - a["ended"]) * 1000 for a, b in zip(rows, rows[1:], strict=False)]
+            each = [(b["arrived"] - a["ended"]) * 1000 for a, b in pairwise(rows)]
             gaps.append(median(each))
             growth.append(median(each[-10:]) - median(each[:10]))
             cpus.append((run["cpu"] - single) / 50 * 1000)

@@ -143,7 +143,7 @@ async def run_turn(state: AgentState, runtime: Runtime, prompt: Sequence[Block],
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
-    state, runtime, limits = turn.state, turn.runtime, turn.runtime.limits
+    state, limits = turn.state, turn.runtime.limits
     while turn.number < limits.max_turns:
         turn.number += 1
         turn.emit(TurnStarted(turn.number))
@@ -154,7 +154,9 @@ async def _rounds(turn: Turn) -> DoneReason:
         if over_budget(turn):
             return refuse_calls(turn, calls, "max_budget", "Not run: the budget is used up.")
         if calls and turn.number == limits.max_turns:
-            return refuse_calls(turn, calls, "max_turns", f"Not run: the limit of {limits.max_turns} rounds is reached.")
+            return refuse_calls(
+                turn, calls, "max_turns", f"Not run: the limit of {limits.max_turns} rounds is reached."
+            )
         if calls:
             turn.said += turn.answer
             turn.answer.clear()

@@ -135,11 +135,15 @@ def simple_words(command: str) -> list[str] | None:
 
 # Programs that change nothing whatever their arguments are; those with dangerous flags are judged below.
 _READERS = frozenset(
-    "echo pwd ls cat head tail wc grep egrep fgrep rg which type true false date whoami id uname hostname basename "
-    "dirname stat file du df diff cmp cut tr nl tac rev fold column comm join paste seq sleep md5sum sha1sum sha256sum "
-    "printf realpath readlink arch nproc uptime free ps".split()
+    (
+        "echo pwd ls cat head tail wc grep egrep fgrep rg which type true false date whoami id uname hostname "
+        "basename dirname stat file du df diff cmp cut tr nl tac rev fold column comm join paste seq sleep md5sum "
+        "sha1sum sha256sum printf realpath readlink arch nproc uptime free ps"
+    ).split()
 )
-_GIT_READERS = frozenset("status log diff show blame ls-files ls-tree rev-parse describe shortlog cat-file".split())
+_GIT_READERS = frozenset(
+    ("status", "log", "diff", "show", "blame", "ls-files", "ls-tree", "rev-parse", "describe", "shortlog", "cat-file")
+)
 _UNSAFE_FLAGS = {
     "git": ("--output", "--ext-diff", "--textconv", "-O", "--open-files-in-pager"),
     "rg": ("--pre", "--hostname-bin", "--search-zip", "-z"),
@@ -164,7 +168,11 @@ def is_harmless(command: str, workspace: Workspace) -> bool:
         return False
     if program == "hostname" and rest:
         return False
-    if any(word == flag or word.startswith((f"{flag}=", flag if len(flag) == 2 else f"{flag}=")) for flag in _UNSAFE_FLAGS.get(program, ()) for word in rest):
+    if any(
+        word == flag or word.startswith((f"{flag}=", flag if len(flag) == 2 else f"{flag}="))
+        for flag in _UNSAFE_FLAGS.get(program, ())
+        for word in rest
+    ):
         return False
     return program in ("echo", "printf") or all(_stays_inside(word, workspace) for word in rest)
 
@@ -185,7 +193,10 @@ def _stays_inside(word: str, workspace: Workspace) -> bool:
 
 
 _CATASTROPHES = (
-    (r"\brm\s+(-\w+\s+|--\S+\s+)*(-\w*[rR]\w*|--recursive)\s+(-\S+\s+)*[\"']?(/|/\*|~/?|\$HOME/?|\$\{HOME\}/?)[\"']?\s*($|[;&|])", "it deletes everything"),
+    (
+        r"\brm\s+(-\w+\s+|--\S+\s+)*(-\w*[rR]\w*|--recursive)\s+(-\S+\s+)*[\"']?(/|/\*|~/?|\$HOME/?|\$\{HOME\}/?)[\"']?\s*($|[;&|])",
+        "it deletes everything",
+    ),
     (r"--no-preserve-root", "it deletes everything"),
     (r"\bmkfs(\.\w+)?\s", "it formats a disk"),
     (r"\bdd\b.*\bof=/dev/(sd|nvme|hd|vd|xvd|mmcblk|disk)", "it overwrites a disk"),

@@ -93,5 +93,3 @@ def usage_object(usage: Usage) -> dict[str, int]:
 def to_json_line(value: Any) -> bytes:
     """One line of UTF-8; a line separator inside a string never splits it, since only \\n ends a line."""
     return msgspec.json.encode(value) + b"\n"
-
-

@@ -156,10 +156,12 @@ class Session:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
             log.exception("the turn failed")
-            self._publish(TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False))
+            self._publish(
+                TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
+            )
 
     async def _ask(self, request: ApprovalRequested) -> Approve:
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Approve] = asyncio.get_running_loop().create_future()
         self._approvals[request.id] = answer
         self._publish(request)
         try:

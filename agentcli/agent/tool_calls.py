@@ -101,7 +101,8 @@ async def _run_batch(
     runner: CallRunner, state: AgentState, batch: list[ToolUse], emit: Emit, done: dict[str, Result]
 ) -> None:
     if len(batch) == 1:
-        return await run_call(runner, state, batch[0], emit, done)
+        await run_call(runner, state, batch[0], emit, done)
+        return
     places = asyncio.Semaphore(runner.max_parallel)
 
     async def run_one(call: ToolUse) -> None:
@@ -122,9 +123,7 @@ def _unfinished(call: ToolUse) -> Result:
     return not_run(call, "Not run: interrupted by the user.")
 
 
-async def run_call(
-    runner: CallRunner, state: AgentState, call: ToolUse, emit: Emit, done: dict[str, Result]
-) -> None:
+async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: Emit, done: dict[str, Result]) -> None:
     """One call: parse, permission, run with its time limit, observe, report.
 
     Every failure is a result. The result is in `done` when this ends, also when it ends by cancellation.
@@ -208,4 +207,3 @@ async def _require_permission(
 
 def _first_line(text: str) -> str:
     return text.split("\n", 1)[0][:200]
-

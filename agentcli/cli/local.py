@@ -86,7 +86,9 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
 
 
 async def _serve(config: Config, path: Path) -> None:
-    server = await acquire(model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context)
+    server = await acquire(
+        model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
+    )
     print(f"Serving {path.name} at {server.base_url} (the key is in the state folder). Ctrl-C ends it.", flush=True)
     try:
         while server.is_running:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped, text_or_file
+from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.errors import AgentcliError, UsageError, UserError
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.

@@ -32,7 +32,9 @@ def list_models(json: AsJson = False) -> None:
 
 
 @app.command()
-def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; without it the one that would answer.")] = "") -> None:
+def check(
+    model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; without it the one that would answer.")] = "",
+) -> None:
     """Ask a model's server whether it answers and takes the key."""
     name, health = wait_for(_check(model))
     print(f"{name}: {health.detail}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Literal
 
 from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
@@ -92,7 +93,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         raise UsageError("--fork-session goes with --continue or --resume.")
     if options.no_session and (options.continue_ or options.resume):
         raise UsageError("--no-session stores nothing, so there is nothing to continue.")
-    how = "newest" if options.continue_ else "id" if options.resume else "new"
+    how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
     return SessionChoice(how, options.resume or "", options.fork_session, _uuid(options.session_id), options.name)
 
 

@@ -32,7 +32,9 @@ def explain(
     command: Annotated[str, typer.Argument(help="A shell command; it is judged, never run.")] = "",
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "",
     json: AsJson = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines from stdin, write a verdict a line.')] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help='Read {"command"} lines from stdin, write a verdict a line.')
+    ] = False,
 ) -> None:
     """Whether a command would run, be asked about, or be refused."""
     config = configuration()

@@ -36,9 +36,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 def configuration(*, flags: dict[str, Any] | None = None, trust: bool = False) -> Config:
     """The settings as a session here would have them. Raises `ConfigError`."""
-    return load_config(
-        find_paths(os.environ.get("AGENTCLI_HOME")), Path.cwd(), os.environ, flags=flags, trust=trust
-    )
+    return load_config(find_paths(os.environ.get("AGENTCLI_HOME")), Path.cwd(), os.environ, flags=flags, trust=trust)
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

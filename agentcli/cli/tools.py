@@ -42,10 +42,7 @@ def list_tools(json: AsJson = False) -> None:
     tools = list(_builder().tool_registry())
     if json:
         print_json(
-            [
-                {"name": t.name, "source": t.source, "effect": t.effect, **msgspec.to_builtins(t.spec())}
-                for t in tools
-            ]
+            [{"name": t.name, "source": t.source, "effect": t.effect, **msgspec.to_builtins(t.spec())} for t in tools]
         )
         return
     print_rows([(t.name, t.source, t.effect, t.description.split("\n")[0]) for t in tools], empty="No tools.")
@@ -95,7 +92,9 @@ async def _run_calls(single: Call | None, mode: Any) -> int:
     return int(failed)
 
 
-async def _run_line(line: bytes, registry: ToolRegistry, workspace: Workspace, mode: Any, rules: Rules) -> dict[str, Any]:
+async def _run_line(
+    line: bytes, registry: ToolRegistry, workspace: Workspace, mode: Any, rules: Rules
+) -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=Call)
     except msgspec.DecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -206,7 +206,9 @@ async def run_json_stream(
     following: asyncio.Task[Event] | None = None
     while unanswered or not input_ended.is_set():
         following = following or asyncio.ensure_future(anext(events))
-        await asyncio.wait({following} if input_ended.is_set() else {following, waiting_for_end}, return_when="FIRST_COMPLETED")
+        await asyncio.wait(
+            {following} if input_ended.is_set() else {following, waiting_for_end}, return_when="FIRST_COMPLETED"
+        )
         if not following.done():
             continue
         ended = stream.show(following.result())
@@ -249,11 +251,18 @@ def _op(line: bytes, stream: JsonStream) -> Any:
             case {"type": "control", "subtype": "set_model", "model": str(model)}:
                 return SetModel(model)
             case {"type": "control", "subtype": "approve" | "deny" as answer, "id": str(id)}:
-                scope = "session" if data.get("scope") == "session" else "once"
+                scope: Literal["once", "session"] = "session" if data.get("scope") == "session" else "once"
                 return Approve(id, answer == "approve", scope, str(data.get("comment", "")))
         raise ValueError("expected a user message or a control object")
     except (ValueError, UserError) as error:
-        stream.write({"type": "system", "subtype": "input_error", "error": f"{error}", "line": line.decode(errors="replace")[:200]})
+        stream.write(
+            {
+                "type": "system",
+                "subtype": "input_error",
+                "error": f"{error}",
+                "line": line.decode(errors="replace")[:200],
+            }
+        )
         return None
 
 

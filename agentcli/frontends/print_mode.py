@@ -6,7 +6,17 @@ import sys
 from collections.abc import Sequence
 from typing import BinaryIO, TextIO
 
-from agentcli.agent.events import Done, Notice, Prompt, ProviderSwitched, Retry, TextDelta, ToolFinished, ToolStarted, TurnFailed
+from agentcli.agent.events import (
+    Done,
+    Notice,
+    Prompt,
+    ProviderSwitched,
+    Retry,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnFailed,
+)
 from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
 from agentcli.agent.session import Session
 from agentcli.llm.messages import Block

@@ -92,7 +92,8 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _MODEL_MISSING = re.compile(
-    r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model", re.I
+    r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model",
+    re.IGNORECASE,
 )
 
 

@@ -166,7 +166,7 @@ def error_in_body(body: bytes) -> tuple[str, str]:
 
 
 def error_in_json(data: Any) -> tuple[str, str]:
-    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list of them."""
+    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list."""
     if isinstance(data, list):
         data = data[0] if data else {}
     if not isinstance(data, dict):

@@ -7,7 +7,7 @@ LONGEST_LINE = 2_000  # characters of one line
 
 
 def cut_middle(text: str, most: int = PAGE_BYTES) -> str:
-    """`text` with its middle replaced by a note when it is longer than `most` characters; whole lines where possible."""
+    """`text`, its middle replaced by a note when it is longer than `most` characters; whole lines where possible."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -20,7 +20,9 @@ class ToolRegistry:
     def register(self, tool: Tool) -> None:
         """Raises `UsageError` when the name is taken."""
         if tool.name in self._tools:
-            raise UsageError(f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source}).")
+            raise UsageError(
+                f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
+            )
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool:
@@ -36,12 +38,10 @@ class ToolRegistry:
         return name in self._tools
 
     def clone(self, *, exclude: Collection[str] = (), only: Collection[str] | None = None) -> ToolRegistry:
-        """Another registry without some tools, or with only some. Raises `UsageError` for a name in `only` that is none."""
+        """Another registry without some tools, or with only some. Raises `UsageError` for an unknown name in `only`."""
         if only is not None and (missing := [name for name in only if name not in self._tools]):
             raise UsageError(f"No tool {missing[0]!r}; there is {', '.join(self._tools)}.")
-        return ToolRegistry(
-            tool for tool in self if tool.name not in exclude and (only is None or tool.name in only)
-        )
+        return ToolRegistry(tool for tool in self if tool.name not in exclude and (only is None or tool.name in only))
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(tool.spec() for tool in self)

@@ -131,7 +131,9 @@ def nearest(text: str, wanted: str) -> str:
     if len(lines) > 20_000:
         return "Read the part you mean again."
     key = max(sought, key=lambda line: len(line.strip()), default="").strip()
-    scores = [(difflib.SequenceMatcher(None, key, line.strip()).quick_ratio(), number) for number, line in enumerate(lines)]
+    scores = [
+        (difflib.SequenceMatcher(None, key, line.strip()).quick_ratio(), number) for number, line in enumerate(lines)
+    ]
     best, number = max(scores, default=(0.0, 0))
     if best < 0.6 or not key:
         return "Nothing in it is similar: read the file again."

@@ -132,7 +132,9 @@ class Tool:
             return msgspec.convert(input, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             fields = ", ".join(_field_note(field) for field in msgspec.structs.fields(self.arguments))
-            raise ToolError(f"Wrong arguments for {self.name}: {error}. It takes {fields}.", kind="invalid_parameters") from error
+            raise ToolError(
+                f"Wrong arguments for {self.name}: {error}. It takes {fields}.", kind="invalid_parameters"
+            ) from error
 
 
 def _field_note(field: msgspec.structs.FieldInfo) -> str:

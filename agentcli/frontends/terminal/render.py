@@ -84,9 +84,8 @@ class Renderer:
         summary = f" · {event.summary}" if event.summary else ""
         self._end_thinking()
         self._fresh_line()
-        self._write(
-            f"{self._theme.paint(mark, colour)} {printable(title)}{self._theme.paint(printable(summary) + took, 'dim')}\n"
-        )
+        outcome = self._theme.paint(printable(summary) + took, "dim")
+        self._write(f"{self._theme.paint(mark, colour)} {printable(title)}{outcome}\n")
         diff = event.structured.get("diff") if isinstance(event.structured, dict) else None
         if diff and not event.result.is_error:
             self.block(self._theme.diff(diff, DIFF_LINES))

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 _CODES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 # Whole escape sequences go, then what is left of control characters is shown as a picture of itself.
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
+)
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-_CONTROLS |= {0x7F: "␡"} | {code: "�" for code in range(0x80, 0xA0)}
+_CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
 # Characters that turn the direction of text around can make a command look like another one.
-_CONTROLS |= {code: "�" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
+_CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
 
 
 def printable(text: str) -> str:

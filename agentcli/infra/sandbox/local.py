@@ -137,9 +137,15 @@ class LocalSandbox:
             process.stdout.close()
 
     def _spawn(
-        self, argv: Sequence[str], cwd: Path, stdout: int, *, stderr: int = subprocess.STDOUT, pass_fds: Sequence[int] = ()
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        stdout: int,
+        *,
+        stderr: int = subprocess.STDOUT,
+        pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - running what the person approved is this module's purpose
+        return subprocess.Popen(
             argv,
             cwd=cwd,
             env=self._environment,
@@ -247,7 +253,7 @@ async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
             await asyncio.sleep(0.01)
         return process.wait()
     exited = loop.create_future()
-    loop.add_reader(descriptor, lambda: exited.done() or exited.set_result(None))
+    loop.add_reader(descriptor, lambda: None if exited.done() else exited.set_result(None))
     try:
         await exited
     finally:

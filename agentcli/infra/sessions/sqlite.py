@@ -114,7 +114,8 @@ class _SessionRow:
     def store(self, db: apsw.Connection, entries: Sequence[Entry]) -> None:
         now = time.time()
         db.execute(
-            "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at) VALUES (?,?,?,?,?,?,?,?)",
+            "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at) "
+            "VALUES (?,?,?,?,?,?,?,?)",
             (self.id, self.cwd, self.name, title_of(entries), now, now, self.forked_from, self.forked_at),
         )
 
@@ -176,7 +177,8 @@ def _insert(db: apsw.Connection, session_id: str, stored: Stored, title: str) ->
     for seq, entry in enumerate(stored.entries, stored.first_seq):
         record = to_record(entry)
         db.execute(
-            "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body) VALUES (?,?,?,?,?,?,?,?)",
+            "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body) "
+            "VALUES (?,?,?,?,?,?,?,?)",
             (
                 session_id,
                 seq,
@@ -198,7 +200,8 @@ def _full_id(db: apsw.Connection, session_id: str) -> str:
     """The one id that begins so, or the session of that name."""
     pattern = session_id.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     rows = db.execute(
-        "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3", (pattern, session_id)
+        "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3",
+        (pattern, session_id),
     ).fetchall()
     if not rows:
         raise StorageError(f"No session {session_id!r}: agentcli sessions list shows them.")
@@ -228,7 +231,7 @@ def _last_seq(db: apsw.Connection, session_id: str) -> int:
 
 def _infos(db: apsw.Connection, tail: str, values: tuple[Any, ...]) -> list[SessionInfo]:
     rows = db.execute(
-        "SELECT id, cwd, title, created, updated, name, "
+        "SELECT id, cwd, title, created, updated, name, "  # noqa: S608 - the tail is one of this module's own
         "(SELECT count(*) FROM entries WHERE session_id = sessions.id) FROM sessions " + tail,
         values,
     )
@@ -364,6 +367,8 @@ def _said(path: Path, error: Exception) -> str:
         case apsw.BusyError():
             return f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s."
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():
-            return f"{path} could not be opened or written ({error}): check its folder's permissions, or use --no-session."
+            return (
+                f"{path} could not be opened or written ({error}): check its folder's permissions, or use --no-session."
+            )
         case _:
             return f"{path}: {error}."

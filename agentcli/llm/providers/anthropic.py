@@ -86,7 +86,9 @@ class AnthropicProvider:
         except ProviderError as error:
             return Health(False, str(error))
         if not isinstance(listed, dict):
-            return Health(False, f"{self._http.base_url} does not answer as the Messages API does: is the base_url right?")
+            return Health(
+                False, f"{self._http.base_url} does not answer as the Messages API does: is the base_url right?"
+            )
         self.info = refined(self.info, listed)
         return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
 

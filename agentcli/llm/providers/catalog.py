@@ -20,11 +20,16 @@ PROVIDERS = {
 
 def provider_class(kind: str) -> type[Any]:
     """The class behind a kind of provider. Raises `UserError` for one that does not exist."""
+    attribute = PROVIDERS.get(kind, "").partition(":")[2]
+    found: type[Any] = getattr(provider_module(kind), attribute)
+    return found
+
+
+def provider_module(kind: str) -> Any:
+    """Its module, for what else belongs to it (presets, scripts). Raises `UserError`."""
     if kind not in PROVIDERS:
         raise UserError(f"No provider {kind!r}; there is {', '.join(PROVIDERS)}.")
-    module, _, attribute = PROVIDERS[kind].partition(":")
-    found: type[Any] = getattr(import_module(module), attribute)
-    return found
+    return import_module(PROVIDERS[kind].partition(":")[0])
 
 
 class ProviderPool:

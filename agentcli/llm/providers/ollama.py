@@ -107,7 +107,9 @@ def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     if isinstance(can, list):
         effort = details.get("general.architecture") == "gptoss"
         thinking = ("effort" if effort else "toggle") if "thinking" in can else "none"
-        info = msgspec.structs.replace(info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can)
+        info = msgspec.structs.replace(
+            info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can
+        )
     return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
 
 

@@ -89,7 +89,9 @@ class ScriptedProvider:
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         if self._position >= len(self._replies):
-            raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
+            raise errors.BadRequest(
+                f"The script has ended: it holds {len(self._replies)} replies, one more was asked for."
+            )
         reply = self._replies[self._position]
         self._position += 1
         last = _last_result(request)
@@ -119,7 +121,9 @@ class ScriptedProvider:
             yield ToolCallEnded(id)
             blocks.append(ToolUse(id, call.name, input))
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
-        usage = reply.usage or Usage(input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1)
+        usage = reply.usage or Usage(
+            input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1
+        )
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
 
     async def count_tokens(self, request: Request) -> TokenCount:

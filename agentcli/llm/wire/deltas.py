@@ -8,7 +8,6 @@ from typing import TypeVar
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta
 
-
 T = TypeVar("T")
 
 

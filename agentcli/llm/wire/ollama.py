@@ -91,7 +91,11 @@ def _messages(request: Request) -> Iterator[dict[str, Any]]:
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
     if isinstance(content, str):
         return {"role": role, "content": content, **more}
-    wire: dict[str, Any] = {"role": role, "content": "\n\n".join(b.text for b in content if isinstance(b, Text)), **more}
+    wire: dict[str, Any] = {
+        "role": role,
+        "content": "\n\n".join(b.text for b in content if isinstance(b, Text)),
+        **more,
+    }
     if images := [block.source.data for block in content if isinstance(block, Image)]:
         wire["images"] = images
     return wire

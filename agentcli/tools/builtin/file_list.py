@@ -31,9 +31,7 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     if given.output_level == "brief":
         shown = shown[:10]
     lines = [*shown, f"[{len(paths) - len(shown)} more]"] if len(paths) > len(shown) else shown
-    return ToolOutput(
-        "\n".join(lines) or "No files.", {"paths": shown, "total": len(paths)}, f"{len(paths)} paths"
-    )
+    return ToolOutput("\n".join(lines) or "No files.", {"paths": shown, "total": len(paths)}, f"{len(paths)} paths")
 
 
 def _nearest_first(names: list[str], *, with_folders: bool, depth: int | None) -> list[str]:

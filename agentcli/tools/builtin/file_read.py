@@ -53,7 +53,9 @@ def _numbered(text: str, encoding: str, given: FileRead, shown: str) -> ToolOutp
             break
         numbered.append(row)
     last = first + len(numbered) - 1
-    raw = "".join(text.splitlines(keepends=True)) if last == total and first == 1 else "\n".join(lines[first - 1 : last])
+    raw = (
+        "".join(text.splitlines(keepends=True)) if last == total and first == 1 else "\n".join(lines[first - 1 : last])
+    )
     if last < total:
         numbered.append(f"[lines {first}-{last} of {total}; go on with offset={last + 1}]")
     body = "\n".join(numbered) if total else "[the file is empty]"

@@ -65,7 +65,9 @@ def write_bytes(path: Path, content: bytes, shown: str) -> None:
         else:
             _replace(path, content, status)
     except OSError as error:
-        raise ToolError(f"Could not write {shown}: {error.strerror}; the file is as it was.", kind=_kind(error)) from error
+        raise ToolError(
+            f"Could not write {shown}: {error.strerror}; the file is as it was.", kind=_kind(error)
+        ) from error
 
 
 def _replace(path: Path, content: bytes, status: os.stat_result | None) -> None:

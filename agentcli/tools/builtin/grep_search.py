@@ -68,5 +68,5 @@ def _output(rows: list[dict[str, Any]], folder: Path, given: GrepSearch, context
 
 
 def _text(data: dict[str, str]) -> str:
-    """ripgrep gives text, or base64 where the bytes are not UTF-8."""
+    """Ripgrep gives text, or base64 where the bytes are not UTF-8."""
     return data["text"] if "text" in data else base64.b64decode(data["bytes"]).decode(errors="replace")

@@ -41,7 +41,7 @@ def builtin_tools() -> tuple[Tool, ...]:
 
 
 def _body(name: str) -> Any:
-    """Imports the tool's module at its first call: difflib and the like cost 3 to 5 ms that a first request need not wait for."""
+    """Imports the tool's module at its first call: a first request need not wait 5 ms for difflib and the like."""
 
     async def run(given: Any, context: ToolContext) -> ToolOutput:
         output: ToolOutput = await import_module(f"agentcli.tools.builtin.{name}").run(given, context)
