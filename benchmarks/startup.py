@@ -34,7 +34,7 @@ def main(runs: int = 9) -> None:
     print(f"ratio                {median(ours) / median(floor):6.2f}")
     with workspace() as (repository, home):
         code = (
-            "import sys; from agentcli.cli.interactive import imports_before_prompt; imports_before_prompt(); "
+            "import sys, agentcli.__main__, agentcli.cli.main, agentcli.config, agentcli.paths, agentcli.cli.interactive; "
             "print(*sorted(sys.modules), sep='\\n')"
         )
         env = environment("http://127.0.0.1:9", home)

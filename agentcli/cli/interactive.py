@@ -7,6 +7,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.agent.commands.conversation import conversation_commands
@@ -40,12 +41,17 @@ async def _run(config: Config, options: argparse.Namespace) -> int:
         theme=theme,
         renderer=renderer,
         history_file=None if options.no_session else config.paths.state / "history",
-        banner=f"agentcli in {config.cwd} · /help · Ctrl-C interrupts, Ctrl-D leaves",
+        banner=f"agentcli in {_short(config.cwd)} · /help · Ctrl-C interrupts, Ctrl-D leaves",
     )
     try:
         return await app.run(opener.first, options.prompt)
     finally:
         await opener.aclose()
+
+
+def _short(folder: Path) -> str:
+    home = Path.home()
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
 class _Opener:
@@ -121,7 +127,3 @@ def _session_choice() -> Callable[[argparse.Namespace], SessionChoice]:
     from agentcli.cli.one_shot import session_choice
 
     return session_choice
-
-
-def imports_before_prompt() -> None:
-    """Nothing: importing this module has loaded all that the prompt needs (benchmarks/startup.py lists it)."""

@@ -42,13 +42,12 @@ class TerminalApp:
         self._check_model = check_model
         self._attach = attach
         self._commands = commands
-        self._theme = theme
         self._renderer = renderer
         self._banner = banner
         self._session: Session | None = None
         self._events: asyncio.Task[Event] | None = None
         self._leaving = False
-        self._input = Input(commands, history_file, colours=theme.colours, toolbar=self._toolbar)
+        self._input = Input(commands, history_file, colours=theme.colours)
 
     @property
     def session(self) -> Session:
@@ -130,7 +129,7 @@ class TerminalApp:
         try:
             async for event in events:
                 if isinstance(event, ApprovalRequested):
-                    session.submit(await approval.ask(event, self._renderer, self._theme, self._input.ask))
+                    session.submit(await approval.ask(event, self._renderer, self._input.ask))
                     loop.add_signal_handler(signal.SIGINT, lambda: session.submit(Interrupt()))
                     continue
                 self._renderer.show(event)
@@ -139,10 +138,3 @@ class TerminalApp:
         finally:
             loop.remove_signal_handler(signal.SIGINT)
             await events.aclose()
-
-    def _toolbar(self) -> str:
-        if self._session is None:
-            return ""
-        state = self._session.state
-        cost = f" · ${state.meter.cost_usd:.4f}" if state.meter.cost_usd else ""
-        return f"{state.model} · {state.mode}{cost}"

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.terminal.render import DIFF_LINES, Renderer
-from agentcli.frontends.terminal.theme import Theme, printable
+from agentcli.frontends.terminal.render import Renderer
+from agentcli.frontends.terminal.theme import printable
 
 QUESTION = "Allow? [y]es, [s]ession, [n]o, or say what to do instead: "
 
 
-async def ask(
-    request: ApprovalRequested, renderer: Renderer, theme: Theme, read: Callable[[str], Awaitable[str]]
-) -> Approve:
+async def ask(request: ApprovalRequested, renderer: Renderer, read: Callable[[str], Awaitable[str]]) -> Approve:
     """Show what would be done and why it asks; anything but a clear yes is a no."""
     renderer.line(f"? {request.title} — {request.reason}", "yellow")
     if request.call.name in ("file_edit", "file_write"):
-        renderer.block(theme.diff(request.preview, DIFF_LINES))
+        renderer.diff(request.id, request.preview)
     else:
         renderer.block("\n".join(f"  $ {line}" for line in printable(request.preview).split("\n")))
     try:

@@ -8,11 +8,9 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
-from prompt_toolkit.styles import Style
 
 from agentcli.agent.commands.command import Commands
 
@@ -32,9 +30,7 @@ class CommandCompleter(Completer):
 class Input:
     """The input line. Enter sends; Alt-Enter, Ctrl-J or a backslash before Enter begin a new line."""
 
-    def __init__(
-        self, commands: Commands, history_file: Path | None, *, colours: bool, toolbar: Callable[[], AnyFormattedText]
-    ) -> None:
+    def __init__(self, commands: Commands, history_file: Path | None, *, colours: bool) -> None:
         self._session: PromptSession[str] = PromptSession(
             history=_history(history_file),
             completer=CommandCompleter(commands),
@@ -44,11 +40,11 @@ class Input:
             enable_suspend=True,
             erase_when_done=False,
             prompt_continuation="  ",
-            bottom_toolbar=toolbar,
             color_depth=None if colours else ColorDepth.DEPTH_1_BIT,
-            style=Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse"}),
             reserve_space_for_menu=5,
         )
+        # A terminal that does not answer where its cursor is works all the same; the person need not be told.
+        self._session.app.renderer.cpr_not_supported_callback = None
 
     async def read(self, *, first_frame: Callable[[], None] | None = None) -> str:
         """What the person sent. Raises `EOFError` for Ctrl-D and `KeyboardInterrupt` for Ctrl-C on an empty line."""

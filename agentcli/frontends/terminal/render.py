@@ -16,6 +16,7 @@ from agentcli.agent.events import (
     ThinkingDelta,
     ToolFinished,
     ToolStarted,
+    TurnEnded,
     TurnFailed,
 )
 from agentcli.frontends.terminal.theme import Theme, printable
@@ -32,6 +33,8 @@ class Renderer:
         self._theme = theme
         self._at_line_start = True
         self._is_thinking = False
+        self._model = ""
+        self._seen_diffs: set[str] = set()
         self._running: dict[str, tuple[str, asyncio.TimerHandle]] = {}
 
     def show(self, event: Event) -> None:
@@ -46,6 +49,8 @@ class Renderer:
                 self._running[id] = (title, timer)
             case ToolFinished():
                 self._finished(event)
+            case TurnEnded(_, _, model, provider):
+                self._model = f"{provider}/{model} · "
             case Retry(number, delay_s, error):
                 self.line(f"{error} Trying again in {delay_s:.0f} s (retry {number}).", "yellow")
             case Notice(text):
@@ -72,6 +77,11 @@ class Renderer:
         self._fresh_line()
         self._write(text + "\n")
 
+    def diff(self, call_id: str, diff: str) -> None:
+        """The diff a call would make; it is not shown again when the call has made it."""
+        self._seen_diffs.add(call_id)
+        self.block(self._theme.diff(diff, DIFF_LINES))
+
     def _announce(self, title: str) -> None:
         self.line(f"… {title} (running)", "dim")
 
@@ -87,7 +97,7 @@ class Renderer:
         outcome = self._theme.paint(printable(summary) + took, "dim")
         self._write(f"{self._theme.paint(mark, colour)} {printable(title)}{outcome}\n")
         diff = event.structured.get("diff") if isinstance(event.structured, dict) else None
-        if diff and not event.result.is_error:
+        if diff and not event.result.is_error and event.id not in self._seen_diffs:
             self.block(self._theme.diff(diff, DIFF_LINES))
 
     def _think(self, text: str) -> None:
@@ -117,7 +127,7 @@ class Renderer:
                 pass
         usage = done.usage
         cost = f" · ${done.cost_usd:.4f}" if done.cost_usd else ""
-        self.line(f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out{cost}", "dim")
+        self.line(f"{self._model}{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out{cost}", "dim")
 
     def _fresh_line(self) -> None:
         if not self._at_line_start:
