@@ -4,7 +4,7 @@ set -eu
 
 usage() {
     cat <<'TEXT'
-Usage: ./install.sh [VERB] [--extras NAMES] [--uninstall]
+Usage: ./install.sh [VERB] [--extras NAMES] [--uninstall] [-- ARGUMENTS FOR PYTEST]
 
   (none)          install agentcli and put it on the PATH; safe to run again
   try             install it with a small model that runs on this machine (about 1.2 GB the first time),
@@ -34,6 +34,7 @@ while [ $# -gt 0 ]; do
         --extras=*) extras=${1#--extras=} ;;
         --uninstall) verb=uninstall ;;
         -h | --help) usage; exit 0 ;;
+        --) shift; break ;;
         *) usage >&2; fail "there is no $1" ;;
     esac
     shift
@@ -119,7 +120,7 @@ case $verb in
         say "Installing what the tests need into $here/.venv …"
         install_into "$here/.venv" --editable "$here[dev${extras:+,$extras}]"
         cd "$here"
-        exec .venv/bin/python -m pytest -n 2
+        exec .venv/bin/python -m pytest -n 2 "$@"
         ;;
     uninstall)
         rm -rf "$prefix/venv" "$prefix/extras"

@@ -29,7 +29,8 @@ from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import project_root
-from agentcli.tools.builtin.toolset import SMALL_MODEL_TOOLS, builtin_tools
+from agentcli.tools.builtin.small_model import small_specs
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, Workspace
 
@@ -169,11 +170,11 @@ class Builder:
 
         def prefix_for(info: ModelInfo) -> Prefix:
             if info.small not in made:
-                tools = registry
+                specs = registry.specs()
                 if info.small and not self.config.settings.tools.only:
-                    tools = registry.clone(exclude=[t.name for t in registry if t.name not in SMALL_MODEL_TOOLS])
+                    specs = small_specs(specs)
                 text = system_prompt(small=info.small, replace=extras.system_prompt, append=extras.append_system_prompt)
-                made[info.small] = Prefix(text, tools.specs())
+                made[info.small] = Prefix(text, specs)
             return made[info.small]
 
         return prefix_for

@@ -28,7 +28,7 @@ from agentcli.agent.events import (
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import Appended, SessionLog
 from agentcli.agent.state import AgentState
-from agentcli.agent.tool_calls import CallRunner, Interrupted, not_run, run_calls
+from agentcli.agent.tool_calls import INTERRUPTED, CallRunner, Interrupted, not_run, run_calls
 from agentcli.conversation.entries import (
     Assistant,
     Body,
@@ -43,7 +43,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.errors import StorageError, UserError
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import AuthError, ContextOverflow, ProviderError
+from agentcli.llm.errors import AuthError, BillingError, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
@@ -116,6 +116,7 @@ class Turn:
     continuations: int = 0
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_id: str = ""
+    entry_ids: list[str] = field(default_factory=list)
 
 
 async def run_turn(state: AgentState, runtime: Runtime, prompt: Sequence[Block], emit: Emit) -> None:
@@ -126,19 +127,27 @@ async def run_turn(state: AgentState, runtime: Runtime, prompt: Sequence[Block],
     turn = Turn(state, runtime, emit)
     answer_open_calls(turn)
     add_notes(turn)
+    add_steering(state, turn)  # what came too late for the turn before
     turn.prompt_id = add(turn, User(tuple(prompt)))[0].id
+    turn.entry_ids = [turn.prompt_id]
+    try:
+        end = await _answered(turn)
+    except asyncio.CancelledError:
+        answer_open_calls(turn, INTERRUPTED)
+        await settled_in_any_case(turn)
+        emit(_done(turn, "interrupted"))
+        raise
+    else:
+        emit(end)
+
+
+async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         reason = await _rounds(turn)
         await settled(turn)
     except (ProviderError, UserError) as error:
-        await _fail(turn, error)
-    except asyncio.CancelledError:
-        answer_open_calls(turn, "Not run: interrupted by the user.")
-        await settled(turn)
-        emit(_done(turn, "interrupted"))
-        raise
-    else:
-        emit(_done(turn, reason))
+        return await _failure(turn, error)
+    return _done(turn, reason)
 
 
 async def _rounds(turn: Turn) -> DoneReason:
@@ -238,7 +247,7 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
     turn.usage = turn.usage + reply.usage
     turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
     if reply.stop_reason == "refusal":
-        add(turn, SystemEvent("refused", {"note": reply.note}), SystemEvent("retracted", {"ids": [turn.prompt_id]}))
+        add(turn, SystemEvent("refused", {"note": reply.note}), SystemEvent("retracted", {"ids": turn.entry_ids}))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
@@ -247,9 +256,8 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
     ]
     if reply.message.tool_uses:
         bodies.append(ToolLog("started", {"ids": [use.id for use in reply.message.tool_uses]}))
-    entries = add(turn, *bodies)
+    add(turn, *bodies)
     await settled(turn)
-    await tell_message(turn.runtime, entries[0])
     turn.emit(UsageReported(reply.usage, cost, state.meter.cost_usd, provider.model, provider.name))
     turn.emit(TurnEnded(turn.number, reply.stop_reason, provider.model, provider.name))
     if reply.note:
@@ -364,6 +372,7 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     """Let entries join the state and queue them to be stored; their `EntryStored` events follow the commit."""
     appended = turn.runtime.log.append(*bodies)
     turn.state.entries.extend(appended.entries)
+    turn.entry_ids += [entry.id for entry in appended.entries]
     turn.pending.append(asyncio.ensure_future(_announce(turn, appended)))
     return appended.entries
 
@@ -372,7 +381,7 @@ async def _announce(turn: Turn, appended: Appended) -> None:
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         turn.emit(EntryStored(entry, stored.first_seq + position))
-        if isinstance(entry.body, Result):
+        if isinstance(entry.body, Assistant | Result):
             await tell_message(turn.runtime, entry)
 
 
@@ -381,6 +390,17 @@ async def settled(turn: Turn) -> None:
     while turn.pending:
         await asyncio.shield(turn.pending[0])
         turn.pending.pop(0)
+
+
+async def settled_in_any_case(turn: Turn) -> None:
+    """As `settled`, also when somebody interrupts once more; what could not be stored is told and ends nothing."""
+    while True:
+        try:
+            return await settled(turn)
+        except asyncio.CancelledError:
+            continue
+        except StorageError as unstored:
+            return turn.emit(Notice(str(unstored)))
 
 
 async def hook_allows(turn: Turn, reply: llm.Done) -> bool:
@@ -408,9 +428,10 @@ async def tell_error(runtime: Runtime, text: str, *, is_retryable: bool) -> None
         log.debug("on_error failed", exc_info=True)
 
 
-async def _fail(turn: Turn, error: ProviderError | UserError) -> None:
-    """Tell of a failure. A prompt that the provider would refuse again and again is taken back."""
-    if isinstance(error, AuthError | ContextOverflow) and turn.number == 1:
+async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
+    """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
+    is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.number == 1
+    if is_taken_back:
         add(turn, SystemEvent("retracted", {"ids": [turn.prompt_id]}))
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
@@ -418,8 +439,18 @@ async def _fail(turn: Turn, error: ProviderError | UserError) -> None:
         await settled(turn)
     except StorageError as unstored:
         error = unstored
-    kind = type(error).__name__
-    turn.emit(TurnFailed(str(error), is_retryable, kind, turn.number, turn.usage, turn.cost_usd))
+    said = [str(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
+    text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
+    return TurnFailed(text, is_retryable, type(error).__name__, turn.number, turn.usage, turn.cost_usd)
+
+
+# What to do next, where the provider's own words do not say it.
+_ADVICE: dict[type[Exception], str] = {
+    AuthError: "Check the provider's key (agentcli models check).",
+    ModelNotFound: "Choose another with -m or /model; agentcli models list shows those that are known.",
+    ContextOverflow: "Shorten the prompt, begin anew (/clear), or use a model with a larger window.",
+    BillingError: "Top up the account, or use another provider with -m or /model.",
+}
 
 
 def _done(turn: Turn, reason: DoneReason) -> Done:

@@ -112,7 +112,7 @@ class Session:
                 self._turn = asyncio.create_task(self._run(content))
             case Interrupt():
                 if self._turn is not None:
-                    self._turn.cancel()
+                    self._loop.call_soon(self._turn.cancel)  # not before it has begun: its end would not be told
             case Approve(id):
                 waiting = self._approvals.pop(id, None)
                 if waiting is not None and not waiting.done():
@@ -147,11 +147,9 @@ class Session:
             queue.put(event)
 
     async def _run(self, content: Sequence[Block]) -> None:
-        """One turn, then those that were queued meanwhile. The one place that catches everything."""
+        """One turn, then, however it ended, the next of those queued meanwhile. The one place that catches everything."""
         try:
             await run_turn(self.state, self.runtime, content, self._publish)
-            while self.state.follow_ups:
-                await run_turn(self.state, self.runtime, self.state.follow_ups.popleft(), self._publish)
         except asyncio.CancelledError:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
@@ -159,6 +157,8 @@ class Session:
             self._publish(
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )
+        if self.state.follow_ups:
+            self._turn = asyncio.create_task(self._run(self.state.follow_ups.popleft()))
 
     async def _ask(self, request: ApprovalRequested) -> Approve:
         answer: asyncio.Future[Approve] = asyncio.get_running_loop().create_future()
@@ -180,6 +180,7 @@ class Session:
 
     async def close(self) -> None:
         """End the turn, wait until all is stored, and give everything back."""
+        self.state.follow_ups.clear()
         if self._turn is not None and not self._turn.done():
             self._turn.cancel()
             await asyncio.wait([self._turn])

@@ -22,6 +22,7 @@ from agentcli.tools.tool import Tool, ToolContext, Workspace
 from agentcli.tools.tool import ToolOutput as Output
 
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
+INTERRUPTED = "Not run: interrupted by the user."
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 
 Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
@@ -120,7 +121,7 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def _unfinished(call: ToolUse) -> Result:
-    return not_run(call, "Not run: interrupted by the user.")
+    return not_run(call, INTERRUPTED)
 
 
 async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: Emit, done: dict[str, Result]) -> None:
@@ -131,6 +132,7 @@ async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: E
     started = time.perf_counter()
     emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
     heard: list[str] = []
+    is_running = False
 
     def show(text: str) -> None:
         heard.append(text)
@@ -143,12 +145,15 @@ async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: E
         emit(ToolFinished(call.id, call.name, result, took_ms, output.summary, output.structured, error_kind))
 
     try:
-        output = await _permitted_run(runner, state, call, ToolContext(runner.workspace, call.id, show))
+        context = ToolContext(runner.workspace, call.id, show)
+        tool, arguments = await _permitted(runner, state, call, context)
+        is_running = True
+        output = await _run(tool, arguments, context)
     except ToolError as error:
         finish(Output(str(error), is_error=True, summary=_first_line(str(error))), error.kind)
     except asyncio.CancelledError:
         said = cut_middle("".join(heard))
-        text = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
+        text = f"{said}\n[interrupted by the user; it may have had effects]".lstrip() if is_running else INTERRUPTED
         finish(Output(text, is_error=True, summary="interrupted"))
         raise
     else:
@@ -156,7 +161,10 @@ async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: E
     runner.remember(call, done[call.id].result)
 
 
-async def _permitted_run(runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext) -> Output:
+async def _permitted(
+    runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext
+) -> tuple[Tool, object]:
+    """The tool and its arguments, once all has been checked and asked. Raises `ToolError`."""
     tool = runner.tools.get(call.name)
     if call.unparsed:
         raise ToolError(
@@ -172,6 +180,10 @@ async def _permitted_run(runner: CallRunner, state: AgentState, call: ToolUse, c
         )
     arguments = tool.parse(call.input)
     await _require_permission(runner, state, call, tool, arguments, context)
+    return tool, arguments
+
+
+async def _run(tool: Tool, arguments: object, context: ToolContext) -> Output:
     try:
         async with asyncio.timeout(tool.time_limit_s):
             return await tool.run(arguments, context)

@@ -44,7 +44,8 @@ async def _run(config: Config, options: argparse.Namespace) -> int:
         banner=f"agentcli in {_short(config.cwd)} · /help · Ctrl-C interrupts, Ctrl-D leaves",
     )
     try:
-        return await app.run(opener.first, options.prompt)
+        # `--resume` without an ID: the list to choose from is the first thing on the screen.
+        return await app.run(opener.first, "/resume" if options.resume == "" else options.prompt)
     finally:
         await opener.aclose()
 

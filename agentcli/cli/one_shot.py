@@ -21,6 +21,8 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str) -> int:
     """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
+    if options.resume == "":
+        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     takes_stream = options.input_format == "stream-json"
     builder = Builder(
         config,
@@ -87,8 +89,6 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
     """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
     if options.continue_ and options.resume is not None:
         raise UsageError("--continue and --resume exclude each other.")
-    if options.resume == "":
-        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     if options.fork_session and not (options.continue_ or options.resume):
         raise UsageError("--fork-session goes with --continue or --resume.")
     if options.no_session and (options.continue_ or options.resume):

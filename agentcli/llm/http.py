@@ -190,8 +190,8 @@ def error_told(data: Any) -> ProviderError:
     """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
     message, code = error_in_json(data)
     data = data if isinstance(data, dict) else {}
-    inner = data.get("error")
-    status = (inner if isinstance(inner, dict) else data).get("code")
+    inner = data.get("error") or data
+    status = inner.get("code") if isinstance(inner, dict) else None
     if not isinstance(status, int) or not 400 <= status < 600:
         status = 500
     return error_for_status(status, message, code=code, otherwise="the server failed")

@@ -23,9 +23,9 @@ def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
                 repaired.append(Message("user", _answers(waiting, ())))
             if not repaired:
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
+            waiting = message.tool_uses
             if message.content:
                 _join(repaired, message)
-                waiting = message.tool_uses
             continue
         content = _answers(waiting, message.content)
         waiting = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,11 @@ class FileLedger:
     def saw(self, path: Path, content: bytes) -> None:
         self._seen[path] = hashlib.sha256(content).digest()
 
+    def replaced(self, path: Path, before: bytes, after: bytes) -> None:
+        """Note a change of our own: who knew the contents before knows them now, nobody else."""
+        if self._seen.get(path) == hashlib.sha256(before).digest():
+            self.saw(path, after)
+
     def require_current(self, path: Path, content: bytes) -> None:
         """Raises `ToolError` unless the file was read and is unchanged since."""
         seen = self._seen.get(path)
@@ -72,12 +78,19 @@ class Workspace:
     def _absolute(self, path: str) -> Path:
         if "\0" in path or not path:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        return self.cwd / Path(path).expanduser()
+        try:
+            return self.cwd / Path(path).expanduser()
+        except RuntimeError:  # `~name` of nobody: a file may be called so
+            return self.cwd / path
 
     def shown(self, path: Path) -> str:
-        """A path as the model writes it: relative to the working directory where it lies below it."""
+        """A path as the model writes it: relative to the working directory where it lies below it.
+
+        Bytes of a name that are no UTF-8 become U+FFFD: a request cannot carry them.
+        """
         real_cwd = self.cwd.resolve()
-        return str(path.relative_to(real_cwd)) if path.is_relative_to(real_cwd) else str(path)
+        shown = path.relative_to(real_cwd) if path.is_relative_to(real_cwd) else path
+        return os.fsencode(shown).decode(errors="replace")
 
 
 @dataclass(frozen=True)

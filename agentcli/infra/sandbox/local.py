@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -25,9 +26,9 @@ _SECRET_NAME = re.compile(
     r"(_API_KEY|_AUTH_TOKEN|_ACCESS_TOKEN|_SECRET|_SECRET_ACCESS_KEY|_SESSION_TOKEN|_PASSWORD)$"
     r"|^(AWS_ACCESS_KEY_ID|GOOGLE_APPLICATION_CREDENTIALS|AZURE_CLIENT_SECRET|ANTHROPIC_CUSTOM_HEADERS)$"
 )
-# The shell tells where it ended through descriptor 3, then the command stands on the same line, so that line
-# numbers in its errors are right.
-_REPORT_CWD = "trap 'pwd -P >&3 2>/dev/null' EXIT; exec 3>&{fd} {fd}>&-; "
+# The shell tells where it ended through a pipe named by path: a command may use every short descriptor itself. The
+# command stands on the same line, so that line numbers in its errors are right.
+_REPORT_CWD = "trap 'pwd -P >/dev/fd/{fd} 2>/dev/null' EXIT; "
 
 
 class LocalSandbox:
@@ -47,8 +48,8 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id)
         self._shell = shutil.which("bash") or "/bin/sh"
         self._job_folder = job_folder
-        self._jobs: dict[str, subprocess.Popen[bytes]] = {}
-        self._left_running: set[int] = set()
+        self._jobs: list[subprocess.Popen[bytes]] = []
+        self._left_running: list[subprocess.Popen[bytes]] = []
 
     def readable(self, path: Path) -> Path:
         return self._inside(path, self._readable, "read")
@@ -59,8 +60,8 @@ class LocalSandbox:
     def _inside(self, path: Path, roots: tuple[Path, ...], done: str) -> Path:
         try:
             real = path.resolve()
-        except (OSError, RuntimeError) as error:  # a loop of symlinks
-            raise ToolError(f"{path} cannot be resolved.", kind="invalid_parameters") from error
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
+            raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters") from error
         if not any(real.is_relative_to(root) for root in roots):
             where = ", ".join(map(str, self.roots))
             raise ToolError(
@@ -77,13 +78,13 @@ class LocalSandbox:
         on_output: Callable[[str], None],
         most_bytes: int,
     ) -> CommandResult:
-        cwd_read, cwd_write = os.pipe()
+        cwd_read, cwd_write = _pipe_above(9)
         try:
             script = _REPORT_CWD.format(fd=cwd_write) + command
             process = self._spawn([self._shell, "-c", script], cwd, subprocess.PIPE, pass_fds=(cwd_write,))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             os.close(cwd_read)
-            raise ToolError(f"Could not start the shell: {error.strerror}.", kind="resource_error") from error
+            raise _not_started("the shell", error) from error
         finally:
             os.close(cwd_write)
         try:
@@ -124,7 +125,7 @@ class LocalSandbox:
                 async with asyncio.timeout(GRACE_AFTER_EXIT_S):
                     await at_end.wait()
             if group_is_alive(process.pid):
-                self._left_running.add(process.pid)
+                self._left_running.append(process)
             return False
         except TimeoutError:
             await end_group(process)
@@ -167,8 +168,10 @@ class LocalSandbox:
                 stderr=asyncio.subprocess.PIPE,
                 limit=LARGEST_PROGRAM_OUTPUT,
             )
-        except OSError as error:
+        except FileNotFoundError as error:
             raise ToolError(f"Could not start {argv[0]}: {error.strerror}.", kind="dependency_error") from error
+        except (OSError, ValueError) as error:
+            raise _not_started(Path(argv[0]).name, error) from error
         try:
             async with asyncio.timeout(timeout_s):
                 output, errors = await process.communicate()
@@ -187,23 +190,14 @@ class LocalSandbox:
         try:
             with output_file.open("wb") as file:
                 process = self._spawn([self._shell, "-c", command], cwd, file.fileno())
-        except OSError as error:
-            raise ToolError(f"Could not start the job: {error.strerror}.", kind="resource_error") from error
-        self._jobs[id] = process
+        except (OSError, ValueError) as error:
+            raise _not_started("the job", error) from error
+        self._jobs.append(process)
         return BackgroundJob(id, process.pid, output_file)
 
     async def aclose(self) -> None:
-        jobs, self._jobs = list(self._jobs.values()), {}
-        left, self._left_running = self._left_running, set()
-        for group in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGTERM)
-        for job in jobs:
-            if job.poll() is None or group_is_alive(job.pid):
-                await end_group(job)
-        for group in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+        running, self._jobs, self._left_running = [*self._jobs, *self._left_running], [], []
+        await asyncio.gather(*(end_group(process) for process in running))
 
 
 class CommandOutput:
@@ -283,14 +277,31 @@ async def end_group(process: subprocess.Popen[bytes]) -> None:
     await asyncio.to_thread(process.wait)
 
 
+def _pipe_above(lowest: int) -> tuple[int, int]:
+    """A pipe whose ends have descriptors above `lowest`, out of the way of `exec 3>file` and the like."""
+    ends = os.pipe()
+    try:
+        read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, lowest + 1) for end in ends)
+    finally:
+        for end in ends:
+            os.close(end)
+    return read, write
+
+
+def _not_started(what: str, error: OSError | ValueError) -> ToolError:
+    """A command that the system does not take: too long, without a folder, or with characters no program can be given."""
+    if isinstance(error, OSError):
+        return ToolError(f"Could not start {what}: {error.strerror}.", kind="resource_error")
+    return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")
+
+
 def _read_cwd(descriptor: int) -> Path | None:
     os.set_blocking(descriptor, False)
     try:
         said = os.read(descriptor, 8_192)
     except BlockingIOError:
         return None
-    first = said.split(b"\n")[0]
-    return Path(os.fsdecode(first)) if first.startswith(b"/") else None
+    return Path(os.fsdecode(said.removesuffix(b"\n"))) if said.startswith(b"/") else None
 
 
 def command_environment(environment: Mapping[str, str], session_id: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ import apsw
 import filelock
 
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
-from agentcli.conversation.entries import Body, Entry, User, entry_now, from_record, to_record
+from agentcli.conversation.entries import Body, Entry, entry_now, from_record, to_record
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.schema import prepare
@@ -155,9 +155,8 @@ class SqliteLog:
         first_seq = self._last_seq + 1
         self._last_seq += len(entries)
         row, self._new_session = self._new_session, None
-        title = ""
-        if not self._has_title and any(isinstance(body, User) for body in bodies):
-            title, self._has_title = title_of(entries), True
+        title = "" if self._has_title else title_of(entries)
+        self._has_title = self._has_title or bool(title)
         stored = Stored(tuple(entries), first_seq)
 
         def work(db: apsw.Connection) -> Stored:

@@ -47,6 +47,8 @@ class OllamaProvider:
         lines = LineParser()
 
         def feed(line: bytes, out: list[StreamEvent]) -> None:
+            if reader.is_done:
+                return
             try:
                 reader.feed(decode_json(line), out)
             except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from typing import Any
 
 from json_repair import repair_json
@@ -20,7 +21,8 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
     """The arguments as an object, or None when they cannot be read as one.
 
-    A call that was cut by length is never repaired: what is missing would be guessed.
+    A call that was cut is never repaired, whether by length or inside a string (some servers call that "stop"): what
+    is missing would be guessed.
     """
     if not text.strip():
         return {}
@@ -44,21 +46,26 @@ def _lenient(text: str) -> Any:
         text = fenced.group(1)
     for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
         try:
-            return json.loads(candidate, strict=False)  # raw newlines and tabs inside strings
+            return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
         except (ValueError, RecursionError):
             continue
     try:  # Python's own notation: single quotes, True, None
-        value = ast.literal_eval(text.strip())
+        with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
+            value = ast.literal_eval(text.strip())
         if isinstance(value, dict):
-            return value
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         pass
-    if len(text) > LONGEST_REPAIR:
+    if len(text) > LONGEST_REPAIR or _ends_inside_a_string(text):
         return None
     try:
         return repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
+
+
+def _ends_inside_a_string(text: str) -> bool:
+    return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
 
 
 _CALL_MARKS = (
@@ -78,12 +85,12 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
             if value is None:
                 value = _lenient(written)
             for call in value if isinstance(value, list) else [value]:
-                if isinstance(call, dict) and call.get("name") in names:
+                if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"] in names:
                     arguments = call.get("arguments", call.get("parameters", {}))
                     if isinstance(arguments, str):
                         arguments = parse_arguments(arguments)
                     if isinstance(arguments, dict):
-                        found.append((str(call["name"]), arguments))
+                        found.append((call["name"], without_lone_surrogates(arguments)))
         if found:
             return found
     return []

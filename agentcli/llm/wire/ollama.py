@@ -82,7 +82,10 @@ def _messages(request: Request) -> Iterator[dict[str, Any]]:
             continue
         for block in message.content:
             if isinstance(block, ToolResult):
-                yield _message("tool", block.content, tool_name=names.get(block.tool_use_id, "tool"))
+                wire = _message("tool", block.content, tool_name=names.get(block.tool_use_id, "tool"))
+                if block.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
+                    wire["content"] = f"Error: {wire['content']}"
+                yield wire
         rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
         if rest:
             yield _message("user", rest)

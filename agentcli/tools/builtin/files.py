@@ -55,19 +55,40 @@ def as_text(content: bytes, shown: str) -> DecodedText:
 def write_bytes(path: Path, content: bytes, shown: str) -> None:
     """Replace or create a file so that a reader sees the old or the new contents, never a part.
 
-    Mode and owner of an existing file stay; a file with several hard links is written in place. Raises `ToolError`.
+    Mode and owner of an existing file stay; one with several hard links, or whose owner or folder is not ours, is
+    written in place. Raises `ToolError`.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
-        if status is not None and (status.st_nlink > 1 or not os.access(path.parent, os.W_OK)):
-            path.write_bytes(content)
+        if status is not None and (
+            status.st_nlink > 1
+            or not os.access(path.parent, os.W_OK)
+            or os.geteuid() not in (0, status.st_uid)
+        ):
+            _overwrite(path, content)
         else:
             _replace(path, content, status)
     except OSError as error:
         raise ToolError(
             f"Could not write {shown}: {error.strerror}; the file is as it was.", kind=_kind(error)
         ) from error
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """Write in place; when that fails half way, put back what was there, for which the room is still taken."""
+    before = path.read_bytes()
+    try:
+        _fill(path, content)
+    except OSError:
+        _fill(path, before)
+        raise
+
+
+def _fill(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
 
 
 def _replace(path: Path, content: bytes, status: os.stat_result | None) -> None:
@@ -82,9 +103,9 @@ def _replace(path: Path, content: bytes, status: os.stat_result | None) -> None:
                 os.umask(mask)
                 os.fchmod(descriptor, 0o666 & ~mask)
             else:
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
                 with contextlib.suppress(PermissionError):
                     os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))  # after the owner, which clears setuid
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -100,7 +121,7 @@ def _similar(path: Path) -> str:
     """A hint at names like the one that is missing."""
     with contextlib.suppress(OSError):
         wanted = path.name.lower()
-        names = [entry.name for entry in os.scandir(path.parent)]
+        names = [os.fsencode(entry.name).decode(errors="replace") for entry in os.scandir(path.parent)]
         close = [name for name in names if wanted in name.lower() or name.lower() in wanted][:3]
         if close:
             return f" There is {', '.join(sorted(close))}."

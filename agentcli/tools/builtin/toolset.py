@@ -20,7 +20,6 @@ _TOOLS: tuple[tuple[str, type[msgspec.Struct], Effect, float | None], ...] = (
     ("bash", arguments.Bash, "command", None),  # it keeps the limit the call asks for
     ("think", arguments.Think, "none", 120),
 )
-SMALL_MODEL_TOOLS = ("file_read", "file_edit", "grep_search", "bash")
 
 
 def builtin_tools() -> tuple[Tool, ...]:

@@ -396,7 +396,9 @@ async def test_a_wrong_key_takes_the_prompt_back(tmp_path: Folder) -> None:
         failed = await stage.ask("This one fails")
         await stage.ask("Again")
     assert isinstance(failed, TurnFailed)
-    assert (failed.error, failed.is_retryable, failed.error_type) == ("bad key", False, "AuthError")
+    assert failed.error.startswith("bad key. Check the provider's key")
+    assert failed.error.endswith("The message was taken back.")
+    assert (failed.is_retryable, failed.error_type) == (False, "AuthError")
     assert stage.happened() == ["retracted"]
     assert "fails" not in str(stage.provider.requests[2].messages)
     assert stage.prompts() == ["Hello", "This one fails", "Again"]  # the log keeps it
@@ -418,6 +420,7 @@ async def test_a_key_that_is_refused_in_a_later_round_takes_nothing_back(tmp_pat
         failed = await stage.ask("Go")
         await stage.ask("Again")
     assert isinstance(failed, TurnFailed)
+    assert "taken back" not in failed.error
     assert stage.happened() == []
     assert is_valid(stage.provider.requests[2].messages)
 
@@ -672,7 +675,7 @@ async def test_an_error_in_on_error_is_ignored(tmp_path: Folder, caplog: pytest.
         async with on_stage(tmp_path, [{"error": {"kind": "auth", "message": "bad key"}}], hooks=hooks) as stage:
             failed = await stage.ask("Go")
     assert isinstance(failed, TurnFailed)
-    assert failed.error == "bad key"
+    assert failed.error.startswith("bad key")
     assert hooks.errors == [("bad key", False)]
     assert caplog.records == []
 

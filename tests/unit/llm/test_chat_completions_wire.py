@@ -623,7 +623,7 @@ def test_results_are_tool_messages_and_come_before_the_person_s_words() -> None:
     calls = Message("assistant", (ToolUse("a", "read_file", {}), ToolUse("b", "list_files", {})))
     assert body_of("Hi", calls, both, quirks=Quirks(tool_result_name=True))["messages"][3:] == [
         {"role": "tool", "tool_call_id": "a", "content": "seen", "name": "read_file"},
-        {"role": "tool", "tool_call_id": "b", "content": "x\ny", "name": "list_files"},
+        {"role": "tool", "tool_call_id": "b", "content": "Error: x\ny", "name": "list_files"},
         {"role": "user", "content": "Go on."},
     ]
 

@@ -1,0 +1,43 @@
+"""The documents say what the program does."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+from agentcli.cli.main import COMMANDS
+from agentcli.cli.options import FLAGS, parser
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_settings_page_is_what_the_settings_are() -> None:
+    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs/make_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (ROOT / "docs/settings.md").read_text("utf-8") == script.page()
+
+
+def test_every_flag_in_the_readme_exists() -> None:
+    known = {name for names, _ in FLAGS for name in names} | {"--help", "--uninstall", "--extras"}
+    assert not set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / "README.md").read_text("utf-8"))) - known
+
+
+def test_help_names_every_command_and_flag() -> None:
+    text = parser(COMMANDS).format_help()
+    assert all(name in text for name in COMMANDS)
+    assert all(name in text for names, _ in FLAGS for name in names)
+
+
+def test_every_command_is_a_module_that_runs() -> None:
+    for name in COMMANDS:
+        module = importlib.import_module(f"agentcli.cli.{name}")
+        assert callable(module.run)
+
+
+def test_files_named_in_the_documents_exist() -> None:
+    for page in ("README.md", "docs/architecture.md", "docs/providers.md", "benchmarks/README.md"):
+        text = (ROOT / page).read_text("utf-8")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"

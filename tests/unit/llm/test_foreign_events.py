@@ -1,0 +1,116 @@
+"""Whatever a server sends, a stream ends in `Done` or in a `ProviderError`, and what it leaves can be stored and sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conformance.reading import asking
+from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
+
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.messages import Message
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Done
+from agentcli.llm.wire import anthropic, ollama, openai
+from agentcli.llm.wire.deltas import read
+
+quick = settings(max_examples=250, deadline=None)
+INFO = ModelInfo("m", "p")
+SAID = Said("Text.", "Hm.", (Call("a", "read_file", {"path": "x"}), Call("b", "list_files", {})))
+
+scalars = st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=3) | st.sampled_from([b"x".decode(), 0.5])
+foreign = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["type", "text", "id", "name", "index", "content", "input", "code"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found += places_in(item, (*path, key))
+    return found
+
+
+def changed(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    if not path:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(value[path[0]], path[1:], by)
+    return copy
+
+
+@st.composite
+def disturbed(draw: Any, events: list[Any]) -> list[Any]:
+    """The events of a sound reply, some of them changed in one place, doubled or left out."""
+    result = []
+    for event in events:
+        fate = draw(st.integers(0, 12))
+        if fate == 0:
+            place = draw(st.sampled_from(places_in(event)))
+            event = changed(event, place, draw(foreign))
+        if fate != 1:
+            result.append(event)
+        if fate == 2:
+            result.append(event)
+    return result
+
+
+def assert_sound(message: Message) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
+    request = asking("Hi", message, "Go on")
+    for body in (
+        anthropic.to_body(request, INFO),
+        openai.to_body(request, INFO, openai.Quirks(echo_reasoning=True), "p"),
+        ollama.to_body(request, INFO, num_ctx=1, keep_alive="5m"),
+    ):
+        assert msgspec.json.encode(body)
+
+
+def objects(events: list[Any]) -> list[dict[str, Any]]:
+    return [event for event in events if isinstance(event, dict)]  # as the providers do
+
+
+@quick
+@given(disturbed(anthropic_events(SAID)))
+def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
+    reader = anthropic.ReplyReader("m")
+    heard, _ = read(objects(events), reader.feed)
+    assert_sound(reader.partial())
+    for event in heard:
+        if isinstance(event, Done):
+            assert_sound(event.message)
+
+
+@quick
+@given(disturbed(chat_chunks(SAID)))
+def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
+    reader = openai.ReplyReader("m", "p", quirks=openai.Quirks(), tool_names=frozenset({"read_file"}), id_prefix="c")
+    _, failure = read(objects(chunks), reader.feed)
+    if failure is None:
+        try:
+            assert_sound(reader.done([]).message)
+        except ProviderError:
+            pass
+    assert_sound(reader.partial())
+
+
+@quick
+@given(disturbed(ollama_lines(SAID)))
+def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
+    reader = ollama.ReplyReader("m", id_prefix="c")
+    _, failure = read(lines, reader.feed)
+    if failure is None:
+        try:
+            assert_sound(reader.done(asking("Hi"), INFO).message)
+        except ProviderError:
+            pass
+    assert_sound(reader.partial())
