@@ -51,6 +51,16 @@ find_python() {
     fail "Python 3.11 or newer is missing: install it first (on Debian and Ubuntu: apt-get install python3 python3-venv)"
 }
 
+add_package() { # Debian package, what it is needed for
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "Installing the system package $1, which $2."
+        apt-get update -qq 2>/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null 2>&1 ||
+            fail "could not install $1: run apt-get install $1 and then this again"
+    else
+        fail "the system package $1 is missing, which $2: install it (sudo apt-get install $1) and run this again"
+    fi
+}
+
 make_venv() { # folder
     if [ -x "$1/bin/python" ] && "$1/bin/python" -m pip --version >/dev/null 2>&1; then
         return
@@ -62,13 +72,8 @@ make_venv() { # folder
     elif ! "$python" -m venv --clear "$1" >/dev/null 2>&1; then
         # Debian keeps this part of Python in a package of its own.
         package=python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv
-        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-            say "Installing $package, which Python needs to make a virtual environment."
-            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >/dev/null
-            "$python" -m venv --clear "$1"
-        else
-            fail "Python cannot make a virtual environment: install $package (sudo apt-get install $package) and run this again"
-        fi
+        add_package "$package" "Python needs to make a virtual environment"
+        "$python" -m venv --clear "$1"
     fi
 }
 
@@ -84,6 +89,13 @@ install_into() { # folder, what to install (pip's arguments)
     "$folder/bin/python" -m compileall -q "$folder/lib" >/dev/null 2>&1 || true # foreign test files may not compile
 }
 
+check_engine() { # folder of the environment that holds the embedded model's engine
+    if ! "$1/bin/python" -c 'import xllamacpp' >/dev/null 2>&1 &&
+        ! "$1/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' >/dev/null 2>&1; then
+        add_package libgomp1 "the embedded model's engine computes with"
+    fi
+}
+
 install_program() {
     make_venv "$prefix/venv"
     kept=$(cat "$prefix/extras" 2>/dev/null || true) # what an earlier run was asked for stays
@@ -93,6 +105,7 @@ install_program() {
     say "Installing agentcli${wanted:+ with $wanted} into $prefix …"
     install_into "$prefix/venv" --upgrade "$target"
     printf '%s' "$wanted" >"$prefix/extras"
+    case ",$wanted," in *,local,*) check_engine "$prefix/venv" ;; esac
     mkdir -p "$bin"
     ln -sf "$prefix/venv/bin/agentcli" "$bin/agentcli"
     say "Installed $("$bin/agentcli" --version): $bin/agentcli"
@@ -119,6 +132,7 @@ case $verb in
         make_venv "$here/.venv"
         say "Installing what the tests need into $here/.venv …"
         install_into "$here/.venv" --editable "$here[dev${extras:+,$extras}]"
+        case ",$extras," in *,local,*) check_engine "$here/.venv" ;; esac
         cd "$here"
         exec .venv/bin/python -m pytest -n 2 "$@"
         ;;

@@ -39,9 +39,10 @@ def test_it_answers_a_question_about_a_repository(model: tuple[str, dict[str, st
 
 
 def test_it_finds_out_through_a_tool(model: tuple[str, dict[str, str]], tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "deploy.txt").write_text("The deploy password hint is: purple elephant.\n")
-    run = ask("Search the files for the word 'hint' and tell me what the hint is.", model, tmp_path, "--verbose")
+    repository = tmp_path / "project"
+    repository.mkdir()
+    (repository / "deploy.txt").write_text("Deploy on Fridays.\nThe hint is: purple elephant.\n")
+    run = ask("Search the files for the word 'hint' and tell me what the hint is.", model, repository)
     assert run.returncode == 0, run.stderr
     assert "elephant" in run.stdout.lower()
 

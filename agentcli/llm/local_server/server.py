@@ -245,7 +245,12 @@ async def _start(places: _Places, model_path: Path, context: int, linger_s: floa
             if connection is not None and await _hears_ready(connection):
                 record = msgspec.json.decode(places.record.read_bytes(), type=_Record)
                 return LocalServer(record, connection)
-        raise UserError(f"The local model server ended while starting.{_log_tail(places.log)}")
+        told = _log_tail(places.log)
+        if "libgomp" in told:
+            raise UserError(
+                "The embedded model's engine needs libgomp: apt-get install libgomp1 (or your system's GCC runtime)."
+            )
+        raise UserError(f"The local model server ended while starting.{told}")
     except TimeoutError as error:
         _end(process, connection)
         message = f"The local model server was not ready after {START_DEADLINE_S:.0f} s.{_log_tail(places.log)}"
