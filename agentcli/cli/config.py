@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,11 +22,18 @@ def show(json: AsJson = False) -> None:
     """The settings that differ from the defaults (with --json: all)."""
     config = configuration()
     if json:
-        print_json(msgspec.to_builtins(config.settings))
+        print_json(_with_defaults(config.settings))
         return
     for notice in config.notices:
         print(f"# {notice}")
     print(to_toml(config.settings) or "# Every setting has its default.", end="\n")
+
+
+def _with_defaults(value: Any) -> Any:
+    """Every setting, also those that have their default."""
+    if isinstance(value, msgspec.Struct):
+        return {field.name: _with_defaults(getattr(value, field.name)) for field in msgspec.structs.fields(type(value))}
+    return msgspec.to_builtins(value)
 
 
 @app.command()

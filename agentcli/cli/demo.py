@@ -27,7 +27,7 @@ from agentcli.paths import find_paths
 
 app = make_app("The tour.", needs_command=False)
 
-QUESTION = "What does price.py do, and where is with_tax used?"
+QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
 CHANGE = "In price.py, with_tax must add the tax to the net amount. Fix that line with file_edit."
 
 

@@ -78,10 +78,16 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to do; '-' with -p reads it from stdin")
+    prompt_help = "what to do; '-' with -p reads it from stdin"
+    made.add_argument("prompt", nargs="?", type=_text, metavar="PROMPT", help=prompt_help)
     for names, how in FLAGS:
         made.add_argument(*names, **how)
     return made
+
+
+def _text(argument: str) -> str:
+    """An argument as text that can be stored and sent: bytes that are no UTF-8 are replaced."""
+    return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:

@@ -98,7 +98,8 @@ async def _run_line(
     try:
         call = msgspec.json.decode(line, type=Call)
     except msgspec.DecodeError as error:
-        return _answer(Call(""), _failure(ToolError(f"Not a call: {error}", kind="invalid_parameters")), 0.0, None)
+        wrong = ToolError(f"Not a call: {error}", kind="invalid_parameters")
+        return _answer(Call(""), _failure(wrong), 0.0, wrong)
     return await _run_one(call, registry, workspace, mode, rules)
 
 

@@ -1,0 +1,200 @@
+"""The subcommands, run as people and scripts run them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TURN = '{"text": "Let me look.", "tool_calls": [{"name": "file_read", "input": {"path": "a.py"}}]}\n{"text": "It prints hi."}\n'
+
+
+class Program:
+    """agentcli in a directory and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cwd = folder / "project"
+        self.home = folder / "home"
+        self.cwd.mkdir()
+        (self.cwd / "a.py").write_text('print("hi")\n')
+
+    def __call__(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "OLLAMA_HOST")
+        kept = {name: value for name, value in os.environ.items() if name not in keys}
+        return subprocess.run(
+            [sys.executable, "-m", "agentcli", *arguments],
+            cwd=self.cwd,
+            env={**kept, "AGENTCLI_HOME": str(self.home), "OLLAMA_HOST": "127.0.0.1:9", **env},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def session(self) -> str:
+        """Run a short session; gives its id."""
+        (self.cwd / "turn.jsonl").write_text(TURN)
+        run = self("-p", "what is a.py?", "-m", "scripted/turn.jsonl", "--output-format", "json", "--name", "first")
+        return str(json.loads(run.stdout)["session_id"])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+def test_the_tour_needs_no_key_and_says_that_it_is_scripted(program: Program) -> None:
+    run = program("demo")
+    assert run.returncode == 0, run.stderr
+    assert "SCRIPTED" in run.stdout
+    assert "+    return net + net * TAX" in run.stdout
+    assert "test passes now" in run.stdout
+
+
+def test_sessions_are_listed_newest_first_with_name_and_title(program: Program) -> None:
+    id = program.session()
+    rows = json.loads(program("sessions", "list", "--json").stdout)
+    assert [(row["id"], row["name"], row["title"]) for row in rows] == [(id, "first", "what is a.py?")]
+    assert id in program("sessions", "list").stdout
+
+
+def test_sessions_of_other_directories_are_listed_only_on_request(program: Program, tmp_path: Path) -> None:
+    id = program.session()
+    program.cwd = tmp_path / "elsewhere"
+    program.cwd.mkdir()
+    assert "No sessions" in program("sessions", "list").stdout
+    assert id in program("sessions", "list", "--all").stdout
+
+
+def test_a_session_is_shown_as_the_next_request_would_send_it(program: Program) -> None:
+    id = program.session()
+    shown = json.loads(program("sessions", "show", id[:13], "--json").stdout)
+    assert shown["session_id"] == id
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert shown["messages"][2]["content"][0]["type"] == "tool_result"
+    kinds = {entry["body"]["kind"] for entry in shown["entries"]}
+    assert kinds == {"user", "assistant", "tool_result", "tool_log"}
+    assert "It prints hi." in program("sessions", "show", "first").stdout
+
+
+def test_an_unknown_session_is_an_error_that_says_what_to_do(program: Program) -> None:
+    run = program("sessions", "show", "0000")
+    assert run.returncode == 1
+    assert "agentcli sessions list" in run.stderr
+
+
+def test_tools_are_listed_with_source_and_schema(program: Program) -> None:
+    tools = {tool["name"]: tool for tool in json.loads(program("tools", "list", "--json").stdout)}
+    assert set(tools) == {"file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think"}
+    assert tools["bash"]["source"] == "builtin"
+    assert tools["file_read"]["input_schema"]["required"] == ["path"]
+    assert "grep_search" in program("tools", "list").stdout
+
+
+def test_calls_are_run_one_after_another_and_answered_in_the_contracts_form(program: Program) -> None:
+    calls = [
+        {"id": "1", "name": "file_read", "input": {"path": "a.py"}},
+        {"id": "2", "name": "file_write", "input": {"path": "a.py", "content": "x = 1\n"}},
+        {"id": "3", "name": "bash", "input": {"command": "cat a.py"}},
+        {"id": "4", "name": "nope", "input": {}},
+        {"id": "5", "name": "file_read", "input": {}},
+    ]
+    stdin = "\n".join(map(json.dumps, calls)) + "\nnot json\n"
+    run = program("tools", "run", "--permission-mode", "acceptEdits", stdin=stdin)
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [row["id"] for row in rows] == ["1", "2", "3", "4", "5", ""]
+    assert [row["is_error"] for row in rows] == [False, False, False, True, True, True]
+    assert set(rows[0]) == {"id", "is_error", "content", "summary", "duration_ms", "structured"}
+    assert rows[0]["structured"] == {"text": 'print("hi")\n', "total_lines": 1, "encoding": "utf-8"}
+    assert rows[2]["content"] == "x = 1"
+    assert [row["error"]["kind"] for row in rows[3:]] == ["not_found", "invalid_parameters", "invalid_parameters"]
+
+
+def test_a_call_by_hand_is_judged_by_the_permission_mode(program: Program) -> None:
+    denied = program("tools", "run", "bash", '{"command": "touch x"}')
+    assert denied.returncode == 1
+    assert json.loads(denied.stdout)["error"]["kind"] == "permission_denied"
+    assert not (program.cwd / "x").exists()
+    assert (
+        program("tools", "run", "bash", '{"command": "touch x"}', "--permission-mode", "bypassPermissions").returncode
+        == 0
+    )
+    assert (program.cwd / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"), [("ls -la", "allow"), ("git push", "ask"), ("rm -rf /", "block"), ("echo $(id)", "ask")]
+)
+def test_permissions_explain_gives_a_verdict(program: Program, command: str, verdict: str) -> None:
+    assert json.loads(program("permissions", "explain", command, "--json").stdout)["verdict"] == verdict
+    assert program("permissions", "explain", command).stdout.startswith(f"{verdict}: ")
+
+
+def test_permissions_explain_reads_and_writes_lines(program: Program) -> None:
+    run = program("permissions", "explain", "--jsonl", stdin='{"command": "ls"}\n{"command": "git push"}\n')
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [(row["command"], row["verdict"]) for row in rows] == [("ls", "allow"), ("git push", "ask")]
+    assert set(rows[0]) == {"command", "verdict", "rule", "segments", "effects"}
+
+
+def test_models_are_listed_with_windows_and_prices(program: Program) -> None:
+    rows = {(row["provider"], row["id"]): row for row in json.loads(program("models", "list", "--json").stdout)}
+    assert rows["anthropic", "claude-sonnet-5-5"]["window"] == 1_000_000
+    assert "anthropic/claude-opus-5-5" in program("models", "list").stdout
+
+
+def test_the_default_model_follows_the_keys(program: Program) -> None:
+    assert program("models", "default", OPENAI_API_KEY="k").stdout.startswith("openai/")
+    none = program("models", "default")
+    assert none.returncode == 2
+    assert "agentcli local install" in none.stdout
+
+
+def test_a_models_server_that_is_down_is_told(program: Program) -> None:
+    run = program("models", "check", "ollama/qwen")
+    assert run.returncode == 1
+    assert "Could not connect" in run.stdout
+
+
+def test_settings_are_shown_and_only_what_differs(program: Program) -> None:
+    assert "default" in program("config", "show").stdout
+    assert "max_turns = 7" in program("config", "show", AGENTCLI_LIMITS_MAX_TURNS="7").stdout
+    assert json.loads(program("config", "show", "--json").stdout)["limits"]["max_turns"] == 25
+    assert json.loads(program("config", "path", "--json").stdout)["state"] == str(program.home / "state")
+
+
+def test_a_projects_settings_count_once_it_is_trusted(program: Program) -> None:
+    (program.cwd / ".agentcli").mkdir()
+    (program.cwd / ".agentcli" / "config.toml").write_text("[limits]\nmax_turns = 3\n")
+    assert "max_turns" not in program("config", "show").stdout.split("#", 2)[-1].partition("\n")[2]
+    assert "Trusted" in program("config", "trust").stdout
+    assert "max_turns = 3" in program("config", "show").stdout
+
+
+def test_doctor_names_what_is_missing(program: Program) -> None:
+    run = program("doctor")
+    assert run.returncode == 1
+    assert "✗ model" in run.stdout
+    assert "✓ ripgrep" in run.stdout
+    assert program("doctor", ANTHROPIC_API_KEY="k").returncode == 0
+
+
+def test_local_status_says_how_to_get_the_weights(program: Program) -> None:
+    run = program("local", "status")
+    assert run.returncode == 1
+    assert "agentcli local install" in run.stdout
+    assert json.loads(program("local", "status", "--json").stdout)["weights"] is False
+
+
+def test_serving_weights_that_are_missing_is_an_error(program: Program) -> None:
+    assert program("local", "serve").returncode == 2
+
+
+@pytest.mark.parametrize("group", ["sessions", "tools", "models", "config", "permissions", "local"])
+def test_a_group_without_a_command_shows_its_help(program: Program, group: str) -> None:
+    run = program(group)
+    assert "Commands" in run.stdout + run.stderr
+    assert program(group, "--nope").returncode == 2
