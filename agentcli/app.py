@@ -123,7 +123,7 @@ class Builder:
                 raise UsageError(f"There is no session of {cwd} to continue: leave out --continue.")
             id = newest[0].id
         if choice.fork:
-            return await self.store.fork(id, cwd=cwd, new_id=choice.new_id)
+            return await self.store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
         return await self.store.open(id)
 
     def tool_registry(self) -> ToolRegistry:

@@ -22,9 +22,15 @@ from agentcli.paths import Paths, project_root
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0)]
-ModelName = Annotated[str, Meta(pattern=r"^$|^[^/\s]+/\S+$")]
-EnvName = Annotated[str, Meta(pattern=r"^$|^[A-Za-z_][A-Za-z0-9_]*$")]
-Url = Annotated[str, Meta(pattern=r"^$|^https?://\S+$")]
+_MODEL, _VARIABLE, _URL = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
+ModelName = Annotated[str, Meta(pattern=_MODEL)]
+EnvName = Annotated[str, Meta(pattern=_VARIABLE)]
+Url = Annotated[str, Meta(pattern=_URL)]
+_IN_WORDS = {
+    _MODEL: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
+    _VARIABLE: "write the name of an environment variable",
+    _URL: "write an address that begins with http:// or https://",
+}
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -173,6 +179,7 @@ def load_config(
     if extra_file is not None:
         layers.append(read_layer(extra_file))
         files.append(extra_file)
+    to_settings(flags or {}, "command line")
     layers += [environment_layer(environment), dict(flags or {})]
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -189,8 +196,9 @@ def read_layer(file: Path) -> dict[str, Any]:
     try:
         layer: dict[str, Any] = msgspec.json.decode(text) if file.suffix == ".json" else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, msgspec.DecodeError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise ConfigError(f"{error}.", file=str(file), line=int(line.group(1)) if line else None) from error
+        found = re.search(r"at line (\d+)", str(error))
+        last = len(text.splitlines()) if "end of document" in str(error) else None
+        raise ConfigError(f"{error}.", file=str(file), line=int(found.group(1)) if found else last) from error
     to_settings(layer, str(file), text)
     return layer
 
@@ -202,27 +210,51 @@ def to_settings(layer: Mapping[str, Any], file: str, text: str = "") -> Settings
     except msgspec.ValidationError as error:
         said = str(error)
         message, _, path = said.partition(" - at `$.")
+        message = _in_words(message)
         key = re.sub(r"\[\.\.\.\]|\[\d+\]", "", path.rstrip("`"))
+        if path.startswith("providers[...]"):
+            key = key.replace("providers", f"providers.{_wrong_server(layer['providers'])}", 1)
         if unknown := re.search(r"unknown field `([^`]+)`", said):
             key = f"{key}.{unknown.group(1)}" if key else unknown.group(1)
             message = "there is no such setting"
         raise ConfigError(f"{message}.", file=file, line=line_of(text, key), key=key) from error
 
 
+def _in_words(message: str) -> str:
+    """A message of msgspec, a pattern in it put in words."""
+    pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
+    return _IN_WORDS.get(pattern, message)
+
+
+def _wrong_server(servers: Mapping[str, Any]) -> str:
+    """The name of the server that a message is about, which leaves it out."""
+    for name, server in servers.items():
+        try:
+            msgspec.convert(server, ServerSettings)
+        except msgspec.ValidationError:
+            return name
+    return ""
+
+
 def line_of(text: str, key: str) -> int | None:
-    """The line of a dotted key in a TOML file: inside its section, else wherever the name is set first."""
-    section, _, name = key.rpartition(".")
-    current, fallback = "", None
+    """The line of a dotted key in a TOML file, or of the inline table that holds it."""
+    section, around = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
-            current = header.group(1).replace('"', "").strip()
-            if current == key:
-                return number
-        elif re.match(rf"\s*[\"']?{re.escape(name or key)}[\"']?\s*=", line):
-            if current == section:
-                return number
-            fallback = fallback or number
-    return fallback
+            section = here = _dotted(header.group(1))
+        elif assigned := re.match(r"([^=#]+)=", line):
+            here = ".".join(part for part in (section, _dotted(assigned.group(1))) if part)
+            if key.startswith(f"{here}."):
+                around = number
+        else:
+            continue
+        if here == key:
+            return number
+    return around
+
+
+def _dotted(written: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in written.split("."))
 
 
 def to_toml(settings: Settings) -> str:
@@ -240,7 +272,7 @@ def environment_layer(environment: Mapping[str, str]) -> dict[str, Any]:
     """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists are separated by commas. Raises `ConfigError`."""
     layer: dict[str, Any] = {}
     if model := environment.get("AGENTCLI_MODEL"):
-        layer["provider"] = {"model": model}
+        layer["provider"] = {"model": _from_text(model, ModelName, "AGENTCLI_MODEL")}
     for group in msgspec.structs.fields(Settings):
         if not (isinstance(group.type, type) and issubclass(group.type, Struct)):
             continue
@@ -258,7 +290,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{error}.", file="environment", key=name) from error
+        raise ConfigError(f"{_in_words(str(error))}.", file="environment", key=name) from error
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

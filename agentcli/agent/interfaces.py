@@ -66,7 +66,9 @@ class SessionStore(Protocol):
         """An existing session, owned, with its entries. An id may be shortened while it stays unique."""
         ...
 
-    async def fork(self, session_id: str, *, cwd: Path, new_id: str | None = None) -> tuple[SessionLog, list[Entry]]:
+    async def fork(
+        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
+    ) -> tuple[SessionLog, list[Entry]]:
         """A new session that begins with the entries of another one, which stays as it is."""
         ...
 

@@ -351,14 +351,14 @@ def answer_open_calls(turn: Turn, why: str = UNKNOWN_OUTCOME) -> None:
     open_ids = set(open_calls(turn.state.entries))
     if not open_ids:
         return
-    calls = [
-        block
+    calls = {
+        block.id: block
         for entry in turn.state.entries
         if isinstance(entry.body, Assistant)
         for block in entry.body.content
         if isinstance(block, ToolUse) and block.id in open_ids
-    ]
-    add_results(turn, [not_run(call, why) for call in calls])
+    }
+    add_results(turn, [not_run(call, why) for call in calls.values()])
 
 
 def keep_partial(turn: Turn, provider: Provider, text: str) -> None:

@@ -58,7 +58,7 @@ def parse_rule(text: str) -> Rule:
     if not found:
         raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
-    return Rule(_ALIASES.get(name, name), (pattern or "").replace(":*", " *").strip())
+    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()))
 
 
 def parse_mode(text: str) -> Mode:
@@ -73,18 +73,17 @@ def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Works
     subject = _subject(arguments)
     if tool.effect == "command" and (why := catastrophe(subject)):
         return Verdict("deny", f"refused in every mode: {why}")
-    if matching := next((rule for rule in rules.deny if _matches(rule, tool, subject, whole=False)), None):
+    if matching := next((rule for rule in rules.deny if _denies(rule, tool, subject, workspace)), None):
         return Verdict("deny", f"the rule {matching} denies it")
     if tool.effect in ("none", "read"):
         return Verdict("allow", "it only looks")
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed")
-    harmless = tool.effect == "command" and is_harmless(subject, workspace)
-    if harmless:
+    if tool.effect == "command" and is_harmless(subject, workspace, cwd=getattr(arguments, "cwd", None)):
         return Verdict("allow", "the command only reads inside the workspace")
     if mode == "plan":
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    if matching := next((rule for rule in rules.allow if _matches(rule, tool, subject, whole=True)), None):
+    if matching := next((rule for rule in rules.allow if _allows(rule, tool, subject, workspace)), None):
         return Verdict("allow", f"the rule {matching} allows it")
     if tool.effect == "edit" and mode in ("acceptEdits", "auto"):
         return Verdict("allow", "edits inside the workspace are accepted")
@@ -96,18 +95,42 @@ def _subject(arguments: Any) -> str:
     return str(getattr(arguments, "command", None) or getattr(arguments, "path", None) or "")
 
 
-def _matches(rule: Rule, tool: Tool, subject: str, *, whole: bool) -> bool:
-    """Whether a rule speaks of this call. An allow rule (`whole`) covers only a command that is one simple command."""
+# A path refused to one tool is refused to those that do the same to it.
+_SAME_FOR_PATHS = {"read": ("file_read",), "edit": ("file_edit", "file_write")}
+
+
+def _denies(rule: Rule, tool: Tool, subject: str, workspace: Workspace) -> bool:
+    """Whether a refusal speaks of this call: of any part of a command, of a path under any of its names."""
+    if not rule.pattern:
+        return rule.tool == tool.name
+    if rule.tool != tool.name and rule.tool not in _SAME_FOR_PATHS.get(tool.effect, ()):
+        return False
+    if tool.effect == "command":
+        parts = [subject, *re.split(r"[;&|\n()`]+", subject)]
+        return any(_glob(" ".join(part.split()), rule.pattern) for part in parts)
+    return any(_glob(name, rule.pattern) for name in (subject, f"./{subject}", *_real_names(subject, workspace)))
+
+
+def _allows(rule: Rule, tool: Tool, subject: str, workspace: Workspace) -> bool:
+    """Whether a grant speaks of this call: a glob covers one simple command only, or a path where it really leads."""
     if rule.tool != tool.name:
         return False
     if not rule.pattern:
         return True
     if tool.effect == "command":
-        if whole and simple_words(subject) is None:
-            return False
-        subjects = [subject] if whole else re.split(r"[;&|\n()`]+", subject)
-        return any(_glob(part.strip(), rule.pattern) for part in subjects)
-    return _glob(subject, rule.pattern) or _glob(f"./{subject}", rule.pattern)
+        command = subject.strip()
+        return rule.pattern == _escaped(command) or (simple_words(command) is not None and _glob(command, rule.pattern))
+    return any(_glob(name, rule.pattern) for name in _real_names(subject, workspace))
+
+
+def _real_names(path: str, workspace: Workspace) -> tuple[str, ...]:
+    """The ways to write where a path leads; none for one outside the workspace."""
+    try:
+        real = workspace.readable(path)
+    except ToolError:
+        return ()
+    shown = workspace.shown(real)
+    return (shown, f"./{shown}", str(real))
 
 
 def _glob(text: str, pattern: str) -> bool:
@@ -116,7 +139,7 @@ def _glob(text: str, pattern: str) -> bool:
 
 def grant_for(tool: Tool, arguments: Any) -> Rule:
     """The rule that "for this session" adds: this very command, or every edit by this tool."""
-    return Rule(tool.name, _escaped(_subject(arguments)) if tool.effect == "command" else "")
+    return Rule(tool.name, _escaped(_subject(arguments).strip()) if tool.effect == "command" else "")
 
 
 def _escaped(text: str) -> str:
@@ -124,8 +147,8 @@ def _escaped(text: str) -> str:
 
 
 def simple_words(command: str) -> list[str] | None:
-    """The words of a single command without any shell syntax; None for everything else."""
-    if re.search(r"[;&|<>$`(){}\[\]*?~#!\\\n\r]", command):
+    """The words of a single command without any shell syntax or hidden character; None for everything else."""
+    if re.search(r"[;&|<>$`(){}\[\]*?~#!\\]", command) or not command.replace("\t", " ").isprintable():
         return None
     try:
         return shlex.split(command)
@@ -145,17 +168,31 @@ _GIT_READERS = frozenset(
     ("status", "log", "diff", "show", "blame", "ls-files", "ls-tree", "rev-parse", "describe", "shortlog", "cat-file")
 )
 _UNSAFE_FLAGS = {
-    "git": ("--output", "--ext-diff", "--textconv", "-O", "--open-files-in-pager"),
-    "rg": ("--pre", "--hostname-bin", "--search-zip", "-z"),
+    "git": ("--output", "--ext-diff", "--textconv", "--filters", "-O", "--open-files-in-pager"),
+    "rg": ("--pre", "--hostname-bin", "--search-zip", "-z", "--follow", "-L"),
+    "grep": ("-R", "--dereference-recursive"),
+    "egrep": ("-R", "--dereference-recursive"),
+    "fgrep": ("-R", "--dereference-recursive"),
     "date": ("-s", "--set"),
     "file": ("-C", "--compile", "-m", "--magic-file"),
-    "hostname": ("-F", "--file", "-b"),
     "diff": ("--to-file", "--from-file"),
 }
+_UNSAFE_WORDS = {
+    "date": re.compile(r"\d+(\.\d+)?"),  # sets the clock
+    "hostname": re.compile(r".*"),
+    "ps": re.compile(r"[^-]*e.*|-.*E.*|.*env.*"),  # shows the environment of processes
+}
+_SECRET_FILE = re.compile(
+    r"(^|[/:=])(\.env(\.(?!example|sample|template)[^/]*)?|\.netrc|id_(rsa|dsa|ecdsa|ed25519)|[^/]*\.(pem|key))$"
+)
 
 
-def is_harmless(command: str, workspace: Workspace) -> bool:
-    """Whether a command provably only reads, and only inside the workspace."""
+def is_harmless(command: str, workspace: Workspace, *, cwd: str | None = None) -> bool:
+    """Whether a command provably only reads, and only inside the workspace; `cwd` is where the call starts it."""
+    try:
+        start = workspace.readable(cwd) if cwd else (workspace.shell_cwd or workspace.cwd)
+    except ToolError:
+        return False
     words = simple_words(command)
     if not words or "=" in words[0]:
         return False
@@ -166,46 +203,80 @@ def is_harmless(command: str, workspace: Workspace) -> bool:
         rest = rest[1:]
     elif program not in _READERS:
         return False
-    if program == "hostname" and rest:
+    if any(_sets(word, flag) for flag in _UNSAFE_FLAGS.get(program, ()) for word in rest):
         return False
-    if any(
-        word == flag or word.startswith((f"{flag}=", flag if len(flag) == 2 else f"{flag}="))
-        for flag in _UNSAFE_FLAGS.get(program, ())
-        for word in rest
-    ):
+    if (unsafe := _UNSAFE_WORDS.get(program)) and any(unsafe.fullmatch(word) for word in rest):
         return False
-    return program in ("echo", "printf") or all(_stays_inside(word, workspace) for word in rest)
+    return program in ("echo", "printf") or all(_stays_inside(word, start, workspace) for word in rest)
 
 
-def _stays_inside(word: str, workspace: Workspace) -> bool:
+def _sets(word: str, flag: str) -> bool:
+    """Whether a word sets a flag: `-z` also among others (`-nz`), `--pre` also with a value or cut short (`--pr`)."""
+    if flag.startswith("--"):
+        name = word.partition("=")[0]
+        return len(name) > 2 and flag.startswith(name)
+    return re.match(rf"-\w*{flag[1]}", word) is not None
+
+
+def _stays_inside(word: str, start: Path, workspace: Workspace) -> bool:
     """Whether a word, should it be a path, is one inside the workspace; a flag's value counts too."""
     for part in {word, word.partition("=")[2]} if word.startswith("-") else {word}:
         if part.startswith("-") and "/" in part:
             return False
         if not part or part.startswith("-"):
             continue
+        if _SECRET_FILE.search(part):
+            return False
         try:
-            start = workspace.shell_cwd or workspace.cwd
             workspace.sandbox.readable(start / Path(part))
         except ToolError:
             return False
     return True
 
 
+# Where a command's name can stand: at the beginning of a part, behind a wrapper, in a script given as an argument.
+_NAME = (
+    r"(?:^|(?<!&&)[;&|)`\n]|\{[ \t]|(?<!'\$)\(|-c[ \t]+[\"']|\btrap[ \t]+[\"'])[ \t]*"
+    r"(?:(?:do|then|else|exec|command|env|sudo|doas|time|timeout|nohup|nice|ionice|setsid|busybox|xargs)\b"
+    r"[^;&|\n\"']{0,199}[ \t])?[\"']?(?:[\w./-]*/)?"
+)
+_DISK = r"/dev/(?:sd|nvme|hd|vd|xvd|mmcblk|disk)\w*"
+_SYSTEM = r"(?:home|usr|etc|var|bin|sbin|lib|lib64|boot|root|opt|dev|proc|sys|Users|System|Library)"
+_EVERYTHING = rf"[\"']?(?:/+{_SYSTEM}?|~|\$HOME|\$\{{HOME\}})[\"']?(?:/+\*?|\*)?(?=[\s;&|)`\"']|$)"
+# Bounded everywhere: a command can be megabytes long.
+_ARGUMENTS = r"(?:\"[^\"`]{0,999}\"|'[^'`]{0,999}'|[^;&|(`{\n\"']|\{(?![ \t])){0,499}?"
 _CATASTROPHES = (
-    (
-        r"\brm\s+(-\w+\s+|--\S+\s+)*(-\w*[rR]\w*|--recursive)\s+(-\S+\s+)*[\"']?(/|/\*|~/?|\$HOME/?|\$\{HOME\}/?)[\"']?\s*($|[;&|])",
-        "it deletes everything",
-    ),
+    (rf"{_NAME}rm[\"']?[ \t]{_ARGUMENTS}(?<=[ \t]){_EVERYTHING}", "it deletes everything"),
     (r"--no-preserve-root", "it deletes everything"),
-    (r"\bmkfs(\.\w+)?\s", "it formats a disk"),
-    (r"\bdd\b.*\bof=/dev/(sd|nvme|hd|vd|xvd|mmcblk|disk)", "it overwrites a disk"),
-    (r">\s*/dev/(sd|nvme|hd|vd|xvd|mmcblk)\w*", "it overwrites a disk"),
+    (rf"{_NAME}mkfs(?:\.\w+)?[ \t]", "it formats a disk"),
+    (rf"{_NAME}(?:dd[ \t]{_ARGUMENTS}\bof=|shred[ \t]{_ARGUMENTS}){_DISK}", "it overwrites a disk"),
+    (rf">[ \t]*{_DISK}", "it overwrites a disk"),
+    (r">[ \t]*/proc/sysrq-trigger", "it stops the machine"),
     (r":\s*\(\s*\)\s*\{\s*:\s*\|\s*:\s*&\s*\}\s*;\s*:", "it is a fork bomb"),
-    (r"\b(chmod|chown)\s+(-\w+\s+)*-\w*R\w*\s+\S+\s+/\s*($|[;&|])", "it changes the whole system's permissions"),
+    (
+        rf"{_NAME}(?:chmod|chown)[ \t]+(?:-\w+[ \t]+)*-[A-Za-z]{{0,9}}R\w*[ \t]+\S+[ \t]+{_EVERYTHING}",
+        "it changes the whole system's permissions",
+    ),
 )
 
 
 def catastrophe(command: str) -> str:
     """Why a command is never run, or an empty string."""
+    command = _without_here_documents(command)
     return next((why for pattern, why in _CATASTROPHES if re.search(pattern, command)), "")
+
+
+def _without_here_documents(command: str) -> str:
+    """The command without the texts that stand behind `<<END`: they are data."""
+    lines = command.split("\n")
+    last = {line.strip(): number for number, line in enumerate(lines)}
+    kept, end = [], ""
+    for number, line in enumerate(lines):
+        if end:
+            end = "" if line.strip() == end else end
+            continue
+        kept.append(line)
+        found = re.search(r"(?<!<)<<-?[ \t]*([\"']?)(\w+)\1", line)
+        if found and last.get(found[2], -1) > number:
+            end = found[2]
+    return "\n".join(kept)

@@ -147,7 +147,7 @@ class Session:
             queue.put(event)
 
     async def _run(self, content: Sequence[Block]) -> None:
-        """One turn, then, however it ended, the next of those queued meanwhile. The one place that catches everything."""
+        """One turn, then the next of those queued meanwhile. The one place that catches everything."""
         try:
             await run_turn(self.state, self.runtime, content, self._publish)
         except asyncio.CancelledError:

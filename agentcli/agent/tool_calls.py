@@ -161,9 +161,7 @@ async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: E
     runner.remember(call, done[call.id].result)
 
 
-async def _permitted(
-    runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext
-) -> tuple[Tool, object]:
+async def _permitted(runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext) -> tuple[Tool, object]:
     """The tool and its arguments, once all has been checked and asked. Raises `ToolError`."""
     tool = runner.tools.get(call.name)
     if call.unparsed:

@@ -157,16 +157,15 @@ def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def open_calls(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Ids of the calls that have no result, in order."""
+    """Ids of the calls that have no result after them, in order; a model may use an id twice."""
     gone = retracted_ids(entries)
-    answered = {entry.body.result.tool_use_id for entry in entries if isinstance(entry.body, Result)}
-    return tuple(
-        use.id
-        for entry in entries
-        if isinstance(entry.body, Assistant) and entry.id not in gone
-        for use in Message("assistant", entry.body.content).tool_uses
-        if use.id not in answered
-    )
+    waiting: dict[str, None] = {}
+    for entry in entries:
+        if isinstance(entry.body, Assistant) and entry.id not in gone:
+            waiting |= dict.fromkeys(use.id for use in Message("assistant", entry.body.content).tool_uses)
+        elif isinstance(entry.body, Result):
+            waiting.pop(entry.body.result.tool_use_id, None)
+    return tuple(waiting)
 
 
 _encode = msgspec.json.Encoder().encode

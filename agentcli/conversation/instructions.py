@@ -32,20 +32,27 @@ class Instructions(Struct, frozen=True):
 def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path]) -> Instructions:
     """The user's files, then one file for each folder from the project's root down to `cwd`."""
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(root)]
-    candidates = [file for file in user_files if file.is_file()]
+    candidates = [file for file in user_files if _is_file(file)]
     for folder in folders:
-        if file := next((folder / name for name in PER_FOLDER if (folder / name).is_file()), None):
+        if file := next((folder / name for name in PER_FOLDER if _is_file(folder / name)), None):
             candidates.append(file)
     found, left_out, size = [], [], 0
     for file in candidates:
         try:
-            text = file.read_text("utf-8", errors="replace")
+            text = file.read_text("utf-8-sig", errors="replace")
         except OSError:
             left_out.append(file)
             continue
-        size += len(text.encode())
-        if size > BUDGET:
+        if size + len(text.encode()) > BUDGET:
             left_out.append(file)
         elif text.strip():
+            size += len(text.encode())
             found.append((file, text))
     return Instructions(tuple(found), tuple(left_out))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that may not be searched
+        return False

@@ -12,6 +12,7 @@ from agentcli.tools.builtin.file_read import read_file
 from agentcli.tools.tool import Workspace
 
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"|([^\s\"'`,;]+))")
+_PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 
 
@@ -24,7 +25,7 @@ def with_attachments(prompt: str, workspace: Workspace, *, bare_names: bool) -> 
             if not path.is_file():
                 continue
             output = read_file(FileRead(name), path, workspace)
-        except ToolError:
+        except (ToolError, OSError):  # a name that is too long is an OSError
             continue
         if isinstance(output.content, str):
             blocks.append(Text(f'<file path="{name}">\n{output.content}\n</file>'))
@@ -35,6 +36,7 @@ def with_attachments(prompt: str, workspace: Workspace, *, bare_names: bool) -> 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     for quoted, plain in _MENTION.findall(prompt):
-        yield quoted or plain.rstrip(".:!?)")
+        yield quoted or plain
+        yield plain.rstrip(_PUNCTUATION)
     if bare_names:
         yield from _BARE_NAME.findall(prompt)

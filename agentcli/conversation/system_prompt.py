@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def files_note(cwd: Path) -> User:
     except OSError:
         names = []
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return reminder(f"Files here: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.")
+    shown = os.fsencode(", ".join(names[:MOST_NAMES])).decode(errors="replace")  # a request carries UTF-8 only
+    return reminder(f"Files here: {shown or 'none'}{more}.")
 
 
 def git_branch(root: Path) -> str:

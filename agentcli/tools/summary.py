@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 LONGEST_SUBJECT = 100  # characters
@@ -30,7 +29,6 @@ def call_title(name: str, input: dict[str, Any]) -> str:
 
 
 def diff_counts(diff: str) -> str:
-    """`+3 -1` of a unified diff."""
-    added = len(re.findall(r"^\+(?!\+\+ )", diff, re.MULTILINE))
-    removed = len(re.findall(r"^-(?!-- )", diff, re.MULTILINE))
-    return f"+{added} -{removed}"
+    """`+3 -1` of one file's unified diff."""
+    marks = [line[:1] for line in diff.split("\n")[2:]]  # after the two lines that name the file
+    return f"+{marks.count('+')} -{marks.count('-')}"

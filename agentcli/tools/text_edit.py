@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import re
 
 from msgspec import Struct
 
 from agentcli.errors import ToolError
+from agentcli.tools.observation import LONGEST_LINE, cut_line, cut_middle
+
+MOST_NEAREST = 40  # lines of a file shown in an error
 
 
 class Edit(Struct, frozen=True):
@@ -34,7 +38,16 @@ class DecodedText(Struct, frozen=True):
             ) from error
 
 
-_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+# UTF-32 stands first: its little-endian BOM begins with that of UTF-16.
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
+_SNIFFED = 65_536  # bytes
 
 
 def decode(content: bytes) -> DecodedText | None:
@@ -45,11 +58,13 @@ def decode(content: bytes) -> DecodedText | None:
                 return DecodedText(content[len(bom) :].decode(encoding), encoding, bom)
             except UnicodeDecodeError:
                 return None
-    if b"\0" in content[:65_536]:
+    if b"\0" in content[:_SNIFFED]:
         return None
     try:
         return DecodedText(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:
+        if _NOT_IN_TEXT.search(content, 0, _SNIFFED):
+            return None
         return DecodedText(content.decode("latin-1"), "latin-1")
 
 
@@ -104,9 +119,10 @@ def _with_line_ends(text: str, plain: str, old: str, new: str, places: list[int]
         return "".join(_pieces(plain, old, new, places))
     old_count, new_count = old.count("\n"), new.count("\n")
     kept: list[str] = []
-    position = 0
+    position = first = seen = 0
     for place in places:
-        first = plain.count("\n", 0, place)
+        first += plain.count("\n", seen, place)
+        seen = place
         kept += ends[position:first]
         replaced = ends[first : first + old_count]
         style = replaced[0] if replaced else (ends[first] if first < len(ends) else usual)
@@ -126,25 +142,37 @@ def _pieces(plain: str, old: str, new: str, places: list[int]) -> list[str]:
 
 
 def nearest(text: str, wanted: str) -> str:
-    """The part of `text` most like `wanted`, with line numbers, so that the next try can be right."""
+    """The part of `text` most like `wanted`, with line numbers, so that the next try can be right; a page at most."""
     lines, sought = text.split("\n"), wanted.strip("\n").split("\n")
     if len(lines) > 20_000:
         return "Read the part you mean again."
     key = max(sought, key=lambda line: len(line.strip()), default="").strip()
-    scores = [
-        (difflib.SequenceMatcher(None, key, line.strip()).quick_ratio(), number) for number, line in enumerate(lines)
-    ]
-    best, number = max(scores, default=(0.0, 0))
+    number, best = _most_like(key[:LONGEST_LINE], lines)
     if best < 0.6 or not key:
         return "Nothing in it is similar: read the file again."
     start = max(0, number - sought.index(next(line for line in sought if line.strip() == key)))
-    shown = "\n".join(f"{n + 1}\t{lines[n]}" for n in range(start, min(len(lines), start + len(sought) + 1)))
-    return f"The nearest lines are:\n{shown}"
+    end = min(len(lines), start + min(len(sought), MOST_NEAREST) + 1)
+    shown = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
+    return f"The nearest lines are:\n{cut_middle(shown)}"
+
+
+def _most_like(key: str, lines: list[str]) -> tuple[int, float]:
+    """The index of the line most like `key`, the first of several, and how alike they are: 0 to 1."""
+    matcher = difflib.SequenceMatcher(None, "", key, autojunk=False)
+    best, number = 0.0, 0
+    for index, line in enumerate(lines):
+        matcher.set_seq1(line.strip()[:LONGEST_LINE])
+        if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
+            best, number = ratio, index
+    return number, best
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
     """A unified diff with three lines of context; empty when nothing changed."""
-    lines = difflib.unified_diff(
-        _lf(before).splitlines(keepends=True), _lf(after).splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
+    lines = difflib.unified_diff(_lines(_lf(before)), _lines(_lf(after)), f"a/{path}", f"b/{path}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends. A form feed or U+2028 ends none: for the file's other readers it is a character."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -137,12 +137,13 @@ class Tool:
         return ToolSpec(self.name, self.description, schema_of(self.arguments))
 
     def parse(self, input: dict[str, Any]) -> Any:
-        """The arguments, checked. Keys the tool does not know are passed over: small models add some.
+        """The arguments, checked. Keys the tool does not know are passed over: small models add some; null is left out.
 
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
         try:
-            return msgspec.convert(input, self.arguments, strict=False)
+            given = {name: value for name, value in input.items() if value is not None}
+            return msgspec.convert(given, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             fields = ", ".join(_field_note(field) for field in msgspec.structs.fields(self.arguments))
             raise ToolError(

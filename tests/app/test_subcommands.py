@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-TURN = '{"text": "Let me look.", "tool_calls": [{"name": "file_read", "input": {"path": "a.py"}}]}\n{"text": "It prints hi."}\n'
+TURN = """\
+{"text": "Let me look.", "tool_calls": [{"name": "file_read", "input": {"path": "a.py"}}]}
+{"text": "It prints hi."}
+"""
 
 
 class Program:

@@ -80,7 +80,9 @@ class Backend:
         raise NotImplementedError
 
     @asynccontextmanager
-    async def playing(self, *script: Said | str | Answer, health: Answer | None = None, **options: Any) -> AsyncIterator[Stage]:
+    async def playing(
+        self, *script: Said | str | Answer, health: Answer | None = None, **options: Any
+    ) -> AsyncIterator[Stage]:
         answers = [self.reply(item) if isinstance(item, Said | str) else item for item in script]
         with self.serving(answers, health) as server:
             provider = self.provider(server.url, **options)
@@ -107,7 +109,11 @@ class AnthropicBackend(Backend):
         return anthropic_reply(said, cut=cut)
 
     def refusal(self, status: int, kind: str, message: str, **headers: str) -> Reply:
-        body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}
+        body = {
+            "type": "error",
+            "error": {"type": kind, "message": message},
+            "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy",
+        }
         return json_reply(body, status, **headers)
 
     def error_event(self, kind: str, message: str) -> bytes:
@@ -139,7 +145,9 @@ class ChatBackend(Backend):
 
     broken_event = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":"x\n\n'
 
-    def __init__(self, preset: str, *, overflow: Reply, missing_model: Reply, reasoning_field: str = "reasoning_content") -> None:
+    def __init__(
+        self, preset: str, *, overflow: Reply, missing_model: Reply, reasoning_field: str = "reasoning_content"
+    ) -> None:
         self.id = preset
         self.info = ModelInfo("test-model", preset, thinking="effort", window=131_072, max_output=16_384)
         self.overflow = overflow
@@ -280,7 +288,10 @@ CHAT_BACKENDS = [
     ChatBackend(
         "groq",
         overflow=chat_error(
-            400, "Please reduce the length of the messages or completion.", "invalid_request_error", "context_length_exceeded"
+            400,
+            "Please reduce the length of the messages or completion.",
+            "invalid_request_error",
+            "context_length_exceeded",
         ),
         missing_model=chat_error(404, _openai_missing, "invalid_request_error", "model_not_found"),
         reasoning_field="reasoning",
@@ -289,8 +300,8 @@ CHAT_BACKENDS = [
         "lmstudio",
         overflow=json_reply(
             {
-                "error": "The number of tokens to keep from the initial prompt is greater than the context length. Try to "
-                "load the model with a larger context length, or provide a shorter input."
+                "error": "The number of tokens to keep from the initial prompt is greater than the context length. "
+                "Try to load the model with a larger context length, or provide a shorter input."
             },
             400,
         ),
@@ -326,4 +337,3 @@ CHAT_BACKENDS = [
 OVER_HTTP: list[Backend] = [AnthropicBackend(), *CHAT_BACKENDS, OllamaBackend()]
 ONE_EACH: list[Backend] = [OVER_HTTP[0], CHAT_BACKENDS[0], OVER_HTTP[-1]]  # one for each protocol
 ALL: list[Backend] = [*OVER_HTTP, ScriptedBackend()]
-

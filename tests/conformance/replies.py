@@ -45,7 +45,9 @@ def _json(value: Any) -> str:
 # Anthropic
 
 
-def anthropic_events(said: Said, *, model: str = "claude-sonnet-5-5", signature: str = "EqoBCkgIARAB") -> list[dict[str, Any]]:
+def anthropic_events(
+    said: Said, *, model: str = "claude-sonnet-5-5", signature: str = "EqoBCkgIARAB"
+) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = [message_start(model, said.prompt_tokens - said.cached_tokens, said.cached_tokens)]
     index = 0
     if said.thinking:
@@ -89,7 +91,9 @@ def message_start(model: str = "claude-sonnet-5-5", input_tokens: int = 200, cac
     return {"type": "message_start", "message": message}
 
 
-def block(index: int, start: dict[str, Any], deltas: Iterable[dict[str, Any]] = (), *, ends: bool = True) -> list[dict[str, Any]]:
+def block(
+    index: int, start: dict[str, Any], deltas: Iterable[dict[str, Any]] = (), *, ends: bool = True
+) -> list[dict[str, Any]]:
     return [
         {"type": "content_block_start", "index": index, "content_block": start},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -114,7 +118,9 @@ def anthropic_sse(events: Iterable[dict[str, Any]]) -> bytes:
 
 def anthropic_reply(said: Said | str, *, cut: Cut = whole) -> Reply:
     said = Said(said) if isinstance(said, str) else said
-    return Reply(anthropic_sse(anthropic_events(said)), content_type=SSE, cut=cut, headers={"request-id": "req_018EeWyXxfu5"})
+    return Reply(
+        anthropic_sse(anthropic_events(said)), content_type=SSE, cut=cut, headers={"request-id": "req_018EeWyXxfu5"}
+    )
 
 
 # Chat Completions
@@ -168,7 +174,9 @@ def chat_chunks(said: Said, *, reasoning_field: str = "reasoning_content") -> li
 
 
 def chat_sse(chunks: Iterable[dict[str, Any]], *, done: bool = True) -> bytes:
-    return "".join([*(f"data: {_json(chunk)}\n\n" for chunk in chunks), *(["data: [DONE]\n\n"] if done else [])]).encode()
+    return "".join(
+        [*(f"data: {_json(chunk)}\n\n" for chunk in chunks), *(["data: [DONE]\n\n"] if done else [])]
+    ).encode()
 
 
 def chat_reply(said: Said | str, *, cut: Cut = whole, reasoning_field: str = "reasoning_content") -> Reply:

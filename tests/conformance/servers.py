@@ -139,7 +139,9 @@ Answer = Reply | Callable[[Received], Reply]
 class LoopbackServer:
     """Plays `script` for POSTs to `chat_path` and `routes` for the rest, keyed `"GET /path"`."""
 
-    def __init__(self, script: Iterable[Answer], *, chat_path: str, routes: Mapping[str, Answer], base: str = "") -> None:
+    def __init__(
+        self, script: Iterable[Answer], *, chat_path: str, routes: Mapping[str, Answer], base: str = ""
+    ) -> None:
         self.requests: list[Received] = []
         self.others: list[Received] = []
         self.connections = 0
@@ -195,7 +197,7 @@ class LoopbackServer:
                         return
         except OSError:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised by stop()
+        except BaseException as error:  # raised by stop()
             self._failures.append(error)
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""The vendors' own SDKs as oracles: the same bytes must mean the same to them and to us, and they must know what we send."""
+"""The vendors' SDKs as oracles: the same bytes mean the same to them and to us, and they know what we send."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import json
 from typing import Any
 
 import pytest
+
+from agentcli.llm.messages import (
+    Base64Source,
+    Document,
+    Image,
+    Message,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from agentcli.llm.provider import Done, Request
 from tests.conformance.backends import CHAT_BACKENDS, KEY, AnthropicBackend, Backend, OllamaBackend
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply
@@ -23,19 +36,6 @@ from tests.conformance.servers import (
     recorded,
     whole,
 )
-
-from agentcli.llm.messages import (
-    Base64Source,
-    Document,
-    Image,
-    Message,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-)
-from agentcli.llm.provider import Done, Request
 
 pytestmark = pytest.mark.oracle
 cuts = pytest.mark.parametrize("cut", [whole, byte_by_byte, pieces_of(11)], ids=["whole", "bytes", "elevens"])
@@ -114,7 +114,11 @@ def read_by_anthropic(reply: Reply) -> Any:
 
     with anthropic_server([reply]) as server:
         client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
-        asked: Any = {"model": "claude-sonnet-5-5", "max_tokens": 1_000, "messages": [{"role": "user", "content": "Hello"}]}
+        asked: Any = {
+            "model": "claude-sonnet-5-5",
+            "max_tokens": 1_000,
+            "messages": [{"role": "user", "content": "Hello"}],
+        }
         with client.messages.stream(**asked) as stream:
             return stream.get_final_message()
 
@@ -153,7 +157,13 @@ def test_a_recorded_stream_means_the_same_to_the_anthropic_sdk(name: str, cut: C
 
 @pytest.mark.parametrize(
     "said",
-    [Said("Hi."), Said("Yes.", "Because 🎉"), Said("", "", CALLS), Said("Half", is_cut=True), Said("Both", "Hm", CALLS)],
+    [
+        Said("Hi."),
+        Said("Yes.", "Because 🎉"),
+        Said("", "", CALLS),
+        Said("Half", is_cut=True),
+        Said("Both", "Hm", CALLS),
+    ],
     ids=["text", "thinking", "calls", "cut", "all"],
 )
 def test_a_reply_means_the_same_to_the_anthropic_sdk(said: Said) -> None:
@@ -166,7 +176,9 @@ def test_an_error_event_is_an_error_to_the_anthropic_sdk_too() -> None:
 
     backend = AnthropicBackend()
     reply = backend.reply("Hi.")
-    told = reply.but(body=reply.body[: reply.body.index(b"event: content")] + backend.error_event("overloaded_error", "Overloaded"))
+    told = reply.but(
+        body=reply.body[: reply.body.index(b"event: content")] + backend.error_event("overloaded_error", "Overloaded")
+    )
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
         read_by_anthropic(told)
 
@@ -176,7 +188,8 @@ def test_the_anthropic_sdk_s_types_know_every_field_we_send() -> None:
     from pydantic import TypeAdapter
 
     body = body_sent(AnthropicBackend(), rich_conversation())
-    assert len(body["messages"]) == 3 and body["output_config"] == {"effort": "high"}
+    assert len(body["messages"]) == 3
+    assert body["output_config"] == {"effort": "high"}
     assert as_known(TypeAdapter(MessageCreateParamsStreaming), body) == body
 
 
@@ -247,7 +260,8 @@ def test_the_openai_sdk_s_types_know_every_field_we_send() -> None:
     from pydantic import TypeAdapter
 
     body = body_sent(CHAT_BACKENDS[0], rich_conversation())
-    assert body["reasoning_effort"] == "high" and body["messages"][0]["role"] == "developer"
+    assert body["reasoning_effort"] == "high"
+    assert body["messages"][0]["role"] == "developer"
     assert as_known(TypeAdapter(CompletionCreateParamsStreaming), body) == body
 
 
@@ -269,7 +283,11 @@ def assert_same_as_ollama(done: Done, theirs: list[Any]) -> None:
     calls = [call.function for part in theirs for call in part.message.tool_calls or ()]
     assert [(use.name, use.input) for use in done.message.tool_uses] == [(c.name, dict(c.arguments)) for c in calls]
     last = theirs[-1]
-    assert last.done and (done.usage.input_tokens, done.usage.output_tokens) == (last.prompt_eval_count, last.eval_count)
+    assert last.done
+    assert (done.usage.input_tokens, done.usage.output_tokens) == (
+        last.prompt_eval_count,
+        last.eval_count,
+    )
     assert done.stop_reason == ("max_tokens" if last.done_reason == "length" else "tool_use" if calls else "end_turn")
 
 

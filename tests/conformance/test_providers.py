@@ -58,7 +58,7 @@ over_http = pytest.mark.parametrize("backend", OVER_HTTP, ids=repr)
 with_keys = pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id != "ollama"], ids=repr)
 one_each = pytest.mark.parametrize("backend", ONE_EACH, ids=repr)
 
-HARD_TEXT = "Zażółć 🎉 世界 👩‍👩‍👧‍👦 é\u2028line\u0085end \U0010ffff <b>&\\\" \t done"
+HARD_TEXT = 'Zażółć 🎉 世界 👩‍👩‍👧‍👦 é\u2028line\u0085end \U0010ffff <b>&\\" \t done'
 READ = Call("toolu_01A09q90qw90lq917835lq9", "read_file", {"path": "src/główny.py"})
 LIST = Call("toolu_02B19r91rx91mr928946mr0", "list_files", {})
 
@@ -95,7 +95,8 @@ async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
         heard = await hear(stage.provider)
     assert (heard.thinking, heard.text) == ("The file has 12 lines, so yes.", "Yes.")
     first, *rest = heard.done.message.content
-    assert isinstance(first, Thinking) and first.thinking == "The file has 12 lines, so yes."
+    assert isinstance(first, Thinking)
+    assert first.thinking == "The file has 12 lines, so yes."
     assert rest == [Text("Yes.")]
 
 
@@ -110,7 +111,8 @@ async def test_a_call_starts_grows_and_ends_and_stands_in_done(backend: Backend)
     assert heard.of(ToolCallEnded) == [ToolCallEnded(use.id)]
     assert msgspec.json.decode(heard.arguments_of(use.id)) == READ.input
     calls = [event for event in heard.events if isinstance(event, ToolCallStarted | ToolCallDelta | ToolCallEnded)]
-    assert isinstance(calls[0], ToolCallStarted) and isinstance(calls[-1], ToolCallEnded)
+    assert isinstance(calls[0], ToolCallStarted)
+    assert isinstance(calls[-1], ToolCallEnded)
 
 
 @over_all
@@ -150,10 +152,13 @@ async def test_the_request_names_model_tools_and_conversation(backend: Backend) 
     async with backend.playing("Hi.") as stage:
         await hear(stage.provider, asking("How are you?", system="Be brief.", max_tokens=777))
     body = stage.server.requests[0].json
-    assert body["model"] == stage.provider.model and body["stream"] is True
+    assert body["model"] == stage.provider.model
+    assert body["stream"] is True
     assert [tool.get("name") or tool["function"]["name"] for tool in body["tools"]] == ["read_file", "list_files"]
     written = msgspec.json.encode(body).decode()
-    assert "Be brief." in written and "How are you?" in written and "777" in written
+    assert "Be brief." in written
+    assert "How are you?" in written
+    assert "777" in written
     assert backend.key_sent(stage.server.requests[0].headers) == ("" if backend.id == "ollama" else KEY)
 
 
@@ -221,6 +226,16 @@ async def test_the_connection_is_used_again_for_the_next_request(backend: Backen
 
 
 @one_each
+async def test_an_end_that_comes_a_little_late_is_waited_for(backend: Backend) -> None:
+    reply = backend.reply("Hi.")
+    late = reply.but(body=reply.body + b"\n", cut=lambda body: [body[:-1], body[-1:]], pause_s=0.03)
+    async with backend.playing(late, "Again.") as stage:
+        assert (await hear(stage.provider)).done.message.text == "Hi."
+        assert (await hear(stage.provider)).text == "Again."
+        assert stage.server.connections == 1
+
+
+@one_each
 async def test_a_server_that_never_ends_a_whole_reply_is_not_waited_for(backend: Backend) -> None:
     whole_reply = backend.reply("Hi.")
     silent = whole_reply.but(falls_silent_after=len(whole_reply.body))
@@ -241,9 +256,11 @@ async def test_a_cut_stream_never_yields_half_a_call(backend: Backend) -> None:
         for place in places:
             heard = await hear(stage.provider)
             if heard.error is None:  # Chat Completions says how it ended before it says what it cost
-                assert backend in CHAT_BACKENDS and len(heard.done.message.tool_uses) == 2
+                assert backend in CHAT_BACKENDS
+                assert len(heard.done.message.tool_uses) == 2
                 continue
-            assert isinstance(heard.error, ConnectionFailed) and heard.error.is_retryable, place
+            assert isinstance(heard.error, ConnectionFailed), place
+            assert heard.error.is_retryable
             assert heard.error.partial is not None
             assert heard.error.partial.text == heard.text
             assert all(use.input in (READ.input, {"path": "b.py"}) for use in heard.error.partial.tool_uses)
@@ -260,7 +277,8 @@ async def test_a_reply_cut_by_length_inside_a_call_loses_that_call_only(backend:
     del events[argument_events[-1]]
     async with backend.playing(Reply(b"\n\n".join(events))) as stage:
         done = (await hear(stage.provider)).done
-    assert done.stop_reason == "max_tokens" and done.lost_tool_call
+    assert done.stop_reason == "max_tokens"
+    assert done.lost_tool_call
     assert [use.input for use in done.message.tool_uses] == [READ.input]
 
 
@@ -275,7 +293,8 @@ async def test_an_empty_body_is_a_failure_and_not_an_empty_reply(backend: Backen
     content_type = backend.reply("x").content_type
     async with backend.playing(Reply(b"", content_type=content_type)) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, ConnectionFailed) and error.is_retryable
+    assert isinstance(error, ConnectionFailed)
+    assert error.is_retryable
     assert error.partial == Message("assistant", ())
 
 
@@ -288,7 +307,8 @@ async def test_a_broken_event_is_a_server_error_with_the_text_before_it(backend:
         async with backend.playing(broken) as stage:
             heard = await hear(stage.provider)
         assert isinstance(heard.error, ServerError)
-        assert heard.error.partial is not None and "All is well.".startswith(heard.error.partial.text)
+        assert heard.error.partial is not None
+        assert "All is well.".startswith(heard.error.partial.text)
         assert heard.text == heard.error.partial.text != ""
 
 
@@ -303,7 +323,9 @@ async def test_an_event_of_a_foreign_shape_is_a_server_error(backend: Backend) -
         "anthropic": b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":7}}\n\n',
         "ollama": b'{"message":["x"],"done":false}\n',
     }.get(backend.id, b'data: {"choices":["x"]}\n\n')
-    at = reply.body.index(b"\n" if backend.id == "ollama" else b"event: content_block_stop" if backend.id == "anthropic" else b"data: [")
+    at = reply.body.index(
+        b"\n" if backend.id == "ollama" else b"event: content_block_stop" if backend.id == "anthropic" else b"data: ["
+    )
     at += 1 if backend.id == "ollama" else 0
     async with backend.playing(reply.but(body=reply.body[:at] + foreign + reply.body[at:])) as stage:
         error = (await hear(stage.provider)).error
@@ -318,23 +340,30 @@ async def test_an_error_inside_the_stream_is_raised_with_the_text_before_it(back
     for cut in (whole, byte_by_byte):
         async with backend.playing(reply.but(body=reply.body[:at] + told, cut=cut)) as stage:
             heard = await hear(stage.provider)
-        assert heard.error is not None and heard.error.is_retryable and "Overloaded, try later" in str(heard.error)
-        assert heard.error.partial is not None and heard.error.partial.text == heard.text != ""
+        assert heard.error is not None
+        assert heard.error.is_retryable
+        assert "Overloaded, try later" in str(heard.error)
+        assert heard.error.partial is not None
+        assert heard.error.partial.text == heard.text != ""
 
 
 @over_http
 async def test_a_page_in_place_of_a_reply_is_named_and_not_retried(backend: Backend) -> None:
     async with backend.playing(html(200)) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, ServerError) and not error.is_retryable
-    assert "text/html" in str(error) and "base_url" in str(error)
+    assert isinstance(error, ServerError)
+    assert not error.is_retryable
+    assert "text/html" in str(error)
+    assert "base_url" in str(error)
 
 
 @over_http
 async def test_a_gateway_s_page_is_a_server_error_without_its_markup(backend: Backend) -> None:
     async with backend.playing(html(502)) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, ServerError) and error.is_retryable and error.status == 502
+    assert isinstance(error, ServerError)
+    assert error.is_retryable
+    assert error.status == 502
     assert HTML.decode()[:20] not in str(error)
 
 
@@ -343,7 +372,8 @@ async def test_a_json_error_with_status_200_keeps_the_server_s_words(backend: Ba
     told = backend.refusal(200, "server_error", "the request exceeds the available context size")
     async with backend.playing(told) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, ContextOverflow) and "available context size" in str(error)
+    assert isinstance(error, ContextOverflow)
+    assert "available context size" in str(error)
 
 
 @over_http
@@ -362,7 +392,8 @@ async def test_a_wrong_key_is_an_auth_error(backend: Backend) -> None:
     for status in (401, 403):
         async with backend.playing(backend.refusal(status, "authentication_error", "invalid x-api-key")) as stage:
             error = (await hear(stage.provider)).error
-        assert isinstance(error, AuthError) and not error.is_retryable
+        assert isinstance(error, AuthError)
+        assert not error.is_retryable
         assert (error.status, str(error)) == (status, "invalid x-api-key")
 
 
@@ -372,7 +403,8 @@ async def test_no_error_shows_the_key(backend: Backend) -> None:
         async with backend.playing("Hi.", api_key=key) as stage:
             heard = await hear(stage.provider)
             health = await stage.provider.health_check()
-        assert isinstance(heard.error, AuthError) and not health.ok
+        assert isinstance(heard.error, AuthError)
+        assert not health.ok
         assert KEY not in str(heard.error) + health.detail
 
 
@@ -383,7 +415,8 @@ async def test_a_rate_limit_says_how_long_to_wait(backend: Backend, header: str)
     told = backend.refusal(429, "rate_limit_error", "Number of requests exceeds the limit of 50", **{header: value})
     async with backend.playing(told) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, RateLimit) and error.is_retryable
+    assert isinstance(error, RateLimit)
+    assert error.is_retryable
     assert error.retry_after == 7
 
 
@@ -408,14 +441,17 @@ async def test_a_rate_limit_says_how_long_to_wait(backend: Backend, header: str)
 async def test_each_status_is_its_own_error(backend: Backend, status: int, kind: type[ProviderError]) -> None:
     async with backend.playing(backend.refusal(status, "some_error", "it went wrong")) as stage:
         error = (await hear(stage.provider)).error
-    assert type(error) is kind and error.status == status and str(error) == "it went wrong"
+    assert type(error) is kind
+    assert error.status == status
+    assert str(error) == "it went wrong"
 
 
 @over_http
 async def test_a_prompt_that_is_too_long_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
     async with backend.playing(backend.overflow) as stage:
         error = (await hear(stage.provider)).error
-    assert type(error) is ContextOverflow and not error.is_retryable
+    assert type(error) is ContextOverflow
+    assert not error.is_retryable
     assert not str(error).startswith("{")
 
 
@@ -423,7 +459,8 @@ async def test_a_prompt_that_is_too_long_is_recognised_in_the_server_s_own_words
 async def test_a_missing_model_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
     async with backend.playing(backend.missing_model) as stage:
         error = (await hear(stage.provider)).error
-    assert type(error) is ModelNotFound and not error.is_retryable
+    assert type(error) is ModelNotFound
+    assert not error.is_retryable
 
 
 @over_http
@@ -431,7 +468,8 @@ async def test_a_refused_connection_is_a_retryable_failure_that_names_the_addres
     address = refused_address()
     provider = backend.provider(address)
     heard = await hear(provider)
-    assert isinstance(heard.error, ConnectionFailed) and heard.error.is_retryable
+    assert isinstance(heard.error, ConnectionFailed)
+    assert heard.error.is_retryable
     assert address in str(heard.error)
     await provider.aclose()
 
@@ -440,7 +478,8 @@ async def test_a_refused_connection_is_a_retryable_failure_that_names_the_addres
 async def test_silence_before_the_reply_is_a_timeout(backend: Backend) -> None:
     async with backend.playing(SILENCE, read_timeout=0.15) as stage:
         error = (await hear(stage.provider)).error
-    assert isinstance(error, Timeout) and error.is_retryable
+    assert isinstance(error, Timeout)
+    assert error.is_retryable
 
 
 @over_http
@@ -450,7 +489,8 @@ async def test_silence_inside_the_reply_is_a_timeout_that_keeps_the_text(backend
     async with backend.playing(silent, read_timeout=0.15) as stage:
         heard = await hear(stage.provider)
     assert isinstance(heard.error, Timeout)
-    assert heard.error.partial is not None and heard.error.partial.text == heard.text == "All is "
+    assert heard.error.partial is not None
+    assert heard.error.partial.text == heard.text == "All is "
 
 
 @over_http
@@ -519,7 +559,8 @@ async def test_two_requests_may_run_at_the_same_time(backend: Backend) -> None:
 async def test_a_server_that_answers_is_healthy(backend: Backend) -> None:
     async with backend.playing() as stage:
         health = await stage.provider.health_check()
-    assert health.ok and health.detail
+    assert health.ok
+    assert health.detail
 
 
 @pytest.mark.parametrize(
@@ -544,7 +585,8 @@ async def test_a_server_that_answers_is_healthy(backend: Backend) -> None:
 async def test_a_health_check_never_raises(backend: Backend, answer: Reply) -> None:
     async with backend.playing(health=answer, read_timeout=0.15) as stage:
         health = await stage.provider.health_check()
-    assert isinstance(health.ok, bool) and health.detail
+    assert isinstance(health.ok, bool)
+    assert health.detail
     if answer.status != 200 or not answer.answers or answer.content_type != "application/json":
         assert not health.ok
 
@@ -563,7 +605,8 @@ async def test_a_longer_prompt_counts_more_tokens(backend: Backend) -> None:
     async with backend.playing() as stage:
         short = await stage.provider.count_tokens(asking("Hello"))
         long = await stage.provider.count_tokens(asking("Hello " * 500))
-    assert short.tokens > 0 and short.exact == (backend.id == "anthropic")
+    assert short.tokens > 0
+    assert short.exact == (backend.id == "anthropic")
     assert long.tokens > short.tokens or short.exact
 
 
@@ -572,8 +615,10 @@ async def test_a_missing_key_is_told_before_anything_is_sent(backend: Backend) -
     async with backend.playing("Hi.", api_key="") as stage:
         heard = await hear(stage.provider)
         health = await stage.provider.health_check()
-    assert isinstance(heard.error, AuthError) and f"{backend.id.upper()}_API_KEY" in str(heard.error)
-    assert not health.ok and stage.server.requests == stage.server.others == []
+    assert isinstance(heard.error, AuthError)
+    assert f"{backend.id.upper()}_API_KEY" in str(heard.error)
+    assert not health.ok
+    assert stage.server.requests == stage.server.others == []
 
 
 async def test_a_server_without_keys_is_asked_without_one() -> None:
@@ -587,12 +632,13 @@ async def test_a_server_without_keys_is_asked_without_one() -> None:
 async def test_every_preset_makes_a_provider_that_is_named_after_it(name: str) -> None:
     (backend,) = [b for b in CHAT_BACKENDS if b.id == name]
     provider = OpenAICompatProvider(backend.info, preset=presets()[name], api_key=KEY)
-    assert provider.name == name and presets()[name].base_url.startswith("http")
+    assert provider.name == name
+    assert presets()[name].base_url.startswith("http")
 
 
 async def test_a_listed_server_without_the_model_is_not_healthy() -> None:
     listed: Any = json_reply({"object": "list", "data": [{"id": "llama-3"}, {"id": "qwen"}]})
     async with CHAT_BACKENDS[0].playing(health=listed) as stage:
         health = await stage.provider.health_check()
-    assert not health.ok and "llama-3, qwen" in health.detail
-
+    assert not health.ok
+    assert "llama-3, qwen" in health.detail

@@ -6,13 +6,13 @@ import time
 from email.utils import formatdate
 
 import pytest
-from tests.conformance.backends import ONE_EACH, OVER_HTTP, Backend, ScriptedBackend
-from tests.conformance.reading import asking
-from tests.conformance.servers import HTML, SILENCE, Reply, byte_by_byte, html, json_reply
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, ProviderError, RateLimit, Timeout
 from agentcli.llm.provider import Done, StreamEvent
 from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, delay_before, stream_with_retry
+from tests.conformance.backends import ONE_EACH, OVER_HTTP, Backend, ScriptedBackend
+from tests.conformance.reading import asking
+from tests.conformance.servers import HTML, SILENCE, Reply, byte_by_byte, html, json_reply
 
 one_each = pytest.mark.parametrize("backend", ONE_EACH, ids=repr)
 SOON = RetryPolicy(max_retries=3, initial_delay=0.001)
@@ -101,8 +101,10 @@ async def test_nothing_is_tried_again_after_text_was_shown(backend: Backend) -> 
         with pytest.raises(ConnectionFailed) as failed:
             await run(stage, told)
         assert len(stage.server.requests) == 1
-    assert told.retries == [] and failed.value.shown
-    assert failed.value.partial is not None and failed.value.partial.text == "All is "
+    assert told.retries == []
+    assert failed.value.shown
+    assert failed.value.partial is not None
+    assert failed.value.partial.text == "All is "
 
 
 @one_each
@@ -180,7 +182,9 @@ async def test_a_scripted_failure_follows_the_same_policy() -> None:
         with pytest.raises(ConnectionFailed) as failed:
             await run(stage, told)
     assert [(retry, wait_s) for retry, wait_s, _ in told.retries] == [(1, 0.001)]
-    assert failed.value.shown and failed.value.partial is not None and failed.value.partial.text == "Half"
+    assert failed.value.shown
+    assert failed.value.partial is not None
+    assert failed.value.partial.text == "Half"
 
 
 async def test_closing_early_closes_the_provider_s_stream() -> None:

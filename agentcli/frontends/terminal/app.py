@@ -81,6 +81,7 @@ class TerminalApp:
             nonlocal opening
             if opening is None:
                 opening = asyncio.ensure_future(first())
+                opening.add_done_callback(self._stop_asking_if_it_failed)
 
         try:
             while not self._leaving:
@@ -88,6 +89,8 @@ class TerminalApp:
                     try:
                         text = await self._read(start_opening)
                     except (EOFError, KeyboardInterrupt):
+                        if opening is not None and opening.done():
+                            opening.result()  # raises what kept the session from opening
                         break
                 else:
                     text, prompt = prompt, None
@@ -103,6 +106,10 @@ class TerminalApp:
                 await asyncio.wait([opening])
             if self._session is not None:
                 await self._session.close()
+
+    def _stop_asking_if_it_failed(self, opening: asyncio.Task[Session]) -> None:
+        if not opening.cancelled() and opening.exception() is not None:
+            self._input.stop()
 
     async def _read(self, on_first_frame: Callable[[], None]) -> str:
         return await self._input.read(first_frame=on_first_frame)

@@ -50,6 +50,11 @@ class Input:
         """What the person sent. Raises `EOFError` for Ctrl-D and `KeyboardInterrupt` for Ctrl-C on an empty line."""
         return await self._session.prompt_async("› ", pre_run=first_frame)
 
+    def stop(self) -> None:
+        """End a `read` that is under way, as Ctrl-D would."""
+        if self._session.app.is_running:
+            self._session.app.exit(exception=EOFError)
+
     async def ask(self, question: str) -> str:
         """A one-line answer, not kept in the history. Raises as `read` does."""
         asking: PromptSession[str] = PromptSession(history=InMemoryHistory())

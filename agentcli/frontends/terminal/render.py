@@ -19,7 +19,7 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
 )
-from agentcli.frontends.terminal.theme import Theme, printable
+from agentcli.frontends.terminal.theme import PrintableStream, Theme, printable
 
 SHOW_AS_RUNNING_S = 2.0  # a call that takes longer is announced before it has ended
 DIFF_LINES = 24
@@ -33,6 +33,7 @@ class Renderer:
         self._theme = theme
         self._at_line_start = True
         self._is_thinking = False
+        self._text = PrintableStream()
         self._model = ""
         self._seen_diffs: set[str] = set()
         self._running: dict[str, tuple[str, asyncio.TimerHandle]] = {}
@@ -41,7 +42,7 @@ class Renderer:
         match event:
             case TextDelta(text):
                 self._end_thinking()
-                self._write(printable(text))
+                self._write(self._text.feed(text))
             case ThinkingDelta(text):
                 self._think(text)
             case ToolStarted(id, _, _, title):
@@ -104,7 +105,7 @@ class Renderer:
         if not self._is_thinking:
             self._fresh_line()
             self._is_thinking = True
-        self._write(self._theme.paint(printable(text), "dim"))
+        self._write(self._theme.paint(self._text.feed(text), "dim"))
 
     def _end_thinking(self) -> None:
         if self._is_thinking:
@@ -130,6 +131,7 @@ class Renderer:
         self.line(f"{self._model}{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out{cost}", "dim")
 
     def _fresh_line(self) -> None:
+        self._write(self._text.close())
         if not self._at_line_start:
             self._write("\n")
 

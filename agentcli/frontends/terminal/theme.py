@@ -22,6 +22,27 @@ def printable(text: str) -> str:
     return _SEQUENCE.sub("", text.replace("\r\n", "\n")).replace("\r", "\n").translate(_CONTROLS)
 
 
+class PrintableStream:
+    """`printable` for text that comes in pieces: a sequence that is split over two pieces is taken out whole."""
+
+    _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
+    _LONGEST = 4_096  # characters held back; what is longer is no sequence a terminal would wait for
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        text = self._held + text
+        unfinished = self._UNFINISHED.search(text)
+        end = unfinished.start() if unfinished and len(unfinished.group()) <= self._LONGEST else len(text)
+        self._held = text[end:]
+        return printable(text[:end])
+
+    def close(self) -> str:
+        held, self._held = self._held, ""
+        return printable(held)
+
+
 class Theme:
     """Paints text, or leaves it when colours are off. No meaning is in colour alone."""
 

@@ -289,7 +289,7 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
 
 
 def _not_started(what: str, error: OSError | ValueError) -> ToolError:
-    """A command that the system does not take: too long, without a folder, or with characters no program can be given."""
+    """The error for a command that the system does not take: too long, or with a NUL or a lone surrogate in it."""
     if isinstance(error, OSError):
         return ToolError(f"Could not start {what}: {error.strerror}.", kind="resource_error")
     return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")

@@ -23,6 +23,7 @@ class MemoryLog:
         self.name = name
         self.created = time.time()
         self.entries: list[Entry] = list(entries)
+        self.is_open = True
 
     def append(self, *bodies: Body) -> Appended:
         first_seq = len(self.entries) + 1
@@ -35,7 +36,7 @@ class MemoryLog:
         return Appended(added, committed)
 
     async def close(self) -> None:
-        pass
+        self.is_open = False
 
 
 class MemorySessions:
@@ -53,11 +54,16 @@ class MemorySessions:
 
     async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
         log = self._find(session_id)
+        if log.is_open:
+            raise StorageError(f"Session {log.session_id} is open already: continue a copy with --fork-session.")
+        log.is_open = True
         return log, list(log.entries)
 
-    async def fork(self, session_id: str, *, cwd: Path, new_id: str | None = None) -> tuple[SessionLog, list[Entry]]:
+    async def fork(
+        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
+    ) -> tuple[SessionLog, list[Entry]]:
         entries = list(self._find(session_id).entries)
-        log = await self.create(cwd=cwd, session_id=new_id)
+        log = await self.create(cwd=cwd, session_id=new_id, name=name)
         self._logs[log.session_id].entries = list(entries)
         return log, entries
 
@@ -73,10 +79,13 @@ class MemorySessions:
         pass
 
     def _find(self, session_id: str) -> MemoryLog:
-        found = [log for id, log in self._logs.items() if id.startswith(session_id)]
-        if len(found) != 1:
+        """The one whose id begins so, or the session of that name; nothing is stored before the first entry."""
+        stored = [log for log in self._logs.values() if log.entries]
+        found = [log for log in stored if log.session_id.startswith(session_id) or session_id == log.name]
+        exact = [log for log in found if log.session_id == session_id]
+        if len(exact or found) != 1:
             raise StorageError(f"{len(found) or 'No'} sessions match {session_id!r}.")
-        return found[0]
+        return (exact or found)[0]
 
 
 def _info(log: MemoryLog) -> SessionInfo:

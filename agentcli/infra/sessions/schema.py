@@ -38,6 +38,13 @@ CREATE TABLE entries (
 
 def prepare(connection: apsw.Connection) -> None:
     """Make or bring up the tables. Raises `StorageError` for a file of a newer agentcli, or of another program."""
+    if connection.pragma("user_version") == VERSION:
+        return
+    with connection:  # from here on nobody else makes them
+        _bring_up(connection)
+
+
+def _bring_up(connection: apsw.Connection) -> None:
     version = connection.pragma("user_version")
     if version == VERSION:
         return
@@ -46,8 +53,7 @@ def prepare(connection: apsw.Connection) -> None:
             f"{connection.filename} was written by a newer agentcli (version {version}, this one knows {VERSION}): "
             "update agentcli."
         )
-    with connection:
-        if connection.execute("SELECT count(*) FROM sqlite_master").get:
-            raise StorageError(f"{connection.filename} belongs to another program: move it away.")
-        connection.execute(_TABLES)
-        connection.pragma("user_version", VERSION)
+    if connection.execute("SELECT count(*) FROM sqlite_master").get:
+        raise StorageError(f"{connection.filename} belongs to another program: move it away.")
+    connection.execute(_TABLES)
+    connection.pragma("user_version", VERSION)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import sys
 import threading
@@ -25,6 +26,8 @@ from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.schema import prepare
 from agentcli.infra.sessions.titles import title_of
+
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 
@@ -56,13 +59,19 @@ class SqliteSessions:
     async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
         id = await self._writer.call(lambda db: _full_id(db, session_id))
         lock = self._own(id)
-        entries, last_seq = await self._writer.call(lambda db: (_entries(db, id), _last_seq(db, id)))
+        try:
+            entries, last_seq = await self._writer.call(lambda db: (_entries(db, id), _last_seq(db, id)))
+        except StorageError:
+            lock.release()
+            raise
         return SqliteLog(self._writer, id, lock, last=entries[-1].id if entries else None, last_seq=last_seq), entries
 
-    async def fork(self, session_id: str, *, cwd: Path, new_id: str | None = None) -> tuple[SessionLog, list[Entry]]:
+    async def fork(
+        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
+    ) -> tuple[SessionLog, list[Entry]]:
         source = await self._writer.call(lambda db: _full_id(db, session_id))
         entries, at = await self._writer.call(lambda db: (_entries(db, source), _last_seq(db, source)))
-        log = await self.create(cwd=cwd, session_id=new_id)
+        log = await self.create(cwd=cwd, session_id=new_id, name=name)
         assert isinstance(log, SqliteLog)
         log.continue_from(source, at, entries)
         return log, entries
@@ -88,7 +97,8 @@ class SqliteSessions:
         """Hold the session's lock, which a killed program gives up by dying. Raises `StorageError` when it is held."""
         folder = self.path.parent / "locks"
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` are made open to all
+            folder.mkdir(exist_ok=True, mode=0o700)
             lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=0)
             lock.acquire()
         except filelock.Timeout as error:
@@ -111,12 +121,12 @@ class _SessionRow:
         self.forked_from: str | None = None
         self.forked_at: int | None = None
 
-    def store(self, db: apsw.Connection, entries: Sequence[Entry]) -> None:
+    def store(self, db: apsw.Connection) -> None:
         now = time.time()
         db.execute(
             "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at) "
-            "VALUES (?,?,?,?,?,?,?,?)",
-            (self.id, self.cwd, self.name, title_of(entries), now, now, self.forked_from, self.forked_at),
+            "VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
+            (self.id, self.cwd, self.name, "", now, now, self.forked_from, self.forked_at),
         )
 
 
@@ -139,13 +149,15 @@ class SqliteLog:
         self._new_session = new_session
         self._last = last
         self._last_seq = last_seq
-        self._has_title = new_session is None
+        self._title = ""
+        self._unstored: list[Stored] = []  # tried again with the next entries: a full disk may have room by then
 
     def continue_from(self, source: str, seq: int, entries: Sequence[Entry]) -> None:
         """Begin where another session stands; its entries are read through it."""
         assert self._new_session is not None
         self._new_session.forked_from, self._new_session.forked_at = source, seq
         self._last = entries[-1].id if entries else None
+        self._title = title_of(entries)
 
     def append(self, *bodies: Body) -> Appended:
         entries = []
@@ -154,25 +166,37 @@ class SqliteLog:
             self._last = entries[-1].id
         first_seq = self._last_seq + 1
         self._last_seq += len(entries)
-        row, self._new_session = self._new_session, None
-        title = "" if self._has_title else title_of(entries)
-        self._has_title = self._has_title or bool(title)
+        self._title = title = self._title or title_of(entries)
         stored = Stored(tuple(entries), first_seq)
+        self._unstored.append(stored)
+        row, unstored = self._new_session, tuple(self._unstored)
 
         def work(db: apsw.Connection) -> Stored:
             if row is not None:
-                row.store(db, entries)
-            _insert(db, self.session_id, stored, title)
+                row.store(db)
+            stored_seq = _last_seq(db, self.session_id)
+            for missing in unstored:
+                if missing.first_seq > stored_seq:
+                    _insert(db, self.session_id, missing)
+            _touch(db, self.session_id, title)
             return stored
 
-        return Appended(stored.entries, self._writer.submit(work))
+        committed = self._writer.submit(work)
+        committed.add_done_callback(self._forget_stored)
+        return Appended(stored.entries, committed)
+
+    def _forget_stored(self, committed: asyncio.Future[Any]) -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            self._new_session = None
+            newest: Stored = committed.result()
+            self._unstored = [one for one in self._unstored if one.first_seq > newest.first_seq]
 
     async def close(self) -> None:
         await self._writer.drain()
         self._lock.release()
 
 
-def _insert(db: apsw.Connection, session_id: str, stored: Stored, title: str) -> None:
+def _insert(db: apsw.Connection, session_id: str, stored: Stored) -> None:
     for seq, entry in enumerate(stored.entries, stored.first_seq):
         record = to_record(entry)
         db.execute(
@@ -189,9 +213,13 @@ def _insert(db: apsw.Connection, session_id: str, stored: Stored, title: str) ->
                 record["body"],
             ),
         )
+
+
+def _touch(db: apsw.Connection, session_id: str, title: str) -> None:
+    """Note the time, and the title unless there is one."""
     db.execute(
-        "UPDATE sessions SET updated = ?, title = CASE WHEN ? = '' THEN title ELSE ? END WHERE id = ?",
-        (time.time(), title, title, session_id),
+        "UPDATE sessions SET updated = ?, title = CASE WHEN title = '' THEN ? ELSE title END WHERE id = ?",
+        (time.time(), title, session_id),
     )
 
 
@@ -295,6 +323,10 @@ class _Writer:
                 failure = error if isinstance(error, StorageError) else StorageError(_said(self._path, error))
                 for _, future, loop in jobs:
                     _tell(loop, future, None, failure)
+            except Exception as bug:  # nobody would be told anything any more if this thread ended
+                log.exception("work on the session database failed")
+                for _, future, loop in jobs:
+                    _tell(loop, future, None, StorageError(f"{self._path}: {bug!r}."))
             else:
                 for (_, future, loop), result in zip(jobs, results, strict=True):
                     error_of_one = result if isinstance(result, StorageError) else None
@@ -330,18 +362,28 @@ class _Writer:
 
 
 def _connect(path: Path) -> apsw.Connection:
+    path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
-    path.chmod(0o600)
+    try:
+        _set_up(connection)
+        path.chmod(0o600)
+    except Exception:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: apsw.Connection) -> None:
+    """Refuse a file that is not ours before anything of it is changed."""
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-    connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "full")
+    connection.transaction_mode = "IMMEDIATE"
+    prepare(connection)
+    connection.pragma("journal_mode", "wal")
     connection.pragma("foreign_keys", "on")
     if sys.platform == "darwin":  # there a plain fsync does not reach the disk
         connection.pragma("fullfsync", "on")
         connection.pragma("checkpoint_fullfsync", "on")
-    connection.transaction_mode = "IMMEDIATE"
-    prepare(connection)
-    return connection
 
 
 def _tell(
@@ -363,6 +405,8 @@ def _said(path: Path, error: Exception) -> str:
     match error:
         case apsw.FullError():
             return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
+        case apsw.CorruptError() | apsw.NotADBError():
+            return f"{path} is damaged ({error}): move it away to begin a new one, or use --no-session."
         case apsw.BusyError():
             return f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s."
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():

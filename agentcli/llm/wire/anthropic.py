@@ -36,6 +36,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
+from agentcli.llm.wire.deltas import count_in, text_in
 
 CACHE = {"type": "ephemeral"}
 MOST_BREAKPOINTS = 4  # the API's limit
@@ -157,7 +158,7 @@ class _OpenBlock:
         self.start = start
         self.kind: str = start.get("type", "")
         self.parts: list[str] = []
-        self.signature: str | None = start.get("signature") or None
+        self.signature: str | None = text_in(start.get("signature")) or None
         self.is_closed = False
 
     def finish(self) -> Block | None:
@@ -169,7 +170,7 @@ class _OpenBlock:
             case "thinking":
                 return Thinking(joined, self.signature)
             case "redacted_thinking":
-                return RedactedThinking(self.start.get("data", ""))
+                return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":
                 return _tool_use(str(self.start.get("id", "")), str(self.start.get("name", "")), joined)
             case _ if joined:  # a server tool's input comes in deltas too
@@ -210,13 +211,13 @@ class ReplyReader:
             self._stop(event, out)
         elif kind == "message_start":
             message = event.get("message") or {}
-            self.model = message.get("model") or self.model
+            self.model = text_in(message.get("model")) or self.model
             self._count(message.get("usage"), out)
         elif kind == "message_delta":
             delta = event.get("delta") or {}
             self._stop_reason = delta.get("stop_reason") or self._stop_reason
             if isinstance(details := delta.get("stop_details"), dict):
-                self._note = details.get("explanation") or details.get("category") or ""
+                self._note = text_in(details.get("explanation") or details.get("category"))
             self._count(event.get("usage"), out)
         elif kind == "message_stop":
             self.is_done = True
@@ -226,13 +227,14 @@ class ReplyReader:
 
     def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         block = _OpenBlock(event.get("content_block") or {})
-        self._blocks[event.get("index", len(self._blocks))] = block
+        index = event.get("index")
+        self._blocks[index if isinstance(index, int) else len(self._blocks)] = block
         if block.kind == "tool_use":
             out.append(ToolCallStarted(str(block.start.get("id", "")), str(block.start.get("name", ""))))
             if given := block.start.get("input"):
                 block.parts.append(encode_json(given).decode())
         for field, make in (("text", TextDelta), ("thinking", ThinkingDelta)):
-            if block.kind == field and (first := _string(block.start.get(field))):
+            if block.kind == field and (first := text_in(block.start.get(field))):
                 block.parts.append(first)
                 out.append(make(first))
 
@@ -243,20 +245,20 @@ class ReplyReader:
             return
         match delta.get("type"):
             case "text_delta":
-                if part := _string(delta.get("text")):
+                if part := text_in(delta.get("text")):
                     block.parts.append(part)
                     out.append(TextDelta(part))
             case "input_json_delta":
-                if part := _string(delta.get("partial_json")):
+                if part := text_in(delta.get("partial_json")):
                     block.parts.append(part)
                     if block.kind == "tool_use":
                         out.append(ToolCallDelta(str(block.start.get("id", "")), part))
             case "thinking_delta":
-                if part := _string(delta.get("thinking")):
+                if part := text_in(delta.get("thinking")):
                     block.parts.append(part)
                     out.append(ThinkingDelta(part))
             case "signature_delta":
-                block.signature = _string(delta.get("signature"))
+                block.signature = text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
             case _:
@@ -306,24 +308,18 @@ class ReplyReader:
         return Message("assistant", tuple(blocks))
 
 
-def _string(value: Any) -> str:
-    if isinstance(value, str | None):
-        return value or ""
-    raise TypeError(f"{value!r} stands where a text belongs")
-
-
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
     creation = usage.get("cache_creation")
     details = usage.get("output_tokens_details")
     return Usage(
-        input_tokens=usage.get("input_tokens") or 0,
-        output_tokens=usage.get("output_tokens") or 0,
-        cache_creation_input_tokens=usage.get("cache_creation_input_tokens") or 0,
-        cache_read_input_tokens=usage.get("cache_read_input_tokens") or 0,
-        cache_creation_1h_input_tokens=(creation.get("ephemeral_1h_input_tokens") or 0)
+        input_tokens=count_in(usage.get("input_tokens")),
+        output_tokens=count_in(usage.get("output_tokens")),
+        cache_creation_input_tokens=count_in(usage.get("cache_creation_input_tokens")),
+        cache_read_input_tokens=count_in(usage.get("cache_read_input_tokens")),
+        cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens"))
         if isinstance(creation, dict)
         else 0,
-        reasoning_tokens=(details.get("thinking_tokens") or 0) if isinstance(details, dict) else 0,
+        reasoning_tokens=count_in(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta
@@ -26,6 +26,18 @@ def read(
         failure = ServerError(f"The server sent an event that its protocol does not know: {error}")
         failure.__cause__ = error
     return merged(out), failure
+
+
+def text_in(value: Any) -> str:
+    """A text as a server sends it, nothing for null. Raises TypeError for what is no text."""
+    if isinstance(value, str | None):
+        return value or ""
+    raise TypeError(f"{value!r} stands where a text belongs")
+
+
+def count_in(value: Any) -> int:
+    """A count as a server sends it; what is no number counts nothing."""
+    return int(value) if isinstance(value, int | float) else 0
 
 
 def merged(events: list[StreamEvent]) -> list[StreamEvent]:

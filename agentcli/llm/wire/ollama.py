@@ -32,6 +32,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
 from agentcli.llm.wire.arguments import parse_arguments
+from agentcli.llm.wire.deltas import count_in, text_in
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
 LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
@@ -128,10 +129,10 @@ class ReplyReader:
         if "error" in line:
             raise error_told(line)
         message = line.get("message") or {}
-        if thought := message.get("thinking"):
+        if thought := text_in(message.get("thinking")):
             self._thinking.append(thought)
             out.append(ThinkingDelta(thought))
-        if text := message.get("content"):
+        if text := text_in(message.get("content")):
             self._text.append(text)
             out.append(TextDelta(text))
         for call in message.get("tool_calls") or ():
@@ -144,7 +145,7 @@ class ReplyReader:
     def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         """A call arrives whole; older servers give it no id."""
         function = call.get("function") or {}
-        id = call.get("id") or f"{self._id_prefix}{len(self._uses) + 1}"
+        id = str(call.get("id") or "") or f"{self._id_prefix}{len(self._uses) + 1}"
         name, arguments = str(function.get("name", "")), function.get("arguments")
         if arguments is None or isinstance(arguments, dict):
             use = ToolUse(id, name, arguments or {})
@@ -165,7 +166,7 @@ class ReplyReader:
         # What an image costs differs with the model, so only the text is judged.
         text_tokens = estimate(request, info).tokens - TOKENS_PER_IMAGE * _image_count(request)
         expected = text_tokens / SAFETY * (BYTES_PER_TOKEN / 4)
-        counted = self._last.get("prompt_eval_count") or 0
+        counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
             raise ContextOverflow(
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
@@ -187,4 +188,4 @@ class ReplyReader:
 
 
 def usage_from_wire(line: dict[str, Any]) -> Usage:
-    return Usage(input_tokens=line.get("prompt_eval_count") or 0, output_tokens=line.get("eval_count") or 0)
+    return Usage(input_tokens=count_in(line.get("prompt_eval_count")), output_tokens=count_in(line.get("eval_count")))

@@ -41,6 +41,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
+from agentcli.llm.wire.deltas import count_in, text_in
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -262,7 +263,7 @@ class ReplyReader:
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if chunk.get("error") or chunk.get("object") == "error":
             raise error_told(chunk)
-        self.model = chunk.get("model") or self.model
+        self.model = text_in(chunk.get("model")) or self.model
         self._count(chunk, out)
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
@@ -275,7 +276,7 @@ class ReplyReader:
             for call in delta.get("tool_calls") or ():
                 self._call(call, out)
             if reason := choice.get("finish_reason"):
-                self._finish_reason = reason
+                self._finish_reason = text_in(reason)
                 self.is_finished = True
                 if reason == "error":
                     raise error_told(choice if choice.get("error") else {"error": "the model's server failed"})
@@ -294,13 +295,13 @@ class ReplyReader:
     def _content(self, text: Any, out: list[StreamEvent]) -> None:
         if isinstance(text, list):  # Mistral's parts
             text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
-        for is_thinking, piece in self._tags.feed(text):
+        for is_thinking, piece in self._tags.feed(text_in(text)):
             (self._thinking if is_thinking else self._text).append(piece)
             out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
 
     def _call(self, data: dict[str, Any], out: list[StreamEvent]) -> None:
         function = data.get("function") or {}
-        name = function.get("name") or ""
+        name = text_in(function.get("name"))
         arguments = function.get("arguments")
         if not isinstance(arguments, str | None):
             arguments = encode_json(arguments).decode()
@@ -450,18 +451,20 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
     """Usage in any of the servers' spellings; cached tokens are part of the prompt here, and apart in ours."""
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
-    cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens") or 0
+    cached = count_in(
+        details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens")
+    )
     if not cached and timings:
-        cached = timings.get("cache_n") or 0
-    written = details.get("cache_write_tokens") or 0
-    prompt = usage.get("prompt_tokens") or 0
+        cached = count_in(timings.get("cache_n"))
+    written = count_in(details.get("cache_write_tokens"))
+    prompt = count_in(usage.get("prompt_tokens"))
     cost = usage.get("cost")
     return Usage(
         input_tokens=max(0, prompt - cached - written),
-        output_tokens=usage.get("completion_tokens") or 0,
+        output_tokens=count_in(usage.get("completion_tokens")),
         cache_creation_input_tokens=written,
         cache_read_input_tokens=cached,
-        reasoning_tokens=completion.get("reasoning_tokens") or 0,
+        reasoning_tokens=count_in(completion.get("reasoning_tokens")),
         cost_usd=float(cost) if isinstance(cost, int | float) else None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from agentcli.errors import ToolError
@@ -20,11 +21,13 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in given.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
+    lost = ""
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
     if not start.is_dir():
         if given.cwd:
             raise ToolError(f"{given.cwd} is not a directory.", kind="not_found")
-        start = workspace.cwd
+        lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.cwd.resolve())}]"
+        start, workspace.shell_cwd = workspace.cwd, None
     if given.background:
         return await _start_job(given, start, context)
     result = await workspace.sandbox.run_shell(
@@ -34,12 +37,13 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         on_output=context.emit,
         most_bytes=BRIEF_BYTES if given.output_level == "brief" else PAGE_BYTES,
     )
-    return _output(result, given, start, context)
+    return _output(result, given, start, context, notes=[lost])
 
 
-def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext) -> ToolOutput:
+def _output(
+    result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]
+) -> ToolOutput:
     """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
-    notes = []
     if result.timed_out:
         notes.append(f"[ended after {given.timeout_ms / 1000:g} s; for a long job set timeout_ms or background]")
     elif result.exit_code:
@@ -51,7 +55,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         "exit_code": result.exit_code,
         "output": result.output,
         "timed_out": result.timed_out,
-        "cwd": str(cwd),
+        "cwd": os.fsencode(cwd).decode(errors="replace"),
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
@@ -67,7 +71,7 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     try:
         workspace.shell_cwd = workspace.sandbox.readable(end)
     except ToolError:
-        notes.append(f"[{end} is outside the workspace: back in {workspace.shown(start.resolve())}]")
+        notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(start.resolve())}]")
         return start
     notes.append(f"[now in {workspace.shown(end)}]")
     return end

@@ -36,20 +36,21 @@ async def preview(given: FileEdit, context: ToolContext) -> str:
 
 
 class _Change(Struct, frozen=True):
+    before: bytes
     content: bytes
     diff: str
 
 
 def _changed(edits: list[Edit], path: Path, context: ToolContext) -> _Change:
     shown = context.workspace.shown(path)
-    _, decoded = read_text(path, shown)
+    before, decoded = read_text(path, shown)
     after = apply_edits(decoded.text, edits)
-    return _Change(decoded.encoded(after), unified_diff(shown, decoded.text, after))
+    return _Change(before, decoded.encoded(after), unified_diff(shown, decoded.text, after))
 
 
 def _edit(edits: list[Edit], path: Path, context: ToolContext) -> ToolOutput:
     shown = context.workspace.shown(path)
     change = _changed(edits, path, context)
     write_bytes(path, change.content, shown)
-    context.workspace.files.saw(path, change.content)
+    context.workspace.files.replaced(path, change.before, change.content)
     return ToolOutput(change.diff, {"path": shown, "diff": change.diff}, diff_counts(change.diff))

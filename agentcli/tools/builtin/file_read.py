@@ -38,7 +38,8 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
 
 def _numbered(text: str, encoding: str, given: FileRead, shown: str) -> ToolOutput:
     lines = text.split("\n")
-    if lines[-1] == "":
+    ends_with_newline = lines[-1] == ""
+    if ends_with_newline:
         lines.pop()
     total, first = len(lines), given.offset or 1
     if first > max(total, 1):
@@ -53,9 +54,9 @@ def _numbered(text: str, encoding: str, given: FileRead, shown: str) -> ToolOutp
             break
         numbered.append(row)
     last = first + len(numbered) - 1
-    raw = (
-        "".join(text.splitlines(keepends=True)) if last == total and first == 1 else "\n".join(lines[first - 1 : last])
-    )
+    raw = "\n".join(lines[first - 1 : last])
+    if numbered and (last < total or ends_with_newline):
+        raw += "\n"
     if last < total:
         numbered.append(f"[lines {first}-{last} of {total}; go on with offset={last + 1}]")
     body = "\n".join(numbered) if total else "[the file is empty]"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileWrite
-from agentcli.tools.builtin.files import read_bytes, write_bytes
+from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text_edit import decode, unified_diff
 from agentcli.tools.tool import ToolContext, ToolOutput
@@ -27,10 +27,10 @@ async def preview(given: FileWrite, context: ToolContext) -> str:
 def _before(path: Path, context: ToolContext) -> str:
     """The text that would be replaced; empty for a new file."""
     shown = context.workspace.shown(path)
+    if not is_there(path, shown):
+        return ""
     if path.is_dir():
         raise ToolError(f"{shown} is a directory.", kind="invalid_parameters")
-    if not path.exists():
-        return ""
     content = read_bytes(path, shown)
     context.workspace.files.require_current(path, content)
     decoded = decode(content)
@@ -39,7 +39,7 @@ def _before(path: Path, context: ToolContext) -> str:
 
 def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     shown = context.workspace.shown(path)
-    existed = path.exists()
+    existed = is_there(path, shown)
     before = _before(path, context)
     content = given.content.encode("utf-8", "replace")
     write_bytes(path, content, shown)

@@ -35,6 +35,14 @@ def read_bytes(path: Path, shown: str) -> bytes:
         raise ToolError(f"Could not read {shown}: {error.strerror}.", kind=_kind(error)) from error
 
 
+def is_there(path: Path, shown: str) -> bool:
+    """Whether there is a file or folder. Raises `ToolError` when the system does not tell: no permission, too long."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ToolError(f"Could not look for {shown[:200]}: {error.strerror}.", kind=_kind(error)) from error
+
+
 def read_text(path: Path, shown: str) -> tuple[bytes, DecodedText]:
     """A text file's bytes and text. Raises `ToolError` for a binary file."""
     content = read_bytes(path, shown)

@@ -18,7 +18,7 @@ LONGEST_MATCH = 500  # characters of a line
 
 async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     where = target(given.path, context)
-    arguments = ["--json", "--hidden", "--glob=!.git", "--sort=path"]
+    arguments = ["--json", "--hidden", "--crlf", "--glob=!.git", "--sort=path"]
     arguments += ["--ignore-case"] if given.ignore_case else []
     arguments += ["--multiline", "--multiline-dotall"] if given.multiline else []
     arguments += [f"--glob={given.glob}"] if given.glob else []
@@ -35,7 +35,7 @@ def _output(rows: list[dict[str, Any]], folder: Path, given: GrepSearch, context
     matches: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
     limit = 10 if given.output_level == "brief" else (given.limit or len(rows))
-    size = 0
+    size, last_shown = 0, ("", 0)
     for row in rows:
         if row["type"] not in ("match", "context"):
             continue
@@ -44,11 +44,15 @@ def _output(rows: list[dict[str, Any]], folder: Path, given: GrepSearch, context
         is_match = row["type"] == "match"
         if is_match:
             counts[path] = counts.get(path, 0) + 1
-        if given.output_mode != "content" or len(matches) >= limit or size > PAGE_BYTES:
+        if given.output_mode != "content":
             continue
+        is_full = len(matches) >= limit or (size > PAGE_BYTES and given.limit != 0)
+        if is_full and (is_match or path != last_shown[0] or data["line_number"] > last_shown[1]):
+            continue  # but for the context of the last match
         text = _text(data["lines"]).removesuffix("\n").removesuffix("\r")
         if is_match:
             matches.append({"path": path, "line": data["line_number"], "text": text})
+            last_shown = (path, data["line_number"] + text.count("\n") + given.context)
         for number, line in enumerate(text.split("\n"), data["line_number"]):
             mark = ":" if is_match else "-"
             lines.append(f"{path}{mark}{number}{mark}{cut_line(line, LONGEST_MATCH)}")

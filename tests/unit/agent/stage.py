@@ -1,8 +1,8 @@
 """A session on a stage: the scripted model plays, the test is the person, and everything that is told is kept.
 
-    async with on_stage(tmp_path, [{"text": "Hi."}]) as stage:
-        done = await stage.ask("Hello")
-    assert done.text == "Hi."
+async with on_stage(tmp_path, [{"text": "Hi."}]) as stage:
+    done = await stage.ask("Hello")
+assert done.text == "Hi."
 """
 
 from __future__ import annotations

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.conformance.replies import Call, Said, anthropic_reply
-from tests.conformance.servers import anthropic_server
-from tests.unit.agent.stage import Works, call, failing_tool, on_stage
 
 from agentcli.agent.events import (
     Done,
@@ -42,6 +40,9 @@ from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
+from tests.conformance.replies import Call, Said, anthropic_reply
+from tests.conformance.servers import anthropic_server
+from tests.unit.agent.stage import Works, call, failing_tool, on_stage
 
 Folder = Path
 
@@ -141,7 +142,7 @@ async def test_every_request_begins_with_the_bytes_of_the_one_before(tmp_path: F
         assert done.text == "The end."
         bodies = [without_breakpoints(request.json) for request in server.requests]
     assert len(bodies) == rounds + 2
-    for before, after in zip(bodies, bodies[1:], strict=False):
+    for before, after in pairwise(bodies):
         assert after["system"] == before["system"]
         assert after["tools"] == before["tools"]
         assert encoded(after["messages"]).startswith(encoded(before["messages"]).removesuffix(b"]"))
@@ -504,9 +505,7 @@ async def test_the_fallback_model_takes_over_for_good_and_it_is_told(tmp_path: F
 @pytest.mark.parametrize("reply", [{"error": {"kind": "auth"}}, {"text": "Half", "error": {"kind": "connection"}}])
 async def test_the_fallback_model_is_not_for_a_wrong_key_nor_after_text(tmp_path: Folder, reply: Any) -> None:
     spare = ScriptedProvider([{"text": "Spare here."}])
-    async with on_stage(
-        tmp_path, [reply], others={"scripted/spare": spare}, fallback_model="scripted/spare"
-    ) as stage:
+    async with on_stage(tmp_path, [reply], others={"scripted/spare": spare}, fallback_model="scripted/spare") as stage:
         assert isinstance(await stage.ask("Go"), TurnFailed)
     assert spare.requests == []
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.conformance.reading import asking, hear
-from tests.conformance.servers import ANTHROPIC_MODEL, LoopbackServer, Reply, anthropic_server, html, json_reply
 
 from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.models import bundled_models
 from agentcli.llm.providers.anthropic import AnthropicProvider
+from tests.conformance.reading import asking, hear
 from tests.conformance.replies import anthropic_reply
+from tests.conformance.servers import ANTHROPIC_MODEL, LoopbackServer, Reply, anthropic_server, html, json_reply
 
 UNKNOWN = bundled_models().find("anthropic", "claude-sonnet-5-5-preview")
 
@@ -44,10 +44,13 @@ def test_a_refused_count_is_a_provider_error() -> None:
 
 
 def test_a_health_check_learns_the_model_s_limits() -> None:
-    with anthropic_server(model=json_reply(ANTHROPIC_MODEL | {"max_input_tokens": 400_000, "max_tokens": 64_000})) as server:
+    with anthropic_server(
+        model=json_reply(ANTHROPIC_MODEL | {"max_input_tokens": 400_000, "max_tokens": 64_000})
+    ) as server:
         one = provider(server)
         health = asyncio.run(one.health_check())
-    assert health.ok and "400,000" in health.detail
+    assert health.ok
+    assert "400,000" in health.detail
     assert (one.info.window, one.info.max_output) == (400_000, 64_000)
 
 
@@ -60,7 +63,8 @@ def headers_sent(**options: Any) -> dict[str, str]:
 def test_a_key_goes_in_its_own_header_and_a_token_as_bearer() -> None:
     assert headers_sent()["x-api-key"] == "key"
     token = headers_sent(api_key="", auth_token="token")
-    assert token["authorization"] == "Bearer token" and "x-api-key" not in token
+    assert token["authorization"] == "Bearer token"
+    assert "x-api-key" not in token
 
 
 def test_the_api_version_and_own_headers_can_be_set() -> None:
@@ -76,7 +80,7 @@ def test_a_base_url_may_end_in_v1(ending: str) -> None:
 
 
 def test_an_empty_event_is_passed_over() -> None:
-    body = anthropic_reply("Hi.").body.replace(b"event: ping\ndata: {\"type\":\"ping\"}", b"event: ping\ndata:")
+    body = anthropic_reply("Hi.").body.replace(b'event: ping\ndata: {"type":"ping"}', b"event: ping\ndata:")
     assert b"data:\n\n" in body
     with anthropic_server([Reply(body)]) as server:
         assert asyncio.run(hear(provider(server))).done.message.text == "Hi."

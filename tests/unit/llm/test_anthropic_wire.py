@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
-from tests.conformance.reading import LIST_FILES, READ_FILE, asking
-from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
 
-from agentcli.llm.errors import AuthError, BadRequest, BillingError, Overloaded, ProviderError, RateLimit, ServerError, Timeout
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    BillingError,
+    Overloaded,
+    ProviderError,
+    RateLimit,
+    ServerError,
+    Timeout,
+)
 from agentcli.llm.messages import Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, UsageUpdate
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, ReplyReader, to_body
+from tests.conformance.reading import LIST_FILES, READ_FILE, asking
+from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
 
 SONNET = bundled_models().find("anthropic", "claude-sonnet-5-5")
 HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
@@ -58,7 +68,11 @@ def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
         message_start(),
         {"type": "ping"},
         {"type": "message_forecast", "tokens": 7},
-        *block(0, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Hi"}, {"type": "mood_delta", "mood": "glad"}]),
+        *block(
+            0,
+            {"type": "text", "text": ""},
+            [{"type": "text_delta", "text": "Hi"}, {"type": "mood_delta", "mood": "glad"}],
+        ),
         {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "lost"}},
         {"type": "content_block_stop", "index": 9},
         *message_end(),
@@ -67,27 +81,38 @@ def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
 
 
 def test_nothing_after_message_stop_counts() -> None:
-    events = read_all(message_start(), *text_block(0, "Hi"), *message_end(), *text_block(1, "late"), *message_end("refusal"))
+    events = read_all(
+        message_start(), *text_block(0, "Hi"), *message_end(), *text_block(1, "late"), *message_end("refusal")
+    )
     assert [event for event in events if isinstance(event, Done)] == [events[-1]]
     assert events[-1].message.text == "Hi"  # type: ignore[union-attr]
 
 
 def test_text_that_begins_in_the_block_s_start_is_kept() -> None:
-    events = read_all(message_start(), *block(0, {"type": "text", "text": "He"}, [{"type": "text_delta", "text": "y"}]), *message_end())
+    events = read_all(
+        message_start(),
+        *block(0, {"type": "text", "text": "He"}, [{"type": "text_delta", "text": "y"}]),
+        *message_end(),
+    )
     assert [event.text for event in events if isinstance(event, TextDelta)] == ["He", "y"]
     assert events[-1].message.text == "Hey"  # type: ignore[union-attr]
 
 
 def test_thinking_without_text_keeps_its_signature() -> None:
     start = {"type": "thinking", "thinking": "", "signature": ""}
-    deltas = [{"type": "thinking_delta", "thinking": "", "estimated_tokens": 40}, {"type": "signature_delta", "signature": "Eqo="}]
+    deltas = [
+        {"type": "thinking_delta", "thinking": "", "estimated_tokens": 40},
+        {"type": "signature_delta", "signature": "Eqo="},
+    ]
     events = read_all(message_start(), *block(0, start, deltas), *text_block(1, "Yes."), *message_end())
     assert events[-1].message.content == (Thinking("", "Eqo="), Text("Yes."))  # type: ignore[union-attr]
     assert not [event for event in events if isinstance(event, ThinkingDelta)]
 
 
 def test_redacted_thinking_arrives_whole() -> None:
-    reply = done(message_start(), *block(0, {"type": "redacted_thinking", "data": "EmwK"}), *text_block(1, "Hi"), *message_end())
+    reply = done(
+        message_start(), *block(0, {"type": "redacted_thinking", "data": "EmwK"}), *text_block(1, "Hi"), *message_end()
+    )
     assert reply.message.content == (RedactedThinking("EmwK"), Text("Hi"))
 
 
@@ -122,14 +147,22 @@ def test_no_arguments_are_an_empty_object(parts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_call_that_the_limit_cut_is_lost(stop: str, parts: tuple[str, ...], ends: bool) -> None:
     whole = tool_block(1, '{"path": "x"}')
-    reply = done(message_start(), *text_block(0, "Hm"), *whole, *tool_block(2, *parts, id="toolu_2", ends=ends), *message_end(stop))
-    assert reply.lost_tool_call and reply.stop_reason == stop
+    reply = done(
+        message_start(),
+        *text_block(0, "Hm"),
+        *whole,
+        *tool_block(2, *parts, id="toolu_2", ends=ends),
+        *message_end(stop),
+    )
+    assert reply.lost_tool_call
+    assert reply.stop_reason == stop
     assert reply.message.content == (Text("Hm"), ToolUse("toolu_1", "read_file", {"path": "x"}))
 
 
 def test_text_after_a_malformed_call_survives_the_limit() -> None:
     reply = done(message_start(), *tool_block(0, "{"), *text_block(1, "And"), *message_end("max_tokens"))
-    assert reply.message.text == "And" and not reply.lost_tool_call
+    assert reply.message.text == "And"
+    assert not reply.lost_tool_call
 
 
 @pytest.mark.parametrize(
@@ -166,7 +199,9 @@ def test_a_paused_server_tool_can_be_sent_back_as_it_came() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]}
     events = read_all(message_start(), *block(0, start, deltas), *block(1, result), *message_end("pause_turn"))
     reply = events[-1]
-    assert isinstance(reply, Done) and reply.stop_reason == "pause_turn" and reply.message.tool_uses == ()
+    assert isinstance(reply, Done)
+    assert reply.stop_reason == "pause_turn"
+    assert reply.message.tool_uses == ()
     assert not [event for event in events if isinstance(event, ToolCallDelta)]
     body = to_body(asking("Hi", reply.message), SONNET)
     assert _unmarked(body["messages"][1]["content"]) == [start | {"input": {"query": "x"}}, result]
@@ -205,7 +240,12 @@ def test_usage_is_overwritten_and_a_null_says_nothing() -> None:
     }
     first = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 20, "input_tokens": None}}
     last = {"output_tokens": 50, "cache_read_input_tokens": None, "output_tokens_details": {"thinking_tokens": 30}}
-    events = read_all(start, first, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last}, {"type": "message_stop"})
+    events = read_all(
+        start,
+        first,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last},
+        {"type": "message_stop"},
+    )
     assert [event.usage.output_tokens for event in events if isinstance(event, UsageUpdate)] == [1, 20, 50]
     assert events[-1].usage == Usage(10, 50, 200, 3000, 80, 30)  # type: ignore[union-attr]
     assert events[-1].usage.prompt_tokens == 3210  # type: ignore[union-attr]
@@ -214,7 +254,10 @@ def test_usage_is_overwritten_and_a_null_says_nothing() -> None:
 def test_a_reply_without_usage_counts_nothing() -> None:
     start = message_start()
     del start["message"]["usage"]
-    assert done(start, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}).usage == Usage()
+    assert (
+        done(start, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}).usage
+        == Usage()
+    )
 
 
 # What breaks
@@ -237,7 +280,8 @@ def test_a_reply_without_usage_counts_nothing() -> None:
 def test_an_error_event_after_status_200_is_its_own_error(told: str, kind: type[ProviderError]) -> None:
     with pytest.raises(kind, match="words") as failed:
         read_all(message_start(), {"type": "error", "error": {"type": told, "message": "words"}})
-    assert type(failed.value) is kind and failed.value.code == told
+    assert type(failed.value) is kind
+    assert failed.value.code == told
 
 
 def test_an_error_event_without_details_is_a_server_error() -> None:
@@ -246,10 +290,16 @@ def test_an_error_event_without_details_is_a_server_error() -> None:
 
 
 def test_a_broken_reply_keeps_text_signed_thinking_and_whole_calls() -> None:
-    signed = block(0, {"type": "thinking", "thinking": ""}, [{"type": "thinking_delta", "thinking": "Hm"}, {"type": "signature_delta", "signature": "E"}])
+    signed = block(
+        0,
+        {"type": "thinking", "thinking": ""},
+        [{"type": "thinking_delta", "thinking": "Hm"}, {"type": "signature_delta", "signature": "E"}],
+    )
     half = block(4, {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, ends=False)
     open_text = block(2, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "Let"}], ends=False)
-    assert partial(message_start(), *signed, *tool_block(1, '{"path":"x"}'), *open_text, *tool_block(3, '{"pa', ends=False), *half).content == (
+    assert partial(
+        message_start(), *signed, *tool_block(1, '{"path":"x"}'), *open_text, *tool_block(3, '{"pa', ends=False), *half
+    ).content == (
         Thinking("Hm", "E"),
         ToolUse("toolu_1", "read_file", {"path": "x"}),
         Text("Let"),
@@ -268,7 +318,9 @@ def conversation(rounds: int) -> list[Message]:
     messages = [Message("user", (Text("Do it."),))]
     for number in range(rounds):
         id = f"toolu_{number}"
-        messages.append(Message("assistant", (Thinking("Hm", "Eqo="), ToolUse(id, "read_file", {"path": f"{number}.py"}))))
+        messages.append(
+            Message("assistant", (Thinking("Hm", "Eqo="), ToolUse(id, "read_file", {"path": f"{number}.py"})))
+        )
         messages.append(Message("user", (ToolResult(id, f"contents {number}"),)))
     return messages
 
@@ -320,7 +372,9 @@ def test_blank_text_and_messages_without_anything_are_not_sent() -> None:
 
 
 def test_a_reply_is_sent_back_as_it_came() -> None:
-    said = Said("Reading.", "I look.", (Call("toolu_1", "read_file", {"path": "ü.py"}), Call("toolu_2", "list_files", {})))
+    said = Said(
+        "Reading.", "I look.", (Call("toolu_1", "read_file", {"path": "ü.py"}), Call("toolu_2", "list_files", {}))
+    )
     redacted = block(7, {"type": "redacted_thinking", "data": "EmwK"})
     events = anthropic_events(said, signature="EqoB")
     events[-2:-2] = redacted
@@ -337,7 +391,9 @@ def test_a_reply_is_sent_back_as_it_came() -> None:
 
 def test_arguments_that_could_not_be_read_are_sent_back_as_an_empty_object() -> None:
     body = to_body(asking("Hi", Message("assistant", (ToolUse("t", "read_file", {}, unparsed="{"),))), SONNET)
-    assert _unmarked(body["messages"][1]["content"]) == [{"type": "tool_use", "id": "t", "name": "read_file", "input": {}}]
+    assert _unmarked(body["messages"][1]["content"]) == [
+        {"type": "tool_use", "id": "t", "name": "read_file", "input": {}}
+    ]
 
 
 def test_every_earlier_byte_stays_the_same_while_a_conversation_grows() -> None:
@@ -348,7 +404,7 @@ def test_every_earlier_byte_stays_the_same_while_a_conversation_grows() -> None:
         body = to_body(asking(*messages[:end], earlier_messages=max(0, end - 2)), SONNET)
         assert list(body)[-3:] == ["tools", "system", "messages"]
         written.append(msgspec.json.encode(_unmarked(body)).removesuffix(b"]}"))
-    for earlier, later in zip(written, written[1:], strict=False):
+    for earlier, later in itertools.pairwise(written):
         assert later.startswith(earlier)
 
 
@@ -358,14 +414,17 @@ def test_writing_a_body_changes_neither_the_request_nor_the_next_body() -> None:
     before = copy.deepcopy(request)
     first = msgspec.json.encode(to_body(request, SONNET))
     assert msgspec.json.encode(to_body(request, SONNET)) == first
-    assert request == before and "cache_control" not in data
+    assert request == before
+    assert "cache_control" not in data
     assert READ_FILE.input_schema.keys() == LIST_FILES.input_schema.keys() | {"required"}
 
 
 # Thinking, effort, temperature
 
 
-@pytest.mark.parametrize("model", [row for row in bundled_models() if row.thinking == "adaptive"], ids=lambda row: row.id)
+@pytest.mark.parametrize(
+    "model", [row for row in bundled_models() if row.thinking == "adaptive"], ids=lambda row: row.id
+)
 def test_an_adaptive_model_shows_summaries_and_takes_the_effort(model: ModelInfo) -> None:
     body = to_body(asking("Hi", effort="high"), model)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
@@ -384,7 +443,9 @@ def test_a_budget_model_thinks_only_when_asked_and_within_its_reply() -> None:
     assert "output_config" not in to_body(asking("Hi", effort="high"), HAIKU_4_5)
 
 
-@pytest.mark.parametrize("model", [row for row in bundled_models() if row.provider == "anthropic"], ids=lambda row: row.id)
+@pytest.mark.parametrize(
+    "model", [row for row in bundled_models() if row.provider == "anthropic"], ids=lambda row: row.id
+)
 def test_no_bundled_claude_is_sent_a_temperature(model: ModelInfo) -> None:
     assert "temperature" not in to_body(asking("Hi", temperature=0.2), model)
 

@@ -46,7 +46,7 @@ def test_arguments_are_read_as_they_were_meant(written: str, read: dict[str, Any
 
 @pytest.mark.parametrize(
     "written",
-    ["null", "7", "[1]", '"text"', "path a", '{"a":1}{"b":2}', '{"a": "half of a', "{(1, 2): 'a'}", "[" * 100_000],
+    ["null", "7", "[1]", '"text"', "path a", '{"a":1}{"b":2}', '{"a": "half of a', "[" * 100_000],
 )
 def test_what_cannot_be_an_object_is_none(written: str) -> None:
     assert parse_arguments(written) is None
@@ -59,10 +59,12 @@ def test_reading_odd_escapes_warns_nobody() -> None:
 
 
 def test_a_comma_inside_a_string_is_no_trailing_comma() -> None:
-    assert parse_arguments("{\"a\": \"x,}\", 'b': 1}") == {"a": "x,}", "b": 1}
+    assert parse_arguments('{"a": "x,}", \'b\': 1}') == {"a": "x,}", "b": 1}
 
 
-@pytest.mark.parametrize("written", ['{"a": "b"', '{"a": 1,}', "{'a': 1}", '```json\n{"a": 1}\n```', '{"a": "b', '{"a": 12'])
+@pytest.mark.parametrize(
+    "written", ['{"a": "b"', '{"a": 1,}', "{'a': 1}", '```json\n{"a": 1}\n```', '{"a": "b', '{"a": 12']
+)
 def test_a_call_that_was_cut_is_never_repaired(written: str) -> None:
     assert parse_arguments(written, was_cut=True) is None
 
@@ -76,7 +78,9 @@ def test_long_broken_arguments_are_not_repaired() -> None:
     assert parse_arguments('{"a": "' + "x" * 10 + '"') == {"a": "x" * 10}
 
 
-objects = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=4)
+objects = st.dictionaries(
+    st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=4
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -118,7 +122,9 @@ def test_a_call_in_text_is_found(text: str) -> None:
 
 
 def test_several_calls_in_text_are_found_in_order() -> None:
-    text = "\n".join('<tool_call>{"name": "read_file", "arguments": {"path": "%s"}}</tool_call>' % name for name in "abc")
+    text = "\n".join(
+        f'<tool_call>{{"name": "read_file", "arguments": {{"path": "{name}"}}}}</tool_call>' for name in "abc"
+    )
     assert [arguments["path"] for _, arguments in calls_in_text(text, NAMES)] == ["a", "b", "c"]
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
-from tests.conformance.reading import asking, hear
-from tests.conformance.replies import call_delta, chat_chunk, chat_sse
-from tests.conformance.servers import Reply, chat_server, json_reply, recorded
 
 from agentcli.llm.errors import (
     AuthError,
@@ -36,16 +34,29 @@ from agentcli.llm.messages import (
     user_message,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, StreamEvent, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
+from agentcli.llm.provider import (
+    Done,
+    Request,
+    StreamEvent,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+)
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
 from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body, wire_id
+from tests.conformance.reading import asking, hear
+from tests.conformance.replies import call_delta, chat_chunk, chat_sse
+from tests.conformance.servers import Reply, chat_server, json_reply, recorded
 
 INFO = ModelInfo("test-model", "openrouter", thinking="effort")
 NAMES = frozenset({"read_file", "list_files"})
 
 
 def reader(provider: str = "openrouter", **options: Any) -> ReplyReader:
-    return ReplyReader("test-model", provider, **{"quirks": Quirks(), "tool_names": NAMES, "id_prefix": "call_x_"} | options)
+    return ReplyReader(
+        "test-model", provider, **{"quirks": Quirks(), "tool_names": NAMES, "id_prefix": "call_x_"} | options
+    )
 
 
 def read_all(*chunks: dict[str, Any], **options: Any) -> list[StreamEvent]:
@@ -72,7 +83,10 @@ def calling(*entries: dict[str, Any], finish: str | None = "tool_calls") -> list
 
 
 def calls_of(*entries: dict[str, Any], finish: str = "tool_calls", **options: Any) -> list[tuple[str, Any]]:
-    return [(use.name, use.input or use.unparsed) for use in done(*calling(*entries, finish=finish), **options).message.tool_uses]
+    return [
+        (use.name, use.input or use.unparsed)
+        for use in done(*calling(*entries, finish=finish), **options).message.tool_uses
+    ]
 
 
 TWO = [("read_file", {"path": "a"}), ("read_file", {"path": "b"})]
@@ -82,7 +96,11 @@ TWO = [("read_file", {"path": "a"}), ("read_file", {"path": "b"})]
 
 
 def test_only_the_first_delta_of_a_call_has_its_id() -> None:
-    entries = [call_delta(0, "a", "read_file", ""), call_delta(0, None, None, '{"path"'), call_delta(0, None, None, ':"a"}')]
+    entries = [
+        call_delta(0, "a", "read_file", ""),
+        call_delta(0, None, None, '{"path"'),
+        call_delta(0, None, None, ':"a"}'),
+    ]
     assert calls_of(*entries) == TWO[:1]
 
 
@@ -136,7 +154,10 @@ def test_without_an_index_an_empty_last_delta_adds_no_call() -> None:
 
 def test_without_ids_calls_get_ids_of_their_own() -> None:
     for index in (None, 0):
-        entries = [call_delta(index, None, "read_file", '{"path":"a"}'), call_delta(index, None, "read_file", '{"path":"b"}')]
+        entries = [
+            call_delta(index, None, "read_file", '{"path":"a"}'),
+            call_delta(index, None, "read_file", '{"path":"b"}'),
+        ]
         reply = done(*calling(*entries))
         assert [(use.id, use.input) for use in reply.message.tool_uses] == [
             ("call_x_1", {"path": "a"}),
@@ -148,8 +169,8 @@ def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
     entries = [
         call_delta(0, "a", "read_file", '{"path":'),
         call_delta(0, "", None, '"a"}'),
-        call_delta(0, "b", "read_file", '{"path":'),
-        call_delta(0, "", None, '"b"}'),
+        call_delta(0, "b", "read_file", ""),
+        call_delta(0, "", None, '{"path":"b"}'),
     ]
     assert calls_of(*entries) == TWO
 
@@ -178,7 +199,11 @@ def test_a_name_repeated_in_each_delta_is_one_name() -> None:
 
 
 def test_a_name_split_over_deltas_is_joined() -> None:
-    entries = [call_delta(0, "a", "read", None), call_delta(0, None, "_file", None), call_delta(0, None, None, '{"path":"a"}')]
+    entries = [
+        call_delta(0, "a", "read", None),
+        call_delta(0, None, "_file", None),
+        call_delta(0, None, None, '{"path":"a"}'),
+    ]
     assert calls_of(*entries) == TWO[:1]
     started = [e for e in read_all(*calling(*entries)) if isinstance(e, ToolCallStarted)]
     assert started == [ToolCallStarted("a", "read_file")]
@@ -250,7 +275,9 @@ def test_arguments_that_cannot_be_read_are_kept_as_written() -> None:
 
 def test_arguments_that_stop_inside_a_string_are_not_completed_whatever_the_finish_reason() -> None:
     for finish in ("stop", "tool_calls"):
-        (use,) = done(*calling(call_delta(0, "a", "write_file", '{"path":"a","content":"half of'), finish=finish)).message.tool_uses
+        (use,) = done(
+            *calling(call_delta(0, "a", "write_file", '{"path":"a","content":"half of'), finish=finish)
+        ).message.tool_uses
         assert (use.input, use.unparsed) == ({}, '{"path":"a","content":"half of')
 
 
@@ -264,7 +291,8 @@ def test_a_call_that_the_limit_cut_is_lost_and_the_earlier_ones_are_kept() -> No
 
 def test_a_whole_call_before_the_limit_is_kept() -> None:
     reply = done(*calling(call_delta(0, "a", "read_file", '{"path":"a"}'), finish="length"))
-    assert not reply.lost_tool_call and len(reply.message.tool_uses) == 1
+    assert not reply.lost_tool_call
+    assert len(reply.message.tool_uses) == 1
 
 
 def test_every_call_starts_once_and_ends_once() -> None:
@@ -311,7 +339,8 @@ def test_a_refusal_is_text_and_a_stop_reason() -> None:
 def test_a_stream_without_a_finish_reason_is_a_failure(ends: bool) -> None:
     body = chat_sse(saying({"content": "Half"}, finish=None), done=ends)
     heard = heard_from(Reply(body))
-    assert isinstance(heard.error, ConnectionFailed) and heard.error.is_retryable
+    assert isinstance(heard.error, ConnectionFailed)
+    assert heard.error.is_retryable
     assert heard.error.partial == Message("assistant", (Text("Half"),))
 
 
@@ -320,7 +349,11 @@ def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason() -> None:
 
 
 def test_nothing_after_done_counts() -> None:
-    body = chat_sse(saying({"content": "Hi"})) + chat_sse([chat_chunk({"content": " late"})], done=False) + b"data: {broken\n\n"
+    body = (
+        chat_sse(saying({"content": "Hi"}))
+        + chat_sse([chat_chunk({"content": " late"})], done=False)
+        + b"data: {broken\n\n"
+    )
     assert heard_from(Reply(body)).done.message.text == "Hi"
 
 
@@ -330,7 +363,9 @@ def test_comments_and_empty_events_are_passed_over() -> None:
 
 
 def test_chunks_without_choices_or_with_other_values_are_passed_over() -> None:
-    body = b"data: []\n\ndata: 7\n\ndata: null\n\n" + chat_sse([{"choices": None}, {"id": "x"}, *saying({"content": "Hi"})])
+    body = b"data: []\n\ndata: 7\n\ndata: null\n\n" + chat_sse(
+        [{"choices": None}, {"id": "x"}, *saying({"content": "Hi"})]
+    )
     assert heard_from(Reply(body)).done.message.text == "Hi"
 
 
@@ -352,11 +387,29 @@ def heard_from(reply: Reply, name: str = "openrouter") -> Any:
 @pytest.mark.parametrize(
     ("chunk", "kind", "words"),
     [
-        ({"error": {"code": 502, "message": "Provider down"}, "choices": [{"delta": {}, "finish_reason": "error"}]}, ServerError, "Provider down"),
-        ({"error": {"code": 429, "message": "Slow", "metadata": {"raw": "upstream: 60 rpm"}}}, RateLimit, "upstream: 60 rpm"),
+        (
+            {"error": {"code": 502, "message": "Provider down"}, "choices": [{"delta": {}, "finish_reason": "error"}]},
+            ServerError,
+            "Provider down",
+        ),
+        (
+            {"error": {"code": 429, "message": "Slow", "metadata": {"raw": "upstream: 60 rpm"}}},
+            RateLimit,
+            "upstream: 60 rpm",
+        ),
         ({"error": {"code": 401, "message": "No auth"}}, AuthError, "No auth"),
         ({"error": {"code": 503, "message": "None available"}}, Overloaded, "None available"),
-        ({"error": {"code": 400, "message": "the request exceeds the available context size", "type": "exceed_context_size_error"}}, ContextOverflow, "context size"),
+        (
+            {
+                "error": {
+                    "code": 400,
+                    "message": "the request exceeds the available context size",
+                    "type": "exceed_context_size_error",
+                }
+            },
+            ContextOverflow,
+            "context size",
+        ),
         ({"error": {"message": "Bad things", "type": "server_error", "code": None}}, ServerError, "Bad things"),
         ({"error": {"message": "Odd", "code": 7}}, ServerError, "Odd"),
         ({"error": "plain words"}, ServerError, "plain words"),
@@ -385,9 +438,12 @@ def test_a_service_without_room_is_overloaded() -> None:
 
 
 def test_a_failed_generation_of_a_call_may_be_tried_again() -> None:
-    told = {"error": {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<function>"}}
+    told = {
+        "error": {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<function>"}
+    }
     error = heard_from(json_reply(told, 400), "groq").error
-    assert isinstance(error, ServerError) and error.is_retryable
+    assert isinstance(error, ServerError)
+    assert error.is_retryable
 
 
 # Usage
@@ -396,14 +452,58 @@ def test_a_failed_generation_of_a_call_may_be_tried_again() -> None:
 @pytest.mark.parametrize(
     ("fields", "usage"),
     [
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 15}}}, Usage(5, 5, 15, 80)),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": None, "completion_tokens_details": None}}, Usage(100, 5)),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}}, Usage(36, 5, 0, 64)),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 100,
+                    "completion_tokens": 5,
+                    "prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 15},
+                }
+            },
+            Usage(5, 5, 15, 80),
+        ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 100,
+                    "completion_tokens": 5,
+                    "prompt_tokens_details": None,
+                    "completion_tokens_details": None,
+                }
+            },
+            Usage(100, 5),
+        ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 100,
+                    "completion_tokens": 5,
+                    "prompt_cache_hit_tokens": 64,
+                    "prompt_cache_miss_tokens": 36,
+                }
+            },
+            Usage(36, 5, 0, 64),
+        ),
         ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 10}}, Usage(90, 5, 0, 10)),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5}, "timings": {"cache_n": 60, "prompt_n": 40}}, Usage(40, 5, 0, 60)),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 3}}}, Usage(100, 5, reasoning_tokens=3)),
+        (
+            {"usage": {"prompt_tokens": 100, "completion_tokens": 5}, "timings": {"cache_n": 60, "prompt_n": 40}},
+            Usage(40, 5, 0, 60),
+        ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 100,
+                    "completion_tokens": 5,
+                    "completion_tokens_details": {"reasoning_tokens": 3},
+                }
+            },
+            Usage(100, 5, reasoning_tokens=3),
+        ),
         ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cost": 0.0012}}, Usage(100, 5, cost_usd=0.0012)),
-        ({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}}, Usage(0, 5, 0, 80)),
+        (
+            {"usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}},
+            Usage(0, 5, 0, 80),
+        ),
         ({"x_groq": {"id": "req_1", "usage": {"prompt_tokens": 100, "completion_tokens": 5}}}, Usage(100, 5)),
         ({"usage": None}, Usage()),
     ],
@@ -516,11 +616,16 @@ def test_a_call_written_as_text_is_a_call_where_the_server_needs_it(written: str
     assert [(use.name, use.input) for use in reply.message.tool_uses] == TWO[:1]
     assert (reply.stop_reason, reply.message.text) == ("tool_use", written)
     plain = done(*chunks)
-    assert plain.message.tool_uses == () and plain.stop_reason == "end_turn"
+    assert plain.message.tool_uses == ()
+    assert plain.stop_reason == "end_turn"
 
 
 def test_text_about_other_things_is_not_taken_for_a_call() -> None:
-    for written in ('```json\n{"name": "agentcli", "version": 1}\n```', '{"name": "delete_all"}', "<tool_call> is a tag"):
+    for written in (
+        '```json\n{"name": "agentcli", "version": 1}\n```',
+        '{"name": "delete_all"}',
+        "<tool_call> is a tag",
+    ):
         assert done(*saying({"content": written}), quirks=Quirks(read_text_calls=True)).message.tool_uses == ()
 
 
@@ -537,7 +642,11 @@ def test_a_cut_reply_s_text_is_not_taken_for_a_call() -> None:
     ("name", "usage", "model"),
     [
         ("openai_tools.sse", Usage(206, 187, 0, 1280, reasoning_tokens=128), "gpt-5.9-2026-10-01"),
-        ("openrouter_reasoning.sse", Usage(50, 64, 50, 1000, reasoning_tokens=12, cost_usd=0.00289), "anthropic/claude-sonnet-5.5"),
+        (
+            "openrouter_reasoning.sse",
+            Usage(50, 64, 50, 1000, reasoning_tokens=12, cost_usd=0.00289),
+            "anthropic/claude-sonnet-5.5",
+        ),
         ("deepseek_reasoning.sse", Usage(64, 41, 0, 256, reasoning_tokens=17), "deepseek-v4"),
         ("llamacpp_text.sse", Usage(20, 3, 0, 100), "qwen2.5-coder-1.5b-instruct-q4_k_m"),
     ],
@@ -554,14 +663,17 @@ def test_a_recorded_deepseek_reply_has_its_reasoning() -> None:
 # Requests
 
 
-def body_of(*messages: Message | str, quirks: Quirks | None = None, info: ModelInfo = INFO, **more: Any) -> dict[str, Any]:
+def body_of(
+    *messages: Message | str, quirks: Quirks | None = None, info: ModelInfo = INFO, **more: Any
+) -> dict[str, Any]:
     return to_body(asking(*messages, **more), info, quirks or Quirks(), "openrouter")
 
 
 def test_the_reference_server_gets_its_own_fields() -> None:
     body = body_of("Hi", quirks=presets()["openai"].quirks, max_tokens=99, effort="max")
     assert body["messages"][0] == {"role": "developer", "content": "You help with code."}
-    assert body["max_completion_tokens"] == 99 and "max_tokens" not in body
+    assert body["max_completion_tokens"] == 99
+    assert "max_tokens" not in body
     assert body["stream_options"] == {"include_usage": True, "include_obfuscation": False}
     assert (body["reasoning_effort"], body["store"]) == ("xhigh", False)
 
@@ -599,7 +711,8 @@ def test_a_temperature_is_sent_only_to_a_model_that_takes_it() -> None:
 
 def test_own_fields_go_over_everything() -> None:
     body = body_of("Hi", quirks=Quirks(extra_body={"provider": {"order": ["x"]}, "stream": True, "model": "other"}))
-    assert body["provider"] == {"order": ["x"]} and body["model"] == "other"
+    assert body["provider"] == {"order": ["x"]}
+    assert body["model"] == "other"
 
 
 def test_a_call_without_text_has_null_content_where_that_is_allowed() -> None:
@@ -619,7 +732,9 @@ def test_assistant_content_is_a_plain_string_and_empty_replies_are_left_out() ->
 
 
 def test_results_are_tool_messages_and_come_before_the_person_s_words() -> None:
-    both = Message("user", (Text("Go on."), ToolResult("a", "seen"), ToolResult("b", (Text("x"), Text("y")), is_error=True)))
+    both = Message(
+        "user", (Text("Go on."), ToolResult("a", "seen"), ToolResult("b", (Text("x"), Text("y")), is_error=True))
+    )
     calls = Message("assistant", (ToolUse("a", "read_file", {}), ToolUse("b", "list_files", {})))
     assert body_of("Hi", calls, both, quirks=Quirks(tool_result_name=True))["messages"][3:] == [
         {"role": "tool", "tool_call_id": "a", "content": "seen", "name": "read_file"},
@@ -641,7 +756,9 @@ def test_pictures_in_a_result_follow_in_a_user_message() -> None:
 
 def test_a_document_is_a_file_part() -> None:
     sent = body_of(Message("user", (Document(Base64Source("application/pdf", "JVBE")),)))["messages"][1]["content"]
-    assert sent == [{"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"}}]
+    assert sent == [
+        {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"}}
+    ]
 
 
 def test_a_server_may_want_an_assistant_message_after_results() -> None:
@@ -660,7 +777,8 @@ def test_a_cache_mark_stands_on_the_system_text_where_the_server_takes_it() -> N
 
 def test_strict_tools_and_parallel_calls_are_said_where_asked() -> None:
     body = body_of("Hi", quirks=Quirks(strict_tools=True, parallel_tool_calls=False))
-    assert all(tool["function"]["strict"] is True for tool in body["tools"]) and body["parallel_tool_calls"] is False
+    assert all(tool["function"]["strict"] is True for tool in body["tools"])
+    assert body["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in body_of("Hi", quirks=Quirks(parallel_tool_calls=False), tools=())
 
 
@@ -668,15 +786,19 @@ def test_ids_are_sent_as_they_are_where_the_server_takes_them() -> None:
     plain, fixed = Quirks(), Quirks(fixed_ids=True)
     assert wire_id("toolu_01A-b", plain) == "toolu_01A-b"
     for id in ("functions.read_file:0", "x" * 41, "", "ü"):
-        assert wire_id(id, plain) == wire_id(id, plain) != id and len(wire_id(id, plain)) <= 40
+        assert wire_id(id, plain) == wire_id(id, plain) != id
+        assert len(wire_id(id, plain)) <= 40
     assert wire_id("abcDEF123", fixed) == "abcDEF123"
-    assert len(wire_id("toolu_01A", fixed)) == 9 and wire_id("toolu_01A", fixed).isalnum()
+    assert len(wire_id("toolu_01A", fixed)) == 9
+    assert wire_id("toolu_01A", fixed).isalnum()
     assert wire_id("a.b", plain) != wire_id("a_b", plain)
 
 
 def test_a_call_and_its_result_carry_the_same_id() -> None:
     calls = Message("assistant", (ToolUse("functions.read_file:0", "read_file", {}),))
-    sent = body_of("Hi", calls, Message("user", (ToolResult("functions.read_file:0", "x"),)), quirks=Quirks(fixed_ids=True))
+    sent = body_of(
+        "Hi", calls, Message("user", (ToolResult("functions.read_file:0", "x"),)), quirks=Quirks(fixed_ids=True)
+    )
     assert sent["messages"][2]["tool_calls"][0]["id"] == sent["messages"][3]["tool_call_id"]
 
 
@@ -685,7 +807,9 @@ def test_every_earlier_byte_stays_the_same_while_a_conversation_grows() -> None:
     written = []
     for number in range(4):
         written.append(msgspec.json.encode(body_of(*messages)).removesuffix(b"]}"))
-        messages.append(Message("assistant", (Thinking("Hm"), Text("Ok"), ToolUse(f"c.{number}", "read_file", {"path": "ü"}))))
+        messages.append(
+            Message("assistant", (Thinking("Hm"), Text("Ok"), ToolUse(f"c.{number}", "read_file", {"path": "ü"})))
+        )
         messages.append(Message("user", (ToolResult(f"c.{number}", "x"), Text("Go on."))))
-    for earlier, later in zip(written, written[1:], strict=False):
+    for earlier, later in itertools.pairwise(written):
         assert later.startswith(earlier)

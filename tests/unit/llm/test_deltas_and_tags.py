@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -70,14 +70,16 @@ def test_what_came_before_a_failure_is_read() -> None:
         out.append(TextDelta(str(item)))
 
     heard, failure = read([1, 2, 3, 4], feed)
-    assert heard == [TextDelta("12")] and isinstance(failure, RateLimit)
+    assert heard == [TextDelta("12")]
+    assert isinstance(failure, RateLimit)
     assert read([1], feed) == ([TextDelta("1")], None)
 
 
 def test_an_event_of_another_shape_is_a_server_error_with_its_cause() -> None:
     heard, failure = read([{"a": 1}, {}], lambda item, out: out.append(TextDelta(str(item["a"]))))
     assert heard == [TextDelta("1")]
-    assert isinstance(failure, ServerError) and isinstance(failure.__cause__, KeyError)
+    assert isinstance(failure, ServerError)
+    assert isinstance(failure.__cause__, KeyError)
 
 
 # <think>
@@ -115,7 +117,9 @@ def test_plain_text_is_not_held_back() -> None:
     assert ThinkTags().feed("Hello") == [(False, "Hello")]
 
 
-tagged = st.lists(st.sampled_from(["<think>", "</think>", "\n", " ", "<", "a", "th", "ink>", "</", "é"]), max_size=12).map("".join)
+tagged = st.lists(
+    st.sampled_from(["<think>", "</think>", "\n", " ", "<", "a", "th", "ink>", "</", "é"]), max_size=12
+).map("".join)
 
 
 @quick
@@ -123,5 +127,5 @@ tagged = st.lists(st.sampled_from(["<think>", "</think>", "\n", " ", "<", "a", "
 @example("<think>\nHm.\n</think>\n\nYes.", [7, 8, 20, 21, 22])
 def test_tags_mean_the_same_however_the_text_is_cut(text: str, places: list[int]) -> None:
     edges = sorted([0, *(min(place, len(text)) for place in places), len(text)])
-    chunks = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = [text[start:end] for start, end in pairwise(edges)]
     assert parted(*chunks) == parted(*text) == parted(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,10 @@ def bytes_of(body: bytes) -> list[bytes]:
         (b"data\n\n", [ServerSentEvent("")]),
         (b"event: x\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", "x"), ServerSentEvent("b")]),
         (b"event: x\n\n", []),
-        (b"id: 7\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", [*(ServerSentEvent(x, id="7") for x in "ab"), ServerSentEvent("c")]),
+        (
+            b"id: 7\ndata: a\n\ndata: b\n\nid\ndata: c\n\n",
+            [*(ServerSentEvent(x, id="7") for x in "ab"), ServerSentEvent("c")],
+        ),
         (b"id: 1\0\ndata: a\n\n", [ServerSentEvent("a")]),
         (b": keep-alive\n\n: OPENROUTER PROCESSING\n\ndata: a\n\n", [ServerSentEvent("a")]),
         (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [ServerSentEvent(x) for x in "abc"]),
@@ -76,7 +80,9 @@ def test_the_reconnection_time_is_kept_when_it_is_a_number() -> None:
 
 
 stream_bytes = st.lists(
-    st.sampled_from([b"data: ", b"data:", b"event: x", b"id: 1", b"\n", b"\r", b"\r\n", b"\n\n", b": c", b"\xef\xbb\xbf"])
+    st.sampled_from(
+        [b"data: ", b"data:", b"event: x", b"id: 1", b"\n", b"\r", b"\r\n", b"\n\n", b": c", b"\xef\xbb\xbf"]
+    )
     | st.text(max_size=4).map(lambda text: text.encode(errors="replace"))
     | st.binary(max_size=3),
     max_size=24,
@@ -89,7 +95,7 @@ stream_bytes = st.lists(
 def test_an_event_stream_means_the_same_however_it_is_cut(body: bytes, data: Any) -> None:
     places = [] if data is None else data.draw(st.lists(st.integers(0, len(body)), max_size=6).map(sorted))
     edges = [0, *places, len(body)]
-    chunks = [body[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = [body[start:end] for start, end in itertools.pairwise(edges)]
     assert parse(*chunks) == parse(*bytes_of(body)) == parse(body)
 
 
@@ -104,11 +110,14 @@ def test_long_events_and_long_silence_take_linear_time() -> None:
 @quick
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=5)), max_size=5), st.data())
 def test_lines_mean_the_same_however_they_are_cut(rows: list[dict[str, str]], data: Any) -> None:
-    body = b"".join(json.dumps(row, ensure_ascii=data.draw(st.booleans())).encode(errors="replace") + b"\r\n" for row in rows)
+    body = b"".join(
+        json.dumps(row, ensure_ascii=data.draw(st.booleans())).encode(errors="replace") + b"\r\n" for row in rows
+    )
     size = data.draw(st.integers(1, 20))
     lines = LineParser()
     cut = [line for at in range(0, len(body), size) for line in lines.feed(body[at : at + size])]
-    assert cut == LineParser().feed(body) and lines.close() == []
+    assert cut == LineParser().feed(body)
+    assert lines.close() == []
     assert len(cut) == len(rows)
 
 
@@ -122,7 +131,9 @@ def test_a_last_line_without_an_end_is_given_on_close() -> None:
 # JSON
 
 
-@pytest.mark.parametrize("text", ["", "{", "NaN", "[Infinity]", '{"a":1}{"b":2}', "{'a':1}", "[1,]", "[" * 100_000, "1e999"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", "[Infinity]", '{"a":1}{"b":2}', "{'a':1}", "[1,]", "[" * 100_000, "1e999"]
+)
 def test_what_is_not_one_json_value_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
         decode_json(text)
@@ -218,7 +229,8 @@ def test_the_shared_bad_streams_end_in_a_provider_error_or_a_sound_message() -> 
             for row in rows:
                 heard = await hear(stage.provider)
                 assert heard.error is not None, row["why"]
-                assert heard.error.partial is not None and heard.error.partial.tool_uses == (), row["why"]
+                assert heard.error.partial is not None, row["why"]
+                assert heard.error.partial.tool_uses == (), row["why"]
 
     assert rows
     asyncio.run(run())

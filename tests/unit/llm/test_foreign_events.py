@@ -1,4 +1,4 @@
-"""Whatever a server sends, a stream ends in `Done` or in a `ProviderError`, and what it leaves can be stored and sent."""
+"""Whatever a server sends ends in `Done` or in a `ProviderError`, and what it leaves can be stored and sent."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conformance.reading import asking
-from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
 
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done
+from agentcli.llm.provider import Done, StreamEvent
 from agentcli.llm.wire import anthropic, ollama, openai
 from agentcli.llm.wire.deltas import read
+from tests.conformance.reading import asking
+from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
 
 quick = settings(max_examples=250, deadline=None)
 INFO = ModelInfo("m", "p")
@@ -26,7 +26,9 @@ foreign = st.recursive(
     scalars,
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["type", "text", "id", "name", "index", "content", "input", "code"]), inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "id", "name", "index", "content", "input", "code"]), inner, max_size=2
+        )
     ),
     max_leaves=4,
 )
@@ -75,6 +77,10 @@ def assert_sound(message: Message) -> None:
         assert msgspec.json.encode(body)
 
 
+def assert_can_be_stored(events: list[StreamEvent]) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(events), type=list[StreamEvent]) == events
+
+
 def objects(events: list[Any]) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict)]  # as the providers do
 
@@ -85,6 +91,7 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
     reader = anthropic.ReplyReader("m")
     heard, _ = read(objects(events), reader.feed)
     assert_sound(reader.partial())
+    assert_can_be_stored(heard)
     for event in heard:
         if isinstance(event, Done):
             assert_sound(event.message)
@@ -94,10 +101,13 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
     reader = openai.ReplyReader("m", "p", quirks=openai.Quirks(), tool_names=frozenset({"read_file"}), id_prefix="c")
-    _, failure = read(objects(chunks), reader.feed)
+    heard, failure = read(objects(chunks), reader.feed)
+    assert_can_be_stored(heard)
     if failure is None:
         try:
-            assert_sound(reader.done([]).message)
+            done = reader.done([])
+            assert_sound(done.message)
+            assert_can_be_stored([done])
         except ProviderError:
             pass
     assert_sound(reader.partial())
@@ -107,10 +117,13 @@ def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> No
 @given(disturbed(ollama_lines(SAID)))
 def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
     reader = ollama.ReplyReader("m", id_prefix="c")
-    _, failure = read(lines, reader.feed)
+    heard, failure = read(lines, reader.feed)
+    assert_can_be_stored(heard)
     if failure is None:
         try:
-            assert_sound(reader.done(asking("Hi"), INFO).message)
+            done = reader.done(asking("Hi"), INFO)
+            assert_sound(done.message)
+            assert_can_be_stored([done])
         except ProviderError:
             pass
     assert_sound(reader.partial())

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.conformance.reading import asking
-from tests.conformance.servers import ANTHROPIC_MODEL
 
 from agentcli.llm.messages import (
     Base64Source,
@@ -33,6 +31,8 @@ from agentcli.llm.models import (
     rows_from_toml,
 )
 from agentcli.llm.tokens import TOKENS_PER_IMAGE, estimate, estimate_text
+from tests.conformance.reading import asking
+from tests.conformance.servers import ANTHROPIC_MODEL
 
 HAIKU = bundled_models().find("anthropic", "claude-haiku-5-5")
 OPUS = bundled_models().find("anthropic", "claude-opus-5-5")
@@ -48,17 +48,27 @@ def test_each_kind_of_token_has_its_own_price() -> None:
     assert OPUS.cost(Usage(output_tokens=million)) == pytest.approx(20)
     assert OPUS.cost(Usage(cache_read_input_tokens=million)) == pytest.approx(0.20)
     assert OPUS.cost(Usage(cache_creation_input_tokens=million)) == pytest.approx(5)
-    assert OPUS.cost(Usage(cache_creation_input_tokens=million, cache_creation_1h_input_tokens=million)) == pytest.approx(8)
+    assert OPUS.cost(
+        Usage(cache_creation_input_tokens=million, cache_creation_1h_input_tokens=million)
+    ) == pytest.approx(8)
 
 
 def test_writes_for_five_minutes_and_for_an_hour_add_up() -> None:
-    usage = Usage(1_000, 500, cache_creation_input_tokens=3_000, cache_read_input_tokens=10_000, cache_creation_1h_input_tokens=1_000)
+    usage = Usage(
+        1_000,
+        500,
+        cache_creation_input_tokens=3_000,
+        cache_read_input_tokens=10_000,
+        cache_creation_1h_input_tokens=1_000,
+    )
     expected = (1_000 * 4 + 500 * 20 + 2_000 * 5 + 1_000 * 8 + 10_000 * 0.2) / 1e6
     assert OPUS.cost(usage) == pytest.approx(expected)
 
 
 def test_haiku_costs_more_above_a_hundred_thousand_prompt_tokens_for_the_whole_request() -> None:
-    at = Usage(input_tokens=40_000, output_tokens=1_000, cache_creation_input_tokens=10_000, cache_read_input_tokens=50_000)
+    at = Usage(
+        input_tokens=40_000, output_tokens=1_000, cache_creation_input_tokens=10_000, cache_read_input_tokens=50_000
+    )
     above = msgspec.structs.replace(at, input_tokens=40_001)
     assert at.prompt_tokens == 100_000
     assert HAIKU.cost(at) == pytest.approx((40_000 * 0.1 + 1_000 * 0.5 + 10_000 * 0.125 + 50_000 * 0.01) / 1e6)
@@ -88,14 +98,19 @@ def test_without_a_price_there_is_no_cost() -> None:
     assert bundled_models().find("local", "default").cost(Usage(1_000, 1_000)) == 0
 
 
-@pytest.mark.parametrize("row", [row for row in bundled_models() if row.provider == "anthropic"], ids=lambda row: row.id)
+@pytest.mark.parametrize(
+    "row", [row for row in bundled_models() if row.provider == "anthropic"], ids=lambda row: row.id
+)
 def test_a_bundled_claude_s_cache_prices_follow_from_its_input_price(row: ModelInfo) -> None:
     prices = row.prices
-    assert prices is not None and prices.cache_write is not None and prices.cache_write_1h is not None
+    assert prices is not None
+    assert prices.cache_write is not None
+    assert prices.cache_write_1h is not None
     assert prices.cache_write == pytest.approx(prices.input * 1.25)
     assert prices.cache_write_1h == pytest.approx(prices.input * 2)
     assert prices.output == pytest.approx(prices.input * 5)
-    assert prices.cache_read is not None and prices.cache_read <= prices.input / 10
+    assert prices.cache_read is not None
+    assert prices.cache_read <= prices.input / 10
     assert row.max_output < row.window
 
 
@@ -110,12 +125,19 @@ def test_a_model_is_found_by_its_id_and_by_its_alias() -> None:
 def test_of_an_unknown_model_only_what_is_safe_is_assumed() -> None:
     info = bundled_models().find("openai", "gpt-7")
     assert (info.id, info.provider, info.is_known) == ("gpt-7", "openai", False)
-    assert (info.window, info.max_output, info.prices, info.thinking) == (UNKNOWN_WINDOW, UNKNOWN_MAX_OUTPUT, None, "none")
+    assert (info.window, info.max_output, info.prices, info.thinking) == (
+        UNKNOWN_WINDOW,
+        UNKNOWN_MAX_OUTPUT,
+        None,
+        "none",
+    )
     assert not bundled_models().find("openai", "claude-opus-5-5").is_known
 
 
 def test_a_person_s_row_replaces_the_bundled_one_under_all_its_names() -> None:
-    rows = rows_from_toml({"anthropic": {"claude-opus-5-5": {"window": 500_000, "prices": {"input": 1.0, "output": 2.0}}}})
+    rows = rows_from_toml(
+        {"anthropic": {"claude-opus-5-5": {"window": 500_000, "prices": {"input": 1.0, "output": 2.0}}}}
+    )
     table = bundled_models().with_rows(rows)
     for name in ("claude-opus-5-5", "opus"):
         assert table.find("anthropic", name).window == 500_000
@@ -136,7 +158,12 @@ def test_an_id_goes_before_an_alias() -> None:
 
 @pytest.mark.parametrize(
     ("row", "words"),
-    [({"windwo": 1}, "windwo"), ({"window": "big"}, "window"), ({"thinking": "deep"}, "thinking"), ({"prices": {"input": "x"}}, "prices")],
+    [
+        ({"windwo": 1}, "windwo"),
+        ({"window": "big"}, "window"),
+        ({"thinking": "deep"}, "thinking"),
+        ({"prices": {"input": "x"}}, "prices"),
+    ],
 )
 def test_a_wrong_row_names_its_key(row: dict[str, Any], words: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=words):
@@ -150,7 +177,9 @@ def test_limits_come_from_the_server_where_it_lists_them() -> None:
     assert better == msgspec.structs.replace(info, window=1_000_000, max_output=128_000)
 
 
-@pytest.mark.parametrize("listed", [{}, {"max_input_tokens": None, "max_tokens": 0}, {"max_input_tokens": "many", "max_tokens": -1}])
+@pytest.mark.parametrize(
+    "listed", [{}, {"max_input_tokens": None, "max_tokens": 0}, {"max_input_tokens": "many", "max_tokens": -1}]
+)
 def test_limits_that_make_no_sense_are_not_taken(listed: dict[str, Any]) -> None:
     assert refined(OPUS, listed) is not None
     assert refined(OPUS, listed) == OPUS
@@ -166,7 +195,8 @@ def tokens(*blocks: Any, model: ModelInfo = HAIKU) -> int:
 def test_an_estimate_is_on_the_safe_side_and_not_exact() -> None:
     text = "def read(path: str) -> bytes:\n    return open(path, 'rb').read()\n" * 50  # 950 tokens in o200k
     counted = estimate(asking(text, system="", tools=()), ModelInfo("m", "p"))
-    assert not counted.exact and 950 <= counted.tokens <= 1_200
+    assert not counted.exact
+    assert 950 <= counted.tokens <= 1_200
 
 
 @pytest.mark.parametrize(
@@ -203,7 +233,11 @@ def test_a_model_with_smaller_tokens_counts_more_of_them() -> None:
 
 def test_tools_and_system_text_count() -> None:
     with_tools = estimate(asking("Hi"), HAIKU).tokens
-    assert with_tools > estimate(asking("Hi", tools=()), HAIKU).tokens > estimate(asking("Hi", tools=(), system=""), HAIKU).tokens
+    assert (
+        with_tools
+        > estimate(asking("Hi", tools=()), HAIKU).tokens
+        > estimate(asking("Hi", tools=(), system=""), HAIKU).tokens
+    )
 
 
 def test_text_that_utf8_cannot_hold_is_counted_too() -> None:

@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.conformance.reading import asking, hear
-from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
-from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded
 
 from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, ServerError
 from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, user_message
@@ -16,6 +13,9 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent, ToolCallDelta
 from agentcli.llm.providers.ollama import OllamaProvider, learned
 from agentcli.llm.wire.ollama import ReplyReader, to_body
+from tests.conformance.reading import asking, hear
+from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
+from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded
 
 INFO = ModelInfo("qwen3:8b", "ollama", thinking="toggle", max_output=8_192)
 PICTURE = Image(Base64Source("image/png", "iVBO"))
@@ -121,8 +121,10 @@ def test_a_recorded_reply_is_read() -> None:
 
 def test_a_prompt_whose_beginning_was_dropped_is_an_overflow() -> None:
     error = heard_from(ollama_reply(Said("Hi.", prompt_tokens=4_096)), request=asking("word " * 40_000)).error
-    assert isinstance(error, ContextOverflow) and "4,096" in str(error)
-    assert error.partial is not None and error.partial.text == "Hi."
+    assert isinstance(error, ContextOverflow)
+    assert "4,096" in str(error)
+    assert error.partial is not None
+    assert error.partial.text == "Hi."
 
 
 def test_a_prompt_that_was_read_whole_is_no_overflow() -> None:
@@ -139,14 +141,15 @@ def test_a_few_cheap_images_are_no_overflow() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        '{"error":{"code":400,"message":"request (8889 tokens) exceeds the available context size (4096 tokens), try '
-        'increasing it","type":"exceed_context_size_error","n_prompt_tokens":8889,"n_ctx":4096}}',
+        """{"error":{"code":400,"message":"request (8889 tokens) exceeds the available context size (4096 tokens)",
+        "type":"exceed_context_size_error","n_prompt_tokens":8889,"n_ctx":4096}}""",
         "the prompt is longer than the context length currently available to the model; shorten it",
     ],
 )
 def test_the_server_s_own_words_for_an_overflow_are_known(words: str) -> None:
     error = heard_from(json_reply({"error": words}, 400)).error
-    assert isinstance(error, ContextOverflow) and "{" not in str(error)
+    assert isinstance(error, ContextOverflow)
+    assert "{" not in str(error)
 
 
 def test_the_window_is_sent_and_truncation_refused() -> None:
@@ -204,8 +207,13 @@ def test_thinking_is_asked_for_in_the_model_s_form(thinking: Any, effort: Any, s
 
 
 def test_a_conversation_is_written_with_results_by_name() -> None:
-    reply = Message("assistant", (Thinking("Hm"), Text("Ok"), ToolUse("c1", "read_file", {"path": "ü"}), ToolUse("c2", "list_files", {})))
-    results = Message("user", (ToolResult("c1", (Text("seen"), PICTURE)), ToolResult("c2", "gone", is_error=True), Text("Go on.")))
+    reply = Message(
+        "assistant",
+        (Thinking("Hm"), Text("Ok"), ToolUse("c1", "read_file", {"path": "ü"}), ToolUse("c2", "list_files", {})),
+    )
+    results = Message(
+        "user", (ToolResult("c1", (Text("seen"), PICTURE)), ToolResult("c2", "gone", is_error=True), Text("Go on."))
+    )
     body = to_body(asking("Hi", reply, results), INFO, num_ctx=1, keep_alive="5m")
     assert body["messages"] == [
         {"role": "system", "content": "You help with code."},
@@ -237,10 +245,11 @@ def test_an_empty_reply_is_not_sent_back() -> None:
 def test_a_model_that_is_missing_is_told_before_the_chat() -> None:
     with ollama_server([], show=json_reply({"error": "model 'qwen3:8b' not found"}, 404)) as server:
         error = asyncio.run(hear(OllamaProvider(INFO, base_url=server.url))).error
-        assert isinstance(error, BadRequest) and server.requests == []
+        assert isinstance(error, BadRequest)
+        assert server.requests == []
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:{port}", ":{port}", "0.0.0.0:{port}", "http://127.0.0.1:{port}/"])  # noqa: S104
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", ":{port}", "0.0.0.0:{port}", "http://127.0.0.1:{port}/"])
 def test_an_address_may_be_a_bare_host_and_port(address: str) -> None:
     with ollama_server([ollama_reply("Hi.")]) as server:
         provider = OllamaProvider(INFO, base_url=address.format(port=server.port))

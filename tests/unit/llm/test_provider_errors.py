@@ -59,7 +59,8 @@ def test_a_refusal_without_a_word_is_an_overflow_where_the_status_fits() -> None
         error = error_for_status(status, " ", otherwise="")
         assert type(error) is ContextOverflow
     error = error_for_status(400, "", otherwise="HTTP 400 from http://x")
-    assert type(error) is ContextOverflow and str(error) == "HTTP 400 from http://x"
+    assert type(error) is ContextOverflow
+    assert str(error) == "HTTP 400 from http://x"
     assert type(error_for_status(404, "")) is BadRequest
 
 
@@ -102,7 +103,9 @@ def test_other_refusals_are_no_overflow(words: str) -> None:
         (529, "", Overloaded, True),
     ],
 )
-def test_a_status_and_a_code_make_an_error(status: int, code: str, kind: type[ProviderError], is_retryable: bool) -> None:
+def test_a_status_and_a_code_make_an_error(
+    status: int, code: str, kind: type[ProviderError], is_retryable: bool
+) -> None:
     error = error_for_status(status, "it went wrong", code=code)
     assert (type(error), error.is_retryable, error.status, error.code) == (kind, is_retryable, status, code)
 
@@ -135,8 +138,16 @@ def test_a_new_error_has_no_partial_and_shows_nothing() -> None:
 @pytest.mark.parametrize(
     ("body", "message", "code"),
     [
-        (b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}', "Overloaded", "overloaded_error"),
-        (b'{"error":{"type":"e","message":"m","details":{"error_code":"compaction_unavailable"}}}', "m", "compaction_unavailable"),
+        (
+            b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}',
+            "Overloaded",
+            "overloaded_error",
+        ),
+        (
+            b'{"error":{"type":"e","message":"m","details":{"error_code":"compaction_unavailable"}}}',
+            "m",
+            "compaction_unavailable",
+        ),
         (b'{"error":{"message":"m","type":"t","param":null,"code":"c"}}', "m", "c"),
         (b'{"error":{"message":"m","type":"t","param":null,"code":null}}', "m", "t"),
         (b'{"error":{"code":429,"message":"m","metadata":{"provider_name":"P","raw":"upstream"}}}', "m: upstream", ""),
@@ -178,4 +189,5 @@ def test_a_long_plain_body_is_shortened() -> None:
 )
 def test_an_error_told_with_status_200_is_judged_by_its_own_number(told: Any, kind: type[ProviderError]) -> None:
     error = error_told(told)
-    assert type(error) is kind and str(error)
+    assert type(error) is kind
+    assert str(error)

@@ -1,0 +1,719 @@
+"""What every session store does, and what a file has to bear: kills, damage, full disks, other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from agentcli.agent.interfaces import SessionLog, SessionStore
+from agentcli.conversation.entries import Assistant, Body, Result, SystemEvent, ToolLog, User, reminder
+from agentcli.errors import StorageError
+from agentcli.infra.sessions.ids import new_id
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.schema import VERSION
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Text, ToolResult, ToolUse, Usage
+
+MakeStore = Callable[[Path], SessionStore]
+STORES: dict[str, MakeStore] = {
+    "memory": lambda folder: MemorySessions(),
+    "sqlite": lambda folder: SqliteSessions(folder / "state" / "sessions.db"),
+}
+every_store = pytest.mark.parametrize("make", STORES.values(), ids=STORES.keys())
+is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+HERE, THERE = Path("/here"), Path("/there")
+
+
+@asynccontextmanager
+async def opened(make: MakeStore, folder: Path) -> AsyncIterator[SessionStore]:
+    store = make(folder)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def said(text: str) -> User:
+    return User((Text(text),))
+
+
+ROUND: tuple[Body, ...] = (
+    said("What is here?\nTell me."),
+    Assistant((Text("Let me see."), ToolUse("c1", "think", {"thought": "ü"})), "p", "m", Usage(3, 4), "tool_use", 0.5),
+    ToolLog("started", {"ids": ["c1"]}),
+    Result(ToolResult("c1", "Noted.", is_error=True), "think", "thought", 1.5, {"a": [1, None]}, "timeout"),
+    SystemEvent("retracted", {"ids": ["x"]}),
+)
+
+
+async def kept(log: SessionLog, *bodies: Body) -> None:
+    await log.append(*bodies).committed
+
+
+async def a_session(store: SessionStore, *texts: str, cwd: Path = HERE, **how: Any) -> str:
+    """The id of a new session that holds these prompts and is closed again."""
+    log = await store.create(cwd=cwd, **how)
+    for text in texts:
+        await kept(log, said(text))
+    await log.close()
+    return log.session_id
+
+
+def texts_of(entries: Any) -> list[str]:
+    return [entry.body.text for entry in entries]
+
+
+# What every store does.
+
+
+@every_store
+async def test_what_was_appended_comes_back_as_it_was(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        first = log.append(*ROUND[:3])
+        second = log.append(*ROUND[3:])
+        stored = [await first.committed, await second.committed]
+        await log.close()
+        again, entries = await store.open(log.session_id)
+        await again.close()
+    assert [entry.body for entry in entries] == list(ROUND)
+    assert [*first.entries, *second.entries] == entries == [*stored[0].entries, *stored[1].entries]
+    assert [one.first_seq for one in stored] == [1, 4]
+
+
+@every_store
+async def test_each_entry_names_the_one_before_and_a_result_has_its_call_s_id(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        entries = log.append(*ROUND).entries
+        await log.close()
+        again, _ = await store.open(log.session_id)
+        (later,) = again.append(said("more")).entries
+        await again.close()
+    assert [entry.parent_id for entry in entries] == [None, *(entry.id for entry in entries[:-1])]
+    assert entries[3].id == "c1"
+    assert later.parent_id == entries[-1].id
+    own = [entry.id for entry in (*entries, later) if entry.id != "c1"]
+    assert own == sorted(own)
+    assert all(abs(entry.time - time.time()) < 60 for entry in entries)
+
+
+@every_store
+async def test_entries_are_numbered_on_from_where_a_session_stood(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "one", "two")
+        log, _ = await store.open(id)
+        stored = await log.append(said("three"), said("four")).committed
+        await log.close()
+    assert stored.first_seq == 3
+
+
+@every_store
+async def test_appending_does_not_wait(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        waiting = [log.append(said(f"{n}")) for n in range(50)]
+        stored = [await one.committed for one in waiting]
+        assert [one.first_seq for one in stored] == list(range(1, 51))
+        await log.close()
+        assert texts_of((await store.load(log.session_id))[1]) == [f"{n}" for n in range(50)]
+
+
+@every_store
+async def test_closing_waits_for_everything_that_was_appended(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        for n in range(20):
+            log.append(said(f"{n}"))
+        await log.close()
+        assert len((await store.load(log.session_id))[1]) == 20
+
+
+@every_store
+async def test_a_session_without_an_entry_is_not_stored(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await log.close()
+        assert await store.list() == []
+        with pytest.raises(StorageError, match="No session"):
+            await store.load(log.session_id)
+
+
+@every_store
+async def test_sessions_are_listed_newest_first_and_by_directory(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        first = await a_session(store, "one")
+        second = await a_session(store, "two")
+        other = await a_session(store, "elsewhere", cwd=THERE)
+        await asyncio.sleep(0.002)
+        log, _ = await store.open(first)
+        await kept(log, said("more"))
+        await log.close()
+        assert [info.id for info in await store.list(cwd=HERE)] == [first, second]
+        assert [info.id for info in await store.list()] == [first, other, second]
+        assert [info.id for info in await store.list(limit=1)] == [first]
+        assert await store.list(cwd=Path("/nowhere")) == []
+
+
+@every_store
+async def test_a_session_says_what_it_is(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        before = time.time()
+        log = await store.create(cwd=HERE, name="my work")
+        await kept(log, reminder("where we are"), said("\n  What is here?  \nTell me."), said("And there?"))
+        await log.close()
+        (listed,) = await store.list()
+        info, entries = await store.load(log.session_id)
+    assert listed == info
+    assert (info.cwd, info.title, info.name, info.entries) == ("/here", "What is here?", "my work", 3)
+    assert before <= info.created <= info.updated <= time.time()
+    assert len(entries) == 3
+
+
+@every_store
+async def test_a_title_may_come_later_than_the_first_entries_and_then_stays(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, reminder("where we are"))
+        await kept(log, said("x" * 200))
+        await kept(log, said("other"))
+        await log.close()
+        again, _ = await store.open(log.session_id)
+        await kept(again, said("yet another"))
+        await again.close()
+        (info,) = await store.list()
+    assert info.title == "x" * 80
+
+
+@every_store
+async def test_an_id_may_be_shortened_while_it_is_the_only_one(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        first = await a_session(store, "one", session_id="0197aaaa-0000-7000-8000-000000000001")
+        await a_session(store, "two", session_id="0197aaaa-0000-7000-8000-000000000002")
+        third = await a_session(store, "three", session_id="0197bbbb-0000-7000-8000-000000000003")
+        assert (await store.load("0197b"))[0].id == third
+        assert (await store.load(first))[0].id == first
+        with pytest.raises(StorageError, match="0197aaaa"):
+            await store.load("0197aaaa")
+
+
+@every_store
+async def test_what_looks_like_a_pattern_is_none(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        await a_session(store, "one")
+        for nothing in ("%", "_", "*", "zzz", "'", "\\"):
+            with pytest.raises(StorageError):
+                await store.load(nothing)
+
+
+@every_store
+async def test_a_session_is_found_by_its_name(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        await a_session(store, "one")
+        named = await a_session(store, "two", name="my work")
+        log, entries = await store.open("my work")
+        await log.close()
+        assert (log.session_id, texts_of(entries)) == (named, ["two"])
+        await a_session(store, "three", name="my work")
+        with pytest.raises(StorageError, match="my work"):
+            await store.open("my work")
+
+
+@every_store
+async def test_an_id_of_one_s_own_is_taken_once(make: MakeStore, tmp_path: Path) -> None:
+    id = "12345678-1234-4234-8234-123456789abc"
+    async with opened(make, tmp_path) as store:
+        assert await a_session(store, "one", session_id=id) == id
+        with pytest.raises(StorageError, match=f"--resume {id}"):
+            await store.create(cwd=HERE, session_id=id)
+        log, _ = await store.open(id)  # and the refusal has not kept it
+        await log.close()
+
+
+@every_store
+async def test_a_session_has_one_owner_and_may_be_read_meanwhile(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "one")
+        log, _ = await store.open(id)
+        with pytest.raises(StorageError, match="--fork-session"):
+            await store.open(id)
+        assert len((await store.load(id))[1]) == 1
+        await kept(log, said("two"))
+        await log.close()
+        again, entries = await store.open(id)
+        await again.close()
+        assert len(entries) == 2
+
+
+@every_store
+async def test_a_fork_begins_with_the_other_s_entries_and_leaves_it_as_it_is(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        source = await a_session(store, "one", "two")
+        log, inherited = await store.fork(source, cwd=THERE, name="a copy")
+        (new,) = log.append(said("three")).entries
+        await log.close()
+        original, _ = await store.open(source)
+        await kept(original, said("other"))
+        await original.close()
+        assert texts_of(inherited) == ["one", "two"]
+        assert new.parent_id == inherited[-1].id
+        assert texts_of((await store.load(log.session_id))[1]) == ["one", "two", "three"]
+        assert texts_of((await store.load(source))[1]) == ["one", "two", "other"]
+        (info,) = await store.list(cwd=THERE)
+        assert (info.title, info.name) == ("one", "a copy")
+        assert (await store.load("a copy"))[0].id == log.session_id
+
+
+@every_store
+async def test_a_fork_of_a_fork_and_of_an_open_session(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        second, _ = await store.fork(log.session_id, cwd=HERE)
+        await kept(second, said("two"))
+        third, inherited = await store.fork(second.session_id, cwd=HERE, new_id="12345678-1234-4234-8234-123456789abc")
+        await kept(third, said("three"))
+        for one in (log, second, third):
+            await one.close()
+        assert texts_of(inherited) == ["one", "two"]
+        again, entries = await store.open("12345678")
+        await again.close()
+        assert texts_of(entries) == ["one", "two", "three"]
+
+
+@every_store
+async def test_what_does_not_exist_is_refused(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        for refused in (store.open("nope"), store.load("nope"), store.fork("nope", cwd=HERE)):
+            with pytest.raises(StorageError, match="nope"):
+                await refused
+
+
+def test_ids_are_uuids_of_version_7_that_grow() -> None:
+    ids = [new_id() for _ in range(2_000)]
+    assert ids == sorted(set(ids))
+    for id in ids[:10]:
+        assert [len(part) for part in id.split("-")] == [8, 4, 4, 4, 12]
+        assert id[14] == "7"
+        assert id[19] in "89ab"
+    assert abs(int(ids[0].replace("-", "")[:12], 16) / 1000 - time.time()) < 60
+
+
+# The file.
+
+
+def database(folder: Path) -> Path:
+    return folder / "state" / "sessions.db"
+
+
+def sqlite(folder: Path, told: list[str] | None = None) -> SqliteSessions:
+    return SqliteSessions(database(folder), on_notice=told.append if told is not None else print)
+
+
+@asynccontextmanager
+async def on_disk(folder: Path, told: list[str] | None = None) -> AsyncIterator[SqliteSessions]:
+    store = sqlite(folder, told)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_sessions_outlive_the_program(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, *ROUND)
+        await log.close()
+    async with on_disk(tmp_path) as store:
+        again, entries = await store.open(log.session_id)
+        await kept(again, said("more"))
+        await again.close()
+    async with on_disk(tmp_path) as store:
+        assert [e.body for e in (await store.load(log.session_id))[1]] == [*ROUND, said("more")]
+    assert [entry.body for entry in entries] == list(ROUND)
+
+
+async def test_nothing_is_told_before_it_is_on_disk(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        for n in range(10):
+            await log.append(said(f"{n}"), said("and")).committed
+            with closing(apsw.Connection(str(database(tmp_path)), flags=apsw.SQLITE_OPEN_READONLY)) as other:
+                assert other.execute("SELECT count(*) FROM entries").get == 2 * (n + 1)
+        await log.close()
+
+
+async def test_entries_of_one_append_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        with pytest.raises(StorageError):
+            await log.append(said("fine"), said("\ud800")).committed
+        assert texts_of((await store.load(log.session_id))[1]) == ["one"]
+
+
+async def test_a_body_that_cannot_be_stored_does_not_stop_the_store(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        broken = await store.create(cwd=HERE)
+        with pytest.raises(StorageError):
+            await asyncio.wait_for(broken.append(said("\ud800")).committed, 5)
+        assert await a_session(store, "one")
+
+
+async def test_the_settings_that_keep_what_was_told_are_really_set(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        await a_session(store, "one")
+        read = {}
+        for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "user_version"):
+            read[name] = await store._writer.call(lambda db, name=name: db.pragma(name))
+    assert read == {
+        "journal_mode": "wal",
+        "synchronous": 2,  # FULL
+        "foreign_keys": 1,
+        "busy_timeout": 5_000,
+        "user_version": VERSION,
+    }
+
+
+async def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        async with on_disk(tmp_path) as store:
+            log = await store.create(cwd=HERE)
+            await kept(log, said("one"))
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in database(tmp_path).parent.iterdir()}
+            await log.close()
+    finally:
+        os.umask(mask)
+    assert modes["sessions.db"] == modes["sessions.db-wal"] == modes["sessions.db-shm"] == 0o600
+    assert modes["locks"] == 0o700
+    assert stat.S_IMODE(database(tmp_path).parent.stat().st_mode) == 0o700
+
+
+async def test_a_file_that_was_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        await a_session(store, "one")
+    database(tmp_path).chmod(0o644)
+    async with on_disk(tmp_path) as store:
+        await store.list()
+    assert stat.S_IMODE(database(tmp_path).stat().st_mode) == 0o600
+
+
+async def test_nothing_is_made_before_the_first_use(tmp_path: Path) -> None:
+    async with on_disk(tmp_path):
+        pass
+    assert not database(tmp_path).parent.exists()
+
+
+@pytest.mark.parametrize("damage", [b"This is no database at all. " * 100, b"SQLite format 3\0" + b"\xff" * 4080])
+async def test_a_damaged_file_is_kept_aside_and_a_new_one_begun_and_told(tmp_path: Path, damage: bytes) -> None:
+    database(tmp_path).parent.mkdir()
+    database(tmp_path).write_bytes(damage)
+    told: list[str] = []
+    async with on_disk(tmp_path, told) as store:
+        id = await a_session(store, "one")
+        assert len((await store.load(id))[1]) == 1
+    (aside,) = database(tmp_path).parent.glob("sessions.db.damaged-*")
+    assert aside.read_bytes() == damage
+    (notice,) = told
+    assert str(aside) in notice
+    assert "damaged" in notice
+
+
+async def test_damage_in_the_middle_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, *(f"{n} " + "x" * 500 for n in range(100)))
+    content = bytearray(database(tmp_path).read_bytes())
+    content[4096:-4096] = b"\xa5" * (len(content) - 8192)
+    database(tmp_path).write_bytes(content)
+    async with on_disk(tmp_path) as store:
+        with pytest.raises(StorageError, match=r"sessions\.db.*damaged"):
+            await store.load(id)
+
+
+async def test_a_file_of_a_newer_agentcli_is_refused_untouched(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        await a_session(store, "one")
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        db.pragma("user_version", VERSION + 1)
+        db.pragma("journal_mode", "delete")
+    before = database(tmp_path).read_bytes()
+    async with on_disk(tmp_path) as store:
+        with pytest.raises(StorageError, match=r"newer agentcli .*update agentcli"):
+            await store.list()
+    assert database(tmp_path).read_bytes() == before
+
+
+async def test_another_program_s_database_is_refused_untouched(tmp_path: Path) -> None:
+    database(tmp_path).parent.mkdir()
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        db.execute("CREATE TABLE bookmarks (url)")
+    database(tmp_path).chmod(0o640)
+    before = database(tmp_path).read_bytes()
+    async with on_disk(tmp_path) as store:
+        with pytest.raises(StorageError, match="another program"):
+            await a_session(store, "one")
+    assert database(tmp_path).read_bytes() == before
+    assert stat.S_IMODE(database(tmp_path).stat().st_mode) == 0o640
+
+
+async def test_an_entry_of_a_newer_agentcli_is_refused_by_name_and_frees_the_session(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+        other = await a_session(store, "two")
+        await store._writer.call(
+            lambda db: db.execute("UPDATE entries SET schema_version = 99 WHERE session_id = ?", (id,)) and None
+        )
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"newer agentcli \(schema 99\)"):
+                await store.open(id)
+        assert len((await store.load(other))[1]) == 1
+
+
+async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:
+    begin = textwrap.dedent(
+        """
+        import asyncio, sys
+        from pathlib import Path
+        from agentcli.conversation.entries import User
+        from agentcli.infra.sessions.sqlite import SqliteSessions
+        from agentcli.llm.messages import Text
+
+        async def main():
+            store = SqliteSessions(Path(sys.argv[1]))
+            print("ready", flush=True)
+            sys.stdin.readline()
+            log = await store.create(cwd=Path("/here"))
+            for n in range(5):
+                await log.append(User((Text(str(n)),))).committed
+            await log.close()
+            await store.close()
+
+        asyncio.run(main())
+        """
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", begin, str(database(tmp_path))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    for one in running:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in running:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in running:
+        _, complaints = one.communicate(timeout=20)
+        assert (one.returncode, complaints) == (0, "")
+    async with on_disk(tmp_path) as store:
+        assert [info.entries for info in await store.list()] == [5, 5, 5, 5]
+
+
+# Kills. A process appends, and writes down what it was told is stored; it is killed at a random moment.
+
+APPEND = """
+import asyncio, os, sys
+from pathlib import Path
+from agentcli.conversation.entries import Assistant, Result, ToolLog, User
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Text, ToolResult, ToolUse
+
+async def main():
+    store = SqliteSessions(Path(sys.argv[1]))
+    log, entries = await store.open(sys.argv[2]) if len(sys.argv) > 2 else (await store.create(cwd=Path("/here")), [])
+    os.write(1, f"session {log.session_id}\\n".encode())
+    for n in range(len(entries), 100_000):
+        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), ToolLog("started")]
+        appended = log.append(User((Text("x" * 2_000),)), *bodies)
+        following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
+        for one in (appended, following):
+            for entry in (await one.committed).entries:
+                os.write(1, f"{entry.id}\\n".encode())
+
+asyncio.run(main())
+"""
+
+
+def killed_at_random(path: Path, session_id: str, chance: random.Random) -> tuple[str, list[str]]:
+    """The session, and the ids that were acknowledged before the kill."""
+    arguments = [str(path), *([session_id] if session_id else [])]
+    with subprocess.Popen([sys.executable, "-c", APPEND, *arguments], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline().decode().split()
+        time.sleep(chance.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        told = process.stdout.read().decode()
+    return first[1], told[: told.rfind("\n") + 1].split()
+
+
+async def killed_and_reopened(folder: Path, times: int) -> int:
+    chance = random.Random(7)
+    session_id, acknowledged = "", []
+    for _ in range(times):
+        session_id, told = killed_at_random(database(folder), session_id, chance)
+        acknowledged += told
+        if not acknowledged:  # killed before the session was stored
+            session_id = ""
+            continue
+        complaints: list[str] = []
+        async with on_disk(folder, complaints) as store:
+            log, entries = await store.open(session_id)
+            await log.close()
+        there = [entry.id for entry in entries]
+        assert complaints == []
+        assert set(acknowledged) <= set(there)
+        assert len(there) == len(set(there))
+        assert [entry.parent_id for entry in entries] == [None, *there[:-1]]
+        for entry, after in pairwise(entries):
+            assert not isinstance(entry.body, Assistant) or isinstance(after.body, ToolLog)  # one transaction
+    return len(acknowledged)
+
+
+async def test_a_killed_program_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    assert await killed_and_reopened(tmp_path, 5) > 5
+
+
+@pytest.mark.slow
+async def test_a_program_killed_again_and_again_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    assert await killed_and_reopened(tmp_path, 40) > 100
+
+
+async def test_a_kill_frees_the_session(tmp_path: Path) -> None:
+    session_id, told = "", []
+    while not told:
+        session_id, told = killed_at_random(database(tmp_path), "", random.Random(1))
+    async with on_disk(tmp_path) as store:
+        log, _ = await store.open(session_id)
+        await kept(log, said("mine now"))
+        await log.close()
+
+
+# Disks that are full or read-only.
+
+
+@contextmanager
+def tiny_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of that size."""
+    disk = folder / "disk"
+    disk.mkdir()
+    if (
+        not is_root
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=False).returncode
+    ):
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+async def test_a_full_disk_is_told_and_takes_nothing_away(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "1m") as disk:
+        filler = disk / "filler"
+        async with on_disk(disk) as store:
+            log = await store.create(cwd=HERE)
+            await kept(log, said("first"))
+            filler.write_bytes(b"x" * 300_000)
+            stored = 1
+            with pytest.raises(StorageError, match="disk is full"):
+                for n in range(200):
+                    await kept(log, said(f"{n} " + "x" * 20_000))
+                    stored += 1
+            assert len((await store.load(log.session_id))[1]) == stored
+            filler.unlink()
+            await kept(log, said("room again"))  # and what had found no room comes with it
+            assert len((await store.load(log.session_id))[1]) == stored + 2
+            await log.close()
+        async with on_disk(disk) as store:
+            entries = (await store.load(log.session_id))[1]
+    assert [entry.parent_id for entry in entries] == [None, *(entry.id for entry in entries[:-1])]
+    assert texts_of(entries)[-1] == "room again"
+
+
+async def test_a_session_that_found_no_room_at_its_beginning_is_stored_when_there_is_some(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "400k") as disk:
+        async with on_disk(disk) as store:
+            await a_session(store, "other")
+            filler = disk / "filler"
+            with pytest.raises(OSError):
+                filler.write_bytes(b"x" * 1_000_000)
+            log = await store.create(cwd=HERE)
+            with pytest.raises(StorageError):
+                await kept(log, said("first " + "x" * 50_000))
+            filler.unlink()
+            await kept(log, said("second"))
+            await log.close()
+            info, entries = await store.load(log.session_id)
+    assert [text[:6] for text in texts_of(entries)] == ["first ", "second"]
+    assert info.title.startswith("first")
+
+
+@pytest.mark.skipif(is_root, reason="root writes to read-only folders")
+async def test_a_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        await a_session(store, "one")
+    database(tmp_path).parent.chmod(0o500)
+    try:
+        async with on_disk(tmp_path) as store:
+            with pytest.raises(StorageError, match=r"--no-session|Could not write"):
+                await a_session(store, "two")
+    finally:
+        database(tmp_path).parent.chmod(0o700)
+
+
+async def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file in the way")
+    async with on_disk(tmp_path) as store:
+        with pytest.raises(StorageError, match="state"):
+            await store.list()
+        with pytest.raises(StorageError, match="state"):
+            await store.create(cwd=HERE)
+
+
+@pytest.mark.skipif(not is_root, reason="only root can mount a read-only disk")
+async def test_a_read_only_disk_is_a_clear_error_and_takes_nothing_away(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "1m") as disk:
+        async with on_disk(disk) as store:
+            id = await a_session(store, "one")
+        remounted = subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False)
+        if remounted.returncode:
+            pytest.skip("this disk cannot be made read-only")
+        async with on_disk(disk) as store:
+            with pytest.raises(StorageError, match=r"sessions\.db|locks"):
+                await a_session(store, "two")
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        async with on_disk(disk) as store:
+            assert len((await store.load(id))[1]) == 1
+
+
+async def test_a_database_that_another_program_holds_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentcli.infra.sessions.sqlite.BUSY_TIMEOUT_MS", 50)
+    async with on_disk(tmp_path) as store:
+        await a_session(store, "one")
+    with closing(apsw.Connection(str(database(tmp_path)))) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with on_disk(tmp_path) as store:
+            with pytest.raises(StorageError, match="locked by another program"):
+                await a_session(store, "two")
+        other.execute("ROLLBACK")

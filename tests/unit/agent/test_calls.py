@@ -1,0 +1,382 @@
+"""The calls of a reply: what runs together, what is asked, and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from agentcli.agent.events import ApprovalRequested, Approve, Done, SetMode, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.loop import Limits
+from agentcli.errors import ToolError
+from agentcli.llm.messages import Message, ToolUse, Usage
+from agentcli.llm.provider import Done as ReplyDone
+from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.tools.tool import Tool, ToolContext
+from agentcli.tools.tool import ToolOutput as Output
+from tests.unit.agent.stage import Named, Works, answering, call, failing_tool, on_stage, refusing_preview
+
+Folder = Path
+END = {"text": "The end."}
+
+
+def tool_of(kind: str, effect: Any, run: Any) -> Tool:
+    return Tool(kind, "Works.", Named, run, effect, source="test")
+
+
+# What runs together.
+
+
+async def test_reading_calls_of_one_reply_run_together_up_to_the_limit(tmp_path: Folder) -> None:
+    works = Works()
+    calls = [call("look", str(n)) for n in range(7)]
+    async with on_stage(
+        tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("look", held=True)], max_parallel=3
+    ) as stage:
+        stage.say("Go")
+        await stage.heard(ToolStarted, 3)
+        await asyncio.sleep(0.01)
+        assert works.running == 3
+        works.gate.set()
+        await stage.ended()
+    assert works.most_running == 3
+    assert len(works.order) == 14
+
+
+async def test_other_calls_run_one_after_another_in_order(tmp_path: Folder) -> None:
+    works = Works()
+    calls = [call("change", name) for name in "abc"]
+    async with on_stage(
+        tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("change", "edit")], mode="acceptEdits"
+    ) as stage:
+        await stage.ask("Go")
+    assert works.order == ["+a", "-a", "+b", "-b", "+c", "-c"]
+
+
+async def test_a_changing_call_waits_for_the_reading_ones_before_it_and_those_after_wait_for_it(
+    tmp_path: Folder,
+) -> None:
+    works = Works()
+    calls = [call("look", "a"), call("look", "b"), call("change", "c"), call("look", "d"), call("look", "e")]
+    tools = [works.tool("look"), works.tool("change", "edit")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=tools, mode="acceptEdits") as stage:
+        await stage.ask("Go")
+    assert works.order[:2] == ["+a", "+b"]
+    assert works.order[4:6] == ["+c", "-c"]
+    assert works.order[6:8] == ["+d", "+e"]
+
+
+async def test_results_stand_in_the_order_of_the_calls_whatever_ended_first(tmp_path: Folder) -> None:
+    async def run(given: Named, context: ToolContext) -> Output:
+        await asyncio.sleep(0.02 if given.name == "a" else 0)
+        return Output(given.name)
+
+    calls = [call("look", name, id=f"id-{name}") for name in "abc"]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[tool_of("look", "read", run)]) as stage:
+        await stage.ask("Go")
+    assert [event.id for event in stage.of(ToolFinished)] == ["id-b", "id-c", "id-a"]
+    sent = stage.provider.requests[1].messages[-1]
+    assert [block.tool_use_id for block in sent.content] == ["id-a", "id-b", "id-c"]  # type: ignore[union-attr]
+
+
+async def test_one_failing_call_leaves_its_neighbours_alone(tmp_path: Folder) -> None:
+    works = Works()
+    bad = failing_tool("bad", ToolError("Look elsewhere.", kind="not_found"), "read")
+    calls = [call("look", "a", id="a"), call("bad", "b", id="b"), call("look", "c", id="c")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("look"), bad]) as stage:
+        await stage.ask("Go")
+    assert [(id, result.content, result.is_error) for id, result in stage.results.items()] == [
+        ("a", "did a", False),
+        ("b", "Look elsewhere.", True),
+        ("c", "did c", False),
+    ]
+
+
+async def test_a_call_is_told_from_its_start_over_its_output_to_its_result(tmp_path: Folder) -> None:
+    replies = [{"tool_calls": [call("bash", command="echo hello", id="c")]}, END]
+    async with on_stage(tmp_path, replies) as stage:
+        await stage.ask("Go")
+    (started,), (shown,), (finished,) = stage.of(ToolStarted), stage.of(ToolOutput), stage.of(ToolFinished)
+    assert (started.id, started.name, started.title) == ("c", "bash", "Run echo hello")
+    assert (shown.id, shown.text) == ("c", "hello\n")
+    assert (finished.id, finished.result.content, finished.summary) == ("c", "hello", "1 line")
+    assert finished.duration_ms > 0
+    assert finished.structured["exit_code"] == 0
+
+
+# What the model is told of its mistakes.
+
+
+async def test_an_unknown_tool_is_answered_with_those_that_exist(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [{"tool_calls": [call("grpe", "x", id="c")]}, END]) as stage:
+        done = await stage.ask("Go")
+    assert isinstance(done, Done)
+    assert stage.results["c"].is_error
+    assert "No tool 'grpe'; there is file_read" in str(stage.results["c"].content)
+    assert stage.of(ToolFinished)[0].error_kind == "not_found"
+
+
+async def test_wrong_arguments_are_answered_with_the_field_and_all_that_exist(tmp_path: Folder) -> None:
+    calls = [call("file_read", path="a.txt", offset=0, id="c"), call("file_read", id="d")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END]) as stage:
+        await stage.ask("Go")
+    for id, field in (("c", "offset"), ("d", "path")):
+        said = str(stage.results[id].content)
+        assert said.startswith("Wrong arguments for file_read")
+        assert field in said
+        assert "It takes path, offset?, limit?" in said
+    assert {event.error_kind for event in stage.of(ToolFinished)} == {"invalid_parameters"}
+
+
+class Unparsed(ScriptedProvider):
+    """First a call whose arguments are no JSON object."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        if self.requests:
+            async for event in super().stream(request):
+                yield event
+            return
+        self.requests.append(request)
+        broken = ToolUse("c", "think", {}, unparsed='{"thought": "Hm')
+        yield ReplyDone(Message("assistant", (broken,)), "tool_use", Usage(), "script")
+
+
+async def test_arguments_that_are_no_json_are_answered_and_not_run(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, provider=Unparsed([END])) as stage:
+        done = await stage.ask("Go")
+    assert isinstance(done, Done)
+    assert stage.results["c"].is_error
+    assert 'not a JSON object: \'{"thought": "Hm\'' in str(stage.results["c"].content)
+
+
+async def test_the_same_call_with_the_same_result_is_stopped_the_fourth_time(tmp_path: Folder) -> None:
+    replies = [*[{"tool_calls": [call("look", "x", id=f"c{n}")]} for n in range(4)], END]
+    works = Works()
+    async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
+        await stage.ask("Go")
+    assert works.order == ["+x", "-x"] * 3
+    assert "the same result 3 times in a row" in str(stage.results["c3"].content)
+
+
+async def test_a_repeated_call_whose_result_changes_is_not_stopped(tmp_path: Folder) -> None:
+    numbers = iter(range(100))
+
+    async def run(given: Named, context: ToolContext) -> Output:
+        return Output(str(next(numbers)))
+
+    replies = [*[{"tool_calls": [call("look", "x", id=f"c{n}")]} for n in range(6)], END]
+    async with on_stage(tmp_path, replies, tools=[tool_of("look", "read", run)]) as stage:
+        await stage.ask("Go")
+    assert [result.content for result in stage.results.values()] == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_something_else_in_between_lets_a_call_run_again(tmp_path: Folder) -> None:
+    names = ["x", "x", "x", "y", "x"]
+    replies = [*[{"tool_calls": [call("look", name, id=f"c{n}")]} for n, name in enumerate(names)], END]
+    works = Works()
+    async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
+        await stage.ask("Go")
+    assert not any(result.is_error for result in stage.results.values())
+
+
+async def test_a_call_that_takes_too_long_is_ended_and_says_so(tmp_path: Folder) -> None:
+    ended = asyncio.Event()
+
+    async def run(given: Named, context: ToolContext) -> Output:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return Output("never")
+
+    slow = Tool("slow", "Slow.", Named, run, "read", source="test", time_limit_s=0.02)
+    async with on_stage(tmp_path, [{"tool_calls": [call("slow", id="c")]}, END], tools=[slow]) as stage:
+        await stage.ask("Go")
+    assert ended.is_set()
+    assert stage.results["c"].content == "slow took longer than 0.02 s."
+    assert stage.of(ToolFinished)[0].error_kind == "timeout"
+
+
+async def test_a_failing_disk_is_a_result_and_no_crash(tmp_path: Folder) -> None:
+    tool = failing_tool("disk", OSError(28, "No space left on device"))
+    async with on_stage(tmp_path, [{"tool_calls": [call("disk", id="c")]}, END], tools=[tool]) as stage:
+        done = await stage.ask("Go")
+    assert isinstance(done, Done)
+    assert "No space left on device" in str(stage.results["c"].content)
+    assert stage.of(ToolFinished)[0].error_kind == "resource_error"
+
+
+class Big(Struct, frozen=True):
+    text: str
+
+
+async def test_arguments_of_many_megabytes_are_refused(tmp_path: Folder) -> None:
+    async def run(given: Big, context: ToolContext) -> Output:
+        return Output("ran")
+
+    tool = Tool("big", "Big.", Big, run, "none", source="test")
+    replies = [{"tool_calls": [{"name": "big", "input": {"text": "x" * 10_500_000}, "id": "c"}]}, END]
+    async with on_stage(tmp_path, replies, tools=[tool]) as stage:
+        await stage.ask("Go")
+    assert "larger than 10 MB" in str(stage.results["c"].content)
+
+
+# Who is asked.
+
+
+def asking_for(command: str) -> list[dict[str, Any]]:
+    return [{"tool_calls": [call("bash", command=command, id="c")]}, {"text": "{{last_result}}"}]
+
+
+async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert (request.id, request.title, request.preview) == ("c", "Run touch made", "touch made")
+        assert "not known to be harmless" in request.reason
+        assert not (stage.workspace / "made").exists()
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert (stage.workspace / "made").exists()
+        assert stage.session.runtime.calls.denials == []
+
+
+async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.txt").write_text("old\n")
+    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
+    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert "-old\n+new\n" in request.preview
+        assert (stage.workspace / "a.txt").read_text() == "old\n"
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert (stage.workspace / "a.txt").read_text() == "new\n"
+
+
+async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
+        answering(stage, allowed=False)
+        done = await stage.ask("Go")
+        assert isinstance(done, Done)
+        assert done.text == "The user declined this call."
+        assert stage.results["c"].is_error
+        assert not (stage.workspace / "made").exists()
+        assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
+
+
+async def test_a_comment_on_a_declined_command_reaches_the_model(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
+        answering(stage, allowed=False, comment="write to /dev/null instead")
+        done = await stage.ask("Go")
+    assert isinstance(done, Done)
+    assert done.text == "The user declined this call. They say: write to /dev/null instead"
+
+
+async def test_a_yes_is_for_one_call_only(tmp_path: Folder) -> None:
+    replies = [*asking_for("touch made")[:1], *asking_for("touch made")[:1], END]
+    async with on_stage(tmp_path, replies, can_ask=True) as stage:
+        answering(stage, allowed=True)
+        await stage.ask("Go")
+    assert stage.count(ApprovalRequested) == 2
+
+
+async def test_a_yes_for_the_session_is_for_this_very_command(tmp_path: Folder) -> None:
+    commands = ["touch made", "touch made", "touch other"]
+    calls = [call("bash", command=command, id=f"c{n}") for n, command in enumerate(commands)]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
+        answering(stage, allowed=True, scope="session")
+        await stage.ask("Go")
+    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+
+
+async def test_a_yes_for_the_session_holds_for_a_command_with_wildcards_as_it_is_written(tmp_path: Folder) -> None:
+    commands = ["touch a[1]", "touch a[1]", "touch a1"]
+    calls = [call("bash", command=command, id=f"c{n}") for n, command in enumerate(commands)]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
+        answering(stage, allowed=True, scope="session")
+        await stage.ask("Go")
+    assert "c2" in [request.id for request in stage.of(ApprovalRequested)]
+
+
+async def test_a_yes_for_the_session_covers_further_edits_by_this_tool(tmp_path: Folder) -> None:
+    calls = [call("file_write", path=f"{n}.txt", content="x", id=f"c{n}") for n in range(3)]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
+        answering(stage, allowed=True, scope="session")
+        await stage.ask("Go")
+        assert stage.count(ApprovalRequested) == 1
+        assert len(list(stage.workspace.iterdir())) == 3
+
+
+async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("touch made")) as stage:
+        done = await stage.ask("Go")
+        assert isinstance(done, Done)
+        assert "nobody can be asked" in done.text
+        assert [(denied.id, denied.name) for denied in stage.session.runtime.calls.denials] == [("c", "bash")]
+        assert not (stage.workspace / "made").exists()
+        assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
+
+
+async def test_a_command_that_provably_only_reads_is_not_asked(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("ls"), can_ask=True) as stage:
+        await stage.ask("Go")
+    assert stage.count(ApprovalRequested) == 0
+    assert not stage.results["c"].is_error
+
+
+async def test_the_catastrophic_is_refused_in_every_mode(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("rm -rf --no-preserve-root /nowhere"), mode="bypassPermissions") as stage:
+        done = await stage.ask("Go")
+    assert isinstance(done, Done)
+    assert "refused in every mode" in done.text
+
+
+async def test_an_edit_that_cannot_apply_fails_before_anybody_is_asked(tmp_path: Folder) -> None:
+    async with on_stage(
+        tmp_path, [{"tool_calls": [call("edit", id="c")]}, END], tools=[refusing_preview("edit")], can_ask=True
+    ) as stage:
+        await stage.ask("Go")
+    assert stage.count(ApprovalRequested) == 0
+    assert stage.results["c"].content == "It cannot apply."
+
+
+async def test_a_mode_that_changes_during_a_turn_counts_from_the_next_call_on(tmp_path: Folder) -> None:
+    calls = [call("bash", command="touch a", id="a"), call("bash", command="touch b", id="b")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(SetMode("bypassPermissions"))
+        stage.submit(Approve("a", True))
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 1
+        assert (stage.workspace / "b").exists()
+
+
+async def test_an_answer_to_no_question_is_passed_over(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
+        stage.submit(Approve("c", True))
+        stage.submit(Approve("other", True))
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(Approve("other", True))
+        await asyncio.sleep(0.01)
+        assert not (stage.workspace / "made").exists()
+        stage.submit(Approve("c", False))
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert not (stage.workspace / "made").exists()
+
+
+@pytest.mark.parametrize(("max_turns", "asked"), [(1, 0), (2, 1)])
+async def test_nobody_is_asked_for_calls_past_the_limit_of_rounds(tmp_path: Folder, max_turns: int, asked: int) -> None:
+    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True, limits=Limits(max_turns=max_turns)) as stage:
+        answering(stage, allowed=True)
+        await stage.ask("Go")
+    assert stage.count(ApprovalRequested) == asked

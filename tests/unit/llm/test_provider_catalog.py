@@ -1,0 +1,101 @@
+"""Where providers are found, and the addresses they are reached at."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from agentcli.errors import UserError
+from agentcli.llm.http import HttpClient
+from agentcli.llm.provider import Provider
+from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class
+from agentcli.llm.providers.openai_compat import presets
+from agentcli.llm.providers.scripted import ScriptedProvider
+from tests.conformance.backends import CHAT_BACKENDS
+from tests.conformance.reading import hear
+from tests.conformance.servers import chat_server
+
+
+@pytest.mark.parametrize("kind", PROVIDERS)
+def test_every_provider_in_the_catalogue_exists_and_has_the_members_of_the_protocol(kind: str) -> None:
+    found = provider_class(kind)
+    members = {name for name in vars(Provider) if not name.startswith("_")}
+    assert members == {"name", "model", "stream", "count_tokens", "health_check", "aclose"}
+    assert all(hasattr(found, member) for member in members)
+
+
+def test_a_provider_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    with pytest.raises(UserError, match="anthropic, openai_compat, ollama"):
+        provider_class("antropic")
+
+
+def test_naming_the_providers_imports_none_of_them() -> None:
+    told = "import sys, agentcli.llm.providers.catalog; print('httpx2' in sys.modules, 'anthropic' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["False", "False"]
+
+
+def test_no_provider_imports_a_vendor_s_sdk() -> None:
+    told = (
+        "import sys\nfrom agentcli.llm.providers import anthropic, ollama, openai_compat, scripted\n"
+        "print([n for n in ('anthropic', 'openai', 'ollama', 'pydantic', 'tiktoken') if n in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_pool_gives_the_same_provider_again_and_closes_them_all() -> None:
+    closed = []
+
+    class Closing(ScriptedProvider):
+        async def aclose(self) -> None:
+            closed.append(self.model)
+
+    pool = ProviderPool()
+    one = pool.add("scripted", "a", Closing([]))
+    pool.add("scripted", "b", Closing([]))
+    assert pool.get("scripted", "a") is one
+    assert pool.get("scripted", "c") is None
+
+    async def close_twice() -> None:
+        await pool.aclose()
+        await pool.aclose()
+
+    asyncio.run(close_twice())
+    assert len(closed) == 2
+    assert pool.get("scripted", "a") is None
+
+
+def test_every_preset_says_where_its_key_comes_from() -> None:
+    for name, preset in presets().items():
+        assert bool(preset.key_env) == preset.needs_key, name
+        assert preset.base_url.startswith("https://") == preset.needs_key, name
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_on_this_machine_is_never_asked_through_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    backend = CHAT_BACKENDS[0]
+    with chat_server([backend.reply("Hi.")]) as server:
+        provider = backend.provider(server.url.replace("127.0.0.1", host))
+        assert asyncio.run(hear(provider)).text == "Hi."
+
+
+def test_a_server_elsewhere_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = CHAT_BACKENDS[0]
+    with chat_server([backend.reply("Hi.")]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.address)
+        monkeypatch.setenv("http_proxy", proxy.address)
+        heard = asyncio.run(hear(backend.provider("http://models.example/v1")))
+        assert [received.path for received in proxy.others] == ["http://models.example/v1/chat/completions"]
+    assert heard.error is not None  # the loopback server is no proxy
+
+
+def test_a_base_url_s_last_slash_does_not_count() -> None:
+    assert HttpClient("http://127.0.0.1:1/v1/", {}).base_url == "http://127.0.0.1:1/v1"

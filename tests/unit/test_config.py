@@ -1,0 +1,575 @@
+"""Settings: every group and constraint, what goes over what, and what a project may say."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.config import (
+    NOT_FROM_PROJECTS,
+    CompactionSettings,
+    Config,
+    LimitSettings,
+    LocalSettings,
+    ObservabilitySettings,
+    PermissionSettings,
+    ProviderSettings,
+    RetrySettings,
+    ServerSettings,
+    Settings,
+    TokenSettings,
+    ToolSettings,
+    is_trusted,
+    load_config,
+    read_layer,
+    to_toml,
+    trust_project,
+)
+from agentcli.errors import ConfigError
+from agentcli.paths import Paths, find_paths, project_root
+
+GROUPS: dict[str, type[msgspec.Struct]] = {
+    "provider": ProviderSettings,
+    "tokens": TokenSettings,
+    "retry": RetrySettings,
+    "compaction": CompactionSettings,
+    "tools": ToolSettings,
+    "permissions": PermissionSettings,
+    "limits": LimitSettings,
+    "observability": ObservabilitySettings,
+    "local": LocalSettings,
+}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return find_paths(str(tmp_path / "home"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".agentcli").mkdir()
+    return folder
+
+
+def write(file: Path, text: str | dict[str, Any]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text if isinstance(text, str) else tomli_w.dumps(text), "utf-8")
+    return file
+
+
+def load(paths: Paths, project: Path, environment: dict[str, str] | None = None, **how: Any) -> Config:
+    return load_config(paths, project, environment or {}, **how)
+
+
+def test_every_group_of_settings_is_known_to_these_tests() -> None:
+    assert set(GROUPS) | {"providers", "models"} == {field.name for field in msgspec.structs.fields(Settings)}
+
+
+# Saved and loaded it is equal.
+
+
+def some(type_: Any) -> st.SearchStrategy[Any]:
+    """Values that keep a field's constraints."""
+    if get_origin(type_) is Literal:
+        return st.sampled_from(get_args(type_))
+    if get_origin(type_) is tuple:
+        return st.lists(st.text(max_size=6), max_size=3).map(tuple)
+    if hasattr(type_, "__metadata__"):
+        (limits,), base = type_.__metadata__, get_args(type_)[0]
+        if base is str:
+            return st.from_regex(limits.pattern, fullmatch=True)
+        low = limits.ge if limits.ge is not None else limits.gt
+        high = limits.le if limits.le is not None else (2**40 if base is int else 1e9)
+        if base is int:
+            return st.integers(low, high)
+        return st.floats(low, high, exclude_min=limits.gt is not None)
+    if type_ is str:
+        return st.text(max_size=8)
+    if type_ is bool:
+        return st.booleans()
+    choices = [some(one) for one in get_args(type_) if one is not type(None)]
+    return st.one_of(st.none(), *choices)
+
+
+def groups(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
+    return st.builds(kind, **{field.name: some(field.type) for field in msgspec.structs.fields(kind)})
+
+
+words = st.text(min_size=1, max_size=6)
+plain = st.recursive(
+    st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=3,
+)
+servers = st.builds(
+    ServerSettings,
+    base_url=st.sampled_from(["", "http://127.0.0.1:8080/v1", "https://example.com"]),
+    api_key_env=st.sampled_from(["", "MY_KEY"]),
+    needs_key=st.none() | st.booleans(),
+    headers=st.dictionaries(words, words, max_size=2),
+    quirks=st.dictionaries(words, plain, max_size=2),
+)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_that_is_saved_and_loaded_is_equal(group: str, tmp_path: Path) -> None:
+    @given(groups(GROUPS[group]))
+    @settings(max_examples=60, deadline=None)
+    def check(value: msgspec.Struct) -> None:
+        saved = to_toml(Settings(**{group: value}))
+        layer = read_layer(write(tmp_path / "config.toml", saved))
+        assert msgspec.convert(layer, Settings) == Settings(**{group: value})
+
+    check()
+
+
+rows = st.dictionaries(words, st.dictionaries(words, st.dictionaries(words, plain, max_size=2), max_size=2), max_size=2)
+
+
+@given(st.dictionaries(words, servers, max_size=2), rows)
+@settings(max_examples=60, deadline=None)
+def test_servers_and_model_rows_that_are_saved_and_loaded_are_equal(servers: Any, models: Any) -> None:
+    value = Settings(providers=servers, models=models)
+    assert msgspec.convert(tomllib.loads(to_toml(value)), Settings) == value
+
+
+def test_the_defaults_save_as_nothing() -> None:
+    assert to_toml(Settings()) == ""
+
+
+# Constraints.
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("provider.model", "claude", "write "),
+    ("provider.model", "anthropic/", "write "),
+    ("provider.model", 7, "Expected `str`"),
+    ("provider.fallback_model", "nothing at all", "write "),
+    ("provider.read_timeout", 0, "> 0"),
+    ("provider.read_timeout", "soon", "Expected `float`"),
+    ("provider.anthropic_version", 2023, "Expected `str`"),
+    ("tokens.max_output", 0, ">= 1"),
+    ("tokens.temperature", -0.1, ">= 0"),
+    ("tokens.temperature", 2.1, "<= 2"),
+    ("tokens.effort", "extreme", "Invalid enum value 'extreme'"),
+    ("tokens.ollama_num_ctx", 0, ">= 1"),
+    ("retry.max", -1, ">= 0"),
+    ("retry.max", 21, "<= 20"),
+    ("retry.max", 1.5, "Expected `int`"),
+    ("retry.initial_delay", -1, ">= 0"),
+    ("compaction.warn_at", 0.0, "> 0"),
+    ("compaction.warn_at", 1.1, "<= 1"),
+    ("tools.only", "bash", "Expected `array`"),
+    ("tools.only", [1], "Expected `str`"),
+    ("tools.max_parallel", 0, ">= 1"),
+    ("tools.max_parallel", 65, "<= 64"),
+    ("permissions.mode", "yolo", "Invalid enum value 'yolo'"),
+    ("permissions.allow", [True], "Expected `str`"),
+    ("permissions.deny", "bash", "Expected `array`"),
+    ("permissions.additional_directories", "/tmp", "Expected `array`"),
+    ("limits.max_turns", 0, ">= 1"),
+    ("limits.max_budget_usd", 0.0, "> 0"),
+    ("observability.log_level", "loud", "Invalid enum value 'loud'"),
+    ("local.model", 1, "Expected `str`"),
+    ("local.context", 511, ">= 512"),
+    ("local.linger", -1.0, ">= 0"),
+]
+PLACES = [(f"{group}.{field.name}") for group, kind in GROUPS.items() for field in msgspec.structs.fields(kind)]
+
+
+@pytest.mark.parametrize(("key", "value", "said"), WRONG)
+def test_a_wrong_value_names_file_line_and_key(key: str, value: Any, said: str, paths: Paths, project: Path) -> None:
+    group, _, name = key.partition(".")
+    written = tomli_w.dumps({name: value}).replace("\n    ", "").replace(",\n", "")
+    before = "# mine\n\n[tools]\nmax_parallel = 3\n\n" if group != "tools" else "\n" * 5
+    file = write(paths.user_config, f"{before}[{group}]\n{written}")
+    with pytest.raises(ConfigError) as refused:
+        load(paths, project)
+    error = refused.value
+    assert (error.file, error.line, error.key, error.exit_code) == (str(file), 7, key, 2)
+    assert said in str(error)
+    assert str(error).startswith(f"{file}, line 7: {key}: ")
+
+
+def test_every_setting_has_a_wrong_value_among_these_tests() -> None:
+    assert set(PLACES) == {key for key, _, _ in WRONG}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("base_url", "example.com", "write "),
+        ("base_url", "ftp://example.com", "write "),
+        ("api_key_env", "MY KEY", "write "),
+        ("needs_key", "yes", "Expected `bool"),
+        ("headers", {"a": 1}, "Expected `str`"),
+        ("quirks", [1], "Expected `object`"),
+    ],
+)
+def test_a_wrong_server_names_file_line_and_key(name: str, value: Any, said: str, paths: Paths, project: Path) -> None:
+    file = write(paths.user_config, {"providers": {"good": {"base_url": "http://a"}, "mine": {name: value}}})
+    with pytest.raises(ConfigError) as refused:
+        load(paths, project)
+    assert refused.value.file == str(file)
+    assert refused.value.key.startswith(f"providers.mine.{name}")
+    assert refused.value.line is not None
+    assert name in file.read_text().splitlines()[refused.value.line - 1]
+    assert refused.value.line > 3
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("[retry]\nmaxx = 1\n", 2, "retry.maxx"),
+        ("[retries]\nmax = 1\n", 1, "retries"),
+        ("model = 'a/b'\n", 1, "model"),
+        ("[providers.mine]\nbase_url = 'http://a'\nurl = 'x'\n", 3, "providers.mine.url"),
+        ("retry.max = 1\nretry.maxx = 2\n", 2, "retry.maxx"),
+        ("\n[ retry ]\n  'max' = -1\n", 3, "retry.max"),
+        ("retry = { max = -1 }\n", 1, "retry.max"),
+        ("retry = 3\n", 1, "retry"),
+    ],
+)
+def test_a_mistake_is_found_however_it_is_written(text: str, line: int, key: str, paths: Paths, project: Path) -> None:
+    write(paths.user_config, text)
+    with pytest.raises(ConfigError) as refused:
+        load(paths, project)
+    assert (refused.value.key, refused.value.line) == (key, line)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("[retry\nmax = 1\n", 1), ("[retry]\nmax = 1\nmax = 2\n", 3), ("a = = 1", 1), ("\n\nx", 3)]
+)
+def test_a_file_that_is_no_toml_names_the_line(text: str, line: int, paths: Paths, project: Path) -> None:
+    file = write(paths.user_config, text)
+    with pytest.raises(ConfigError) as refused:
+        load(paths, project)
+    assert (refused.value.file, refused.value.line) == (str(file), line)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '"a"', '{"retry": {"max": -1}}', '{"retry": 1}'])
+def test_a_json_file_that_makes_no_sense_is_refused_by_name(text: str, paths: Paths, project: Path) -> None:
+    file = write(project / "extra.json", text)
+    with pytest.raises(ConfigError, match=r"extra\.json"):
+        load(paths, project, extra_file=file)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(paths: Paths, project: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml.*could not be read"):
+        load(paths, project, extra_file=project / "missing.toml")
+    (project / "bytes.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(ConfigError, match=r"bytes\.toml.*could not be read"):
+        load(paths, project, extra_file=project / "bytes.toml")
+    with pytest.raises(ConfigError, match=r"could not be read"):
+        load(paths, project, extra_file=project)
+
+
+# What goes over what.
+
+
+def test_each_source_goes_over_the_one_before(paths: Paths, project: Path) -> None:
+    """user < project < local < extra file < environment < flags"""
+    sources = ["user", "project", "local", "extra", "environment", "flags"]
+
+    def budget(source: str) -> dict[str, Any]:
+        """Each source sets all of its own and every later one's number."""
+        return {"limits": {"max_turns": 10 + sources.index(source)}}
+
+    steps = {
+        "user": lambda: write(paths.user_config, budget("user")),
+        "project": lambda: write(project / ".agentcli" / "config.toml", budget("project")),
+        "local": lambda: write(project / ".agentcli" / "config.local.toml", budget("local")),
+    }
+    how: dict[str, Any] = {"trust": True}
+    environment: dict[str, str] = {}
+    assert load(paths, project).settings.limits.max_turns == 25
+    for place, source in enumerate(sources):
+        if source in steps:
+            steps[source]()
+        elif source == "extra":
+            how["extra_file"] = write(project / "extra.toml", budget("extra"))
+        elif source == "environment":
+            environment["AGENTCLI_LIMITS_MAX_TURNS"] = str(10 + place)
+        else:
+            how["flags"] = budget("flags")
+        assert load(paths, project, environment, **how).settings.limits.max_turns == 10 + place
+
+
+def test_a_source_that_is_silent_on_a_setting_leaves_it(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"retry": {"max": 7, "initial_delay": 2.0}, "limits": {"max_turns": 9}})
+    found = load(paths, project, {"AGENTCLI_RETRY_INITIAL_DELAY": "0.5"}, flags={"limits": {}})
+    assert found.settings.retry == RetrySettings(7, 0.5)
+    assert found.settings.limits.max_turns == 9
+
+
+def test_rules_add_up_so_that_none_is_lost(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"permissions": {"allow": ["bash(ls *)"], "deny": ["bash(rm *)"]}})
+    write(project / ".agentcli" / "config.toml", {"permissions": {"deny": ["file_write"], "allow": []}})
+    found = load(paths, project, trust=True, flags={"permissions": {"allow": ["Edit"], "deny": ["bash(mv *)"]}})
+    assert found.settings.permissions.allow == ("bash(ls *)", "Edit")
+    assert found.settings.permissions.deny == ("bash(rm *)", "file_write", "bash(mv *)")
+
+
+def test_other_lists_are_replaced(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"tools": {"only": ["bash"]}})
+    assert load(paths, project, flags={"tools": {"only": ["think"]}}).settings.tools.only == ("think",)
+
+
+def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"providers": {"a": {"base_url": "http://a", "headers": {"x": "1"}}}})
+    extra = write(project / "e.toml", {"providers": {"a": {"headers": {"y": "2"}}, "b": {"base_url": "http://b"}}})
+    servers = load(paths, project, extra_file=extra).settings.providers
+    assert servers["a"] == ServerSettings("http://a", headers={"x": "1", "y": "2"})
+    assert servers["b"].base_url == "http://b"
+
+
+def test_a_merged_result_is_checked_too(paths: Paths, project: Path) -> None:
+    with pytest.raises(ConfigError, match=r"command line: limits\.max_turns"):
+        load(paths, project, flags={"limits": {"max_turns": 0}})
+
+
+def test_the_files_that_were_used_are_named_in_order(paths: Paths, project: Path) -> None:
+    user = write(paths.user_config, "")
+    shared = write(project / ".agentcli" / "config.toml", "")
+    local = write(project / ".agentcli" / "config.local.toml", "")
+    extra = write(project / "extra.json", "{}")
+    assert load(paths, project, trust=True, extra_file=extra).files == (user, shared, local, extra)
+
+
+# The environment.
+
+
+def as_text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+OTHER: dict[str, Any] = {
+    "provider.model": "ollama/qwen3:8b",
+    "provider.fallback_model": "openai/gpt-6",
+    "provider.read_timeout": 12.5,
+    "provider.anthropic_version": "2026-10-21",
+    "tokens.max_output": 99,
+    "tokens.temperature": 0.5,
+    "tokens.effort": "high",
+    "tokens.ollama_num_ctx": 1024,
+    "retry.max": 0,
+    "retry.initial_delay": 0.25,
+    "compaction.warn_at": 0.5,
+    "tools.only": ("bash", "think"),
+    "tools.max_parallel": 2,
+    "permissions.mode": "plan",
+    "permissions.allow": ("bash(ls *)", "Edit"),
+    "permissions.deny": ("bash(rm *)",),
+    "permissions.additional_directories": ("/a", "/b"),
+    "limits.max_turns": 3,
+    "limits.max_budget_usd": 1.5,
+    "observability.log_level": "debug",
+    "local.model": "~/m.gguf",
+    "local.context": 4096,
+    "local.linger": 60.0,
+}
+
+
+@pytest.mark.parametrize("key", PLACES)
+def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths, project: Path) -> None:
+    group, _, name = key.partition(".")
+    variable = f"AGENTCLI_{group}_{name}".upper()
+    found = load(paths, project, {variable: as_text(OTHER[key])}).settings
+    assert getattr(getattr(found, group), name) == OTHER[key]
+    assert found != Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("AGENTCLI_RETRY_MAX", "many"),
+        ("AGENTCLI_RETRY_MAX", "-1"),
+        ("AGENTCLI_RETRY_MAX", ""),
+        ("AGENTCLI_LIMITS_MAX_BUDGET_USD", "$5"),
+        ("AGENTCLI_PERMISSIONS_MODE", "yolo"),
+        ("AGENTCLI_MODEL", "claude"),
+        ("AGENTCLI_PROVIDER_MODEL", "claude"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str, paths: Paths, project: Path) -> None:
+    with pytest.raises(ConfigError, match=f"environment: {variable}") as refused:
+        load(paths, project, {variable: text})
+    assert refused.value.key == variable
+
+
+def test_the_model_has_a_short_variable(paths: Paths, project: Path) -> None:
+    assert load(paths, project, {"AGENTCLI_MODEL": "a/b"}).settings.provider.model == "a/b"
+    both = {"AGENTCLI_MODEL": "a/b", "AGENTCLI_PROVIDER_MODEL": "c/d"}
+    assert load(paths, project, both).settings.provider.model == "c/d"
+
+
+def test_other_variables_are_not_settings(paths: Paths, project: Path) -> None:
+    environment = {"AGENTCLI_HOME": "/x", "AGENTCLI_NONSENSE": "1", "RETRY_MAX": "9"}
+    found = load(paths, project, environment)
+    assert found.settings == Settings()
+    assert found.environment == environment
+
+
+# Projects.
+
+
+@pytest.fixture
+def shared(project: Path) -> Path:
+    return write(project / ".agentcli" / "config.toml", {"limits": {"max_turns": 3}})
+
+
+def test_an_untrusted_project_s_files_are_passed_over_and_that_is_told(
+    paths: Paths, project: Path, shared: Path
+) -> None:
+    found = load(paths, project)
+    assert found.settings.limits.max_turns == 25
+    assert found.files == ()
+    (notice,) = found.notices
+    assert str(shared) in notice
+    assert "config trust" in notice
+    assert "--trust" in notice
+
+
+def test_a_broken_file_of_an_untrusted_project_is_not_even_read(paths: Paths, project: Path, shared: Path) -> None:
+    shared.write_text("[[[")
+    assert load(paths, project).settings == Settings()
+
+
+def test_a_trusted_project_s_files_are_used_from_everywhere_inside(paths: Paths, project: Path, shared: Path) -> None:
+    trust_project(paths, project)
+    below = project / "deep" / "down"
+    below.mkdir(parents=True)
+    for place in (project, below):
+        found = load(paths, place)
+        assert found.settings.limits.max_turns == 3
+        assert found.notices == ()
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove"])
+def test_a_project_whose_files_changed_is_untrusted_again(
+    paths: Paths, project: Path, shared: Path, change: str
+) -> None:
+    local = write(project / ".agentcli" / "config.local.toml", {"limits": {"max_turns": 4}})
+    if change == "add":
+        local.unlink()
+    trust_project(paths, project)
+    assert is_trusted(paths, project)
+    match change:
+        case "edit":
+            write(shared, {"limits": {"max_turns": 5}})
+        case "add":
+            write(local, {"limits": {"max_turns": 5}})
+        case _:
+            shared.unlink()
+    assert not is_trusted(paths, project)
+    assert load(paths, project).settings.limits.max_turns == 25
+    trust_project(paths, project)
+    assert is_trusted(paths, project)
+
+
+def test_trust_is_for_one_project(paths: Paths, project: Path, shared: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / ".git").mkdir(parents=True)
+    write(other / ".agentcli" / "config.toml", shared.read_text())
+    trust_project(paths, project)
+    assert is_trusted(paths, project)
+    assert not is_trusted(paths, other)
+    trust_project(paths, other)
+    assert is_trusted(paths, project)
+
+
+def test_trust_is_kept_where_only_the_person_can_write(paths: Paths, project: Path, shared: Path) -> None:
+    trust_project(paths, project)
+    assert stat.S_IMODE(paths.state.stat().st_mode) == 0o700
+
+
+def test_a_trust_file_that_makes_no_sense_trusts_nothing(paths: Paths, project: Path, shared: Path) -> None:
+    trust_project(paths, project)
+    for nonsense in (b"", b"[1]", b'{"a": 1}', b"\xff"):
+        (paths.state / "trust.json").write_bytes(nonsense)
+        assert not is_trusted(paths, project)
+        with pytest.raises(ConfigError, match=r"trust\.json"):
+            trust_project(paths, project)
+
+
+def test_trust_that_cannot_be_kept_is_a_clear_error(paths: Paths, project: Path, shared: Path) -> None:
+    paths.state.parent.mkdir(parents=True)
+    paths.state.write_text("a file in the way")
+    with pytest.raises(ConfigError, match=r"trust\.json: could not be written"):
+        trust_project(paths, project)
+
+
+@pytest.mark.parametrize("section", NOT_FROM_PROJECTS)
+@pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
+def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
+    section: str, file: str, paths: Paths, project: Path
+) -> None:
+    layer = {
+        "provider": {"model": "evil/model"},
+        "providers": {"anthropic": {"base_url": "http://evil"}},
+        "observability": {"log_level": "debug"},
+        "limits": {"max_turns": 3},
+    }
+    write(project / ".agentcli" / file, {section: layer[section], "limits": layer["limits"]})
+    found = load(paths, project, trust=True)
+    assert found.settings == Settings(limits=LimitSettings(max_turns=3))
+    (notice,) = found.notices
+    assert f"[{section}] is not taken from a project" in notice
+    assert str(paths.user_config) in notice
+
+
+def test_a_project_reaches_up_to_the_folder_that_holds_git(tmp_path: Path, project: Path) -> None:
+    below = project / "a" / "b"
+    below.mkdir(parents=True)
+    assert project_root(below) == project
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert project_root(alone) == alone
+    worktree = tmp_path / "worktree"
+    write(worktree / ".git", "gitdir: elsewhere")
+    assert project_root(worktree) == worktree
+
+
+# Folders.
+
+
+def test_one_variable_moves_everything_below_one_folder(tmp_path: Path) -> None:
+    found = find_paths(str(tmp_path))
+    assert found.user_config == tmp_path / "config.toml"
+    assert found.sessions == tmp_path / "state" / "sessions.db"
+    assert found.models == tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_without_it_everything_lies_in_the_platform_s_folders(home: Path) -> None:
+    found = find_paths(None)
+    assert {found.config.name, found.state.name, found.cache.name} == {"agentcli"}
+    assert all(folder.is_relative_to(home) for folder in (found.config, found.state, found.cache))
+    assert find_paths("").config == found.config
+    assert find_paths("~/here").config == home / "here"
+
+
+def test_json_and_toml_say_the_same(paths: Paths, project: Path) -> None:
+    value = {"limits": {"max_turns": 3}, "permissions": {"allow": ["bash(ls *)"]}}
+    toml = write(project / "a.toml", value)
+    as_json = write(project / "a.json", json.dumps(value))
+    assert load(paths, project, extra_file=toml).settings == load(paths, project, extra_file=as_json).settings
