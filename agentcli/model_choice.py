@@ -129,14 +129,14 @@ class Models:
             case "local":
                 if self._on_wait is not None:
                     self._on_wait(f"{model} is a small model on this machine: expect mistakes.")
-                made = provider_class("local")(
-                    info,
+                start = provider_module("local").server_starter(
                     model_path=self.local_path(model),
                     state_folder=self._config.paths.state / "local",
                     context=settings.local.context,
                     linger_s=settings.local.linger,
                     on_wait=self._on_wait,
                 )
+                made = provider_class("local")(info, start=start, read_timeout=timeout)
             case "scripted":
                 script = provider_module("scripted").read_script(self._config.cwd / Path(model).expanduser())
                 made = provider_class("scripted")(script, info=info)

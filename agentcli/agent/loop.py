@@ -216,7 +216,7 @@ async def _streamed(turn: Turn, provider: Provider, request: Request) -> llm.Don
     text_so_far: list[str] = []
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
-        turn.emit(Retry(number, delay_s, str(error)))
+        turn.emit(Retry(number, delay_s, told(error)))
 
     stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
     try:
@@ -439,9 +439,15 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         await settled(turn)
     except StorageError as unstored:
         error = unstored
-    said = [str(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
+    said = [told(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
     return TurnFailed(text, is_retryable, type(error).__name__, turn.number, turn.usage, turn.cost_usd)
+
+
+def told(error: ProviderError | UserError) -> str:
+    """The error in the provider's words, with the HTTP status where there was one."""
+    status = error.status if isinstance(error, ProviderError) else None
+    return f"{str(error).rstrip('.')} (HTTP {status})" if status else str(error)
 
 
 # What to do next, where the provider's own words do not say it.

@@ -12,13 +12,14 @@ from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarte
 from agentcli.agent.session import Session
 from agentcli.llm.messages import Usage
 
+INTERRUPTED_EXIT = 130
 EXIT_CODES = {
     "end_turn": 0,
     "max_tokens": 0,
     "stopped": 0,
     "max_turns": 53,
     "max_budget": 54,
-    "interrupted": 130,
+    "interrupted": INTERRUPTED_EXIT,
 }
 DENIED_EXIT = 56
 _SUBTYPES = {"max_turns": "error_max_turns", "max_budget": "error_max_budget_usd", "interrupted": "interrupted"}

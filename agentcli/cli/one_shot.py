@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import Literal
@@ -24,6 +25,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
     if options.resume == "":
         raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     takes_stream = options.input_format == "stream-json"
+    if takes_stream and options.output_format != "stream-json":
+        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
     builder = Builder(
         config,
         store=make_store(config, options, say),
@@ -33,7 +36,13 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
     )
     try:
         session = await builder.build_session(session_choice(options))
-        received = interrupt_on_signals(lambda: session.submit(Interrupt()))
+        leaving = asyncio.Event()
+
+        def leave() -> None:
+            leaving.set()
+            session.submit(Interrupt())
+
+        received = interrupt_on_signals(leave)
         info = builder.models.info(session.state.model)
         content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=info.small) if prompt else ()
         try:
@@ -48,6 +57,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
                         input=sys.stdin.buffer if takes_stream else None,
                         partial=options.include_partial_messages,
                         fail_on_denial=options.fail_on_denial,
+                        leaving=leaving,
                     )
                 case "json":
                     from agentcli.frontends.print_mode import print_json

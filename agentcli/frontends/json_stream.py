@@ -32,7 +32,7 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.permissions import parse_mode
-from agentcli.agent.result import ResultBuilder, exit_code, to_json_line, usage_object
+from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder, exit_code, to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.errors import UserError
@@ -51,6 +51,7 @@ class JsonStream:
         self._result = ResultBuilder(session)
         self._open_block = ""
         self._index = -1
+        self._asked: set[str] = set()
 
     def write(self, value: dict[str, Any]) -> None:
         self._out.write(to_json_line(value))
@@ -92,6 +93,7 @@ class JsonStream:
             case Notice(text):
                 self._system("notice", text=text)
             case ApprovalRequested(id, call, title, reason, preview):
+                self._asked.add(id)
                 self._system(
                     "approval_requested",
                     id=id,
@@ -108,6 +110,12 @@ class JsonStream:
             case _:
                 pass
         return None
+
+    def deny_all(self) -> None:
+        """Nobody can be asked any more: what waits for an answer is denied, and so is what would ask."""
+        self._session.runtime.calls.ask = None
+        for id in self._asked:
+            self._session.submit(Approve(id, False, comment="(nobody can be asked any more)"))
 
     def _system(self, subtype: str, **fields: Any) -> None:
         self.write({"type": "system", "subtype": subtype, "session_id": self._session.id, **fields})
@@ -178,8 +186,12 @@ async def run_json_stream(
     input: BinaryIO | None,
     partial: bool,
     fail_on_denial: bool,
+    leaving: asyncio.Event,
 ) -> int:
-    """Answer `prompt`, then what comes from `input` until it ends; gives the last exit code."""
+    """Answer `prompt`, then what comes from `input` until it ends; gives the last exit code.
+
+    Once `leaving` is set, the end of the turn that is being interrupted is waited for and nothing else.
+    """
     stream = JsonStream(session, out, partial=partial, fail_on_denial=fail_on_denial)
     events = session.subscribe()
     stream.begin()
@@ -192,8 +204,9 @@ async def run_json_stream(
         nonlocal unanswered
         if line is None:
             input_ended.set()
+            stream.deny_all()
         elif op := _op(line, stream):
-            unanswered += isinstance(op, Prompt)
+            unanswered += isinstance(op, Prompt) or (isinstance(op, Steer) and not session.is_busy)
             session.submit(op)
 
     if prompt:
@@ -202,24 +215,22 @@ async def run_json_stream(
     if input is not None:
         _read_lines(input, take)
     code = 0
-    waiting_for_end = asyncio.create_task(input_ended.wait())
+    signs = {asyncio.create_task(event.wait()) for event in (input_ended, leaving)}
     following: asyncio.Task[Event] | None = None
-    while unanswered or not input_ended.is_set():
+    while unanswered or not (input_ended.is_set() or leaving.is_set()):
         following = following or asyncio.ensure_future(anext(events))
-        await asyncio.wait(
-            {following} if input_ended.is_set() else {following, waiting_for_end}, return_when="FIRST_COMPLETED"
-        )
+        await asyncio.wait({following, *(sign for sign in signs if not sign.done())}, return_when="FIRST_COMPLETED")
         if not following.done():
             continue
         ended = stream.show(following.result())
         following = None
         if ended is not None:
             code = ended
-            unanswered = 0 if ended == 130 and input is None else unanswered - 1
-    for task in (following, waiting_for_end):
+            unanswered = 0 if leaving.is_set() else unanswered - 1
+    for task in (following, *signs):
         if task is not None:
             task.cancel()
-    return code
+    return INTERRUPTED_EXIT if leaving.is_set() else code
 
 
 def _read_lines(input: BinaryIO, take: Callable[[bytes | None], None]) -> None:
@@ -267,8 +278,16 @@ def _op(line: bytes, stream: JsonStream) -> Any:
 
 
 def _blocks(content: Any) -> tuple[Block, ...]:
-    if isinstance(content, str):
-        return (Text(content),)
-    if isinstance(content, list):
-        return tuple(block_from_wire(block) for block in content)
-    raise ValueError("content is text or a list of blocks")
+    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(given, list) or not given:
+        raise ValueError("content is text or a list of blocks")
+    blocks: list[Block] = []
+    for block in given:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                blocks.append(Text(text))
+            case {"type": "image" | "document"}:
+                blocks.append(block_from_wire(block))
+            case _:
+                raise ValueError("a block of a user message is a text, an image or a document")
+    return tuple(blocks)

@@ -1,8 +1,7 @@
 """Every provider behind one face, so that the suite can be run over all of them.
 
 A backend writes a `Said` in its protocol, serves it, and reads back from a request what the model would see. A provider
-that speaks Chat Completions joins by one entry in `CHAT_BACKENDS`; the embedded model (`local`) does so too: its
-server is addressed by `base_url` like any other.
+that speaks Chat Completions joins by one entry in `CHAT_BACKENDS`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.anthropic import AnthropicProvider
+from agentcli.llm.providers.local import LocalProvider
 from agentcli.llm.providers.ollama import OllamaProvider
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from agentcli.llm.providers.scripted import ScriptedProvider
@@ -332,8 +332,47 @@ CHAT_BACKENDS = [
         reasoning_field="reasoning",
     ),
 ]
-# LocalProvider, when it stands: a ChatBackend whose `provider` builds it with `base_url=url`.
 
+
+class _Started:
+    """A model server that runs already."""
+
+    is_running = True
+
+    def __init__(self, url: str, api_key: str) -> None:
+        self.base_url = url
+        self.api_key = api_key
+
+    def release(self) -> None:
+        pass
+
+
+class LocalBackend(ChatBackend):
+    """llama.cpp's server, as the embedded model's provider meets it."""
+
+    broken_event = b'data: {"choices":[{"delta":{"content":"x\n\n'
+
+    def __init__(self) -> None:
+        overflow = {
+            "code": 400,
+            "message": "request (9048 tokens) exceeds the available context size (8192 tokens), try increasing it",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 9048,
+            "n_ctx": 8192,
+        }
+        missing = chat_error(404, "The model `test-model` does not exist.", "not_found_error", 404)
+        super().__init__("local", overflow=json_reply({"error": overflow}, 400), missing_model=missing)
+
+    def provider(self, url: str, **options: Any) -> Provider:
+        key = options.pop("api_key", KEY)
+
+        async def start() -> _Started:
+            return _Started(url, key)
+
+        return LocalProvider(**{"info": self.info, "start": start} | options)
+
+
+CHAT_BACKENDS.append(LocalBackend())
 OVER_HTTP: list[Backend] = [AnthropicBackend(), *CHAT_BACKENDS, OllamaBackend()]
 ONE_EACH: list[Backend] = [OVER_HTTP[0], CHAT_BACKENDS[0], OVER_HTTP[-1]]  # one for each protocol
 ALL: list[Backend] = [*OVER_HTTP, ScriptedBackend()]

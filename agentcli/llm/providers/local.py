@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -14,7 +15,7 @@ from agentcli.errors import UserError
 from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
-from agentcli.llm.local_server.server import LocalServer, acquire
+from agentcli.llm.local_server.server import acquire
 from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
@@ -27,28 +28,30 @@ log = logging.getLogger(__name__)
 QUIRKS = Quirks(read_text_calls=True, null_content=False, extra_body={"temperature": 0, "cache_prompt": True})
 
 
+class Server(Protocol):
+    """A running model server that stays up until it is released."""
+
+    base_url: str
+    api_key: str
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+
 class LocalProvider:
-    """One GGUF file. `on_wait` tells the person while the server starts."""
+    """The model of one server. `start` gives the server, when the first request comes or the one before has died."""
 
     name = "local"
 
     def __init__(
-        self,
-        info: ModelInfo,
-        *,
-        model_path: Path,
-        state_folder: Path,
-        context: int,
-        linger_s: float = 0.0,
-        on_wait: Callable[[str], None] | None = None,
+        self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0
     ) -> None:
         self.info = info
-        self._model_path = model_path
-        self._state_folder = state_folder
-        self._context = context
-        self._linger_s = linger_s
-        self._on_wait = on_wait
-        self._server: LocalServer | None = None
+        self._start = start
+        self._read_timeout = read_timeout
+        self._server: Server | None = None
         self._http: HttpClient | None = None
         self._starting = asyncio.Lock()
 
@@ -74,18 +77,15 @@ class LocalProvider:
 
     async def _connected(self) -> HttpClient:
         async with self._starting:
+            if self._server is not None and not self._server.is_running:
+                await self.aclose()
             if self._http is None:
                 try:
-                    self._server = await acquire(
-                        model_path=self._model_path,
-                        state_folder=self._state_folder,
-                        context=self._context,
-                        linger_s=self._linger_s,
-                        on_wait=self._on_wait,
-                    )
+                    self._server = await self._start()
                 except UserError as error:
                     raise BadRequest(str(error)) from error
-                self._http = HttpClient(self._server.base_url, {"authorization": f"Bearer {self._server.api_key}"})
+                key = {"authorization": f"Bearer {self._server.api_key}"}
+                self._http = HttpClient(self._server.base_url, key, read_timeout=self._read_timeout)
             return self._http
 
     async def count_tokens(self, request: Request) -> TokenCount:
@@ -93,7 +93,8 @@ class LocalProvider:
 
     async def health_check(self) -> Health:
         try:
-            await self._connected()
+            http = await self._connected()
+            await http.get_json("/models")
         except ProviderError as error:
             return Health(False, str(error))
         return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
@@ -105,6 +106,19 @@ class LocalProvider:
             await http.aclose()
         if server is not None:
             server.release()
+
+
+def server_starter(
+    *, model_path: Path, state_folder: Path, context: int, linger_s: float, on_wait: Callable[[str], None] | None
+) -> Callable[[], Awaitable[Server]]:
+    """How a GGUF file is served: by the server that runs for it already, else by a new one."""
+
+    async def start() -> Server:
+        return await acquire(
+            model_path=model_path, state_folder=state_folder, context=context, linger_s=linger_s, on_wait=on_wait
+        )
+
+    return start
 
 
 def missing_fence(message: Message) -> str:

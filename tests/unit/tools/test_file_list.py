@@ -1,0 +1,168 @@
+"""file_list: the files of a folder as the project's ignore rules have them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.unit.tools.bench import Bench
+
+
+def project(bench: Bench) -> None:
+    for name in ("README.md", "src/app.py", "src/deep/er/x.py", "src/a.log", "build/out.js", ".github/ci.yml", ".env"):
+        bench.put(name, "x")
+    bench.put(".gitignore", "*.log\nbuild/\n")
+    bench.put(".git/config", "x")
+
+
+def test_files_and_folders_are_listed_nearest_first_and_folders_end_in_a_slash(bench: Bench) -> None:
+    project(bench)
+    output = bench.call("file_list")
+    assert str(output.content).split("\n") == [
+        ".env",
+        ".github/",
+        ".gitignore",
+        "README.md",
+        "src/",
+        ".github/ci.yml",
+        "src/app.py",
+        "src/deep/",
+        "src/deep/er/",
+        "src/deep/er/x.py",
+    ]
+    assert output.structured == {"paths": str(output.content).split("\n"), "total": 10}
+
+
+def test_the_repository_itself_is_never_listed(bench: Bench) -> None:
+    project(bench)
+    assert not [path for path in bench.call("file_list", include_ignored=True).structured["paths"] if path.startswith(".git/")]
+
+
+def test_include_ignored_lists_what_the_rules_leave_out(bench: Bench) -> None:
+    project(bench)
+    paths = bench.call("file_list", include_ignored=True).structured["paths"]
+    assert {"src/a.log", "build/", "build/out.js"} <= set(paths)
+
+
+def test_ignore_rules_of_folders_above_hold_below(bench: Bench) -> None:
+    bench.put(".git/config")
+    bench.put(".gitignore", "*.tmp\n/pkg/gen/\n")
+    bench.put("pkg/.gitignore", "!keep.tmp\n")
+    for name in ("pkg/a.py", "pkg/a.tmp", "pkg/keep.tmp", "pkg/gen/b.py"):
+        bench.put(name)
+    assert bench.call("file_list", path="pkg").structured["paths"] == ["pkg/.gitignore", "pkg/a.py", "pkg/keep.tmp"]
+
+
+def test_ignore_rules_hold_without_a_repository_too(bench: Bench) -> None:
+    bench.put(".gitignore", "*.log\n")
+    bench.put("a.log")
+    bench.put("sub/b.log")
+    bench.put("sub/b.py")
+    assert bench.call("file_list").structured["paths"] == [".gitignore", "sub/", "sub/b.py"]
+
+
+def test_a_pattern_chooses_files_at_any_depth(bench: Bench) -> None:
+    project(bench)
+    assert bench.call("file_list", pattern="*.py").structured["paths"] == ["src/app.py", "src/deep/er/x.py"]
+    assert bench.call("file_list", pattern="**/*.py").structured["total"] == 2
+    assert bench.call("file_list", pattern="./src/*.py").structured["paths"] == ["src/app.py"]
+    assert bench.call("file_list", pattern="*.{md,yml}").structured["paths"] == ["README.md", ".github/ci.yml"]
+
+
+def test_a_pattern_does_not_bring_back_ignored_files(bench: Bench) -> None:
+    project(bench)
+    assert bench.text("file_list", pattern="*.log") == "No files."
+    assert bench.call("file_list", pattern="*.log", include_ignored=True).structured["paths"] == ["src/a.log"]
+
+
+def test_a_pattern_that_is_no_glob_is_an_error_in_ripgrep_s_words(bench: Bench) -> None:
+    bench.put("a")
+    error = bench.fails("file_list", pattern="[")
+    assert error.kind == "invalid_parameters"
+    assert "glob" in str(error)
+
+
+def test_depth_one_is_the_folder_itself_with_folders_of_any_contents(bench: Bench) -> None:
+    project(bench)
+    bench.put("main/java/org/App.java")
+    paths = bench.call("file_list", depth=1).structured["paths"]
+    assert paths == [".env", ".github/", ".gitignore", "README.md", "main/", "src/"]
+
+
+def test_depth_two_goes_one_folder_deeper(bench: Bench) -> None:
+    project(bench)
+    paths = bench.call("file_list", depth=2).structured["paths"]
+    assert "src/deep/" in paths
+    assert "src/deep/er/" not in paths
+
+
+def test_depth_counts_from_the_folder_asked_for(bench: Bench) -> None:
+    project(bench)
+    assert bench.call("file_list", path="src", depth=1).structured["paths"] == ["src/app.py", "src/deep/"]
+
+
+def test_above_the_limit_it_says_how_many_more(bench: Bench) -> None:
+    for n in range(105):
+        bench.put(f"f{n:03}")
+    output = bench.call("file_list")
+    assert str(output.content).split("\n")[-2:] == ["f099", "[5 more]"]
+    assert len(output.structured["paths"]) == 100
+    assert output.structured["total"] == 105
+    assert bench.text("file_list", limit=3) == "f000\nf001\nf002\n[102 more]"
+
+
+def test_limit_zero_lists_all(bench: Bench) -> None:
+    for n in range(105):
+        bench.put(f"f{n:03}")
+    assert len(bench.call("file_list", limit=0).structured["paths"]) == 105
+
+
+def test_brief_shows_ten(bench: Bench) -> None:
+    for n in range(12):
+        bench.put(f"f{n:02}")
+    assert bench.text("file_list", output_level="brief").endswith("f09\n[2 more]")
+
+
+def test_a_file_in_place_of_a_folder_is_an_error_that_names_file_read(bench: Bench) -> None:
+    bench.put("a.py")
+    error = bench.fails("file_list", path="a.py")
+    assert "file_read" in str(error)
+
+
+def test_a_missing_folder_is_an_error(bench: Bench) -> None:
+    assert bench.fails("file_list", path="gone").kind == "not_found"
+
+
+def test_an_empty_folder_has_no_files(bench: Bench) -> None:
+    output = bench.call("file_list")
+    assert output.content == "No files."
+    assert output.structured == {"paths": [], "total": 0}
+
+
+def test_paths_outside_are_refused(bench: Bench) -> None:
+    assert bench.fails("file_list", path="..").kind == "permission_denied"
+    assert bench.fails("file_list", path="/").kind == "permission_denied"
+
+
+def test_absolute_paths_are_shown_relative(bench: Bench) -> None:
+    path = bench.put("src/a.py")
+    assert bench.text("file_list", path=str(path.parent)) == "src/a.py"
+
+
+@pytest.mark.parametrize("name", ["with space.py", "new\nline.py", "文件.py", "-dash", "'quote\"", "!bang"])
+def test_odd_names_come_through(bench: Bench, name: str) -> None:
+    bench.put(name)
+    assert bench.call("file_list").structured["paths"] == [name]
+
+
+def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
+    Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9.py")).write_text("x")
+    output = bench.call("file_list")
+    assert output.content == "caf\ufffd.py"
+    json.dumps([output.content, output.structured], ensure_ascii=False).encode()
+
+
+def test_a_pattern_with_a_nul_is_an_error_not_a_crash(bench: Bench) -> None:
+    assert bench.fails("file_list", pattern="a\0b").kind == "invalid_parameters"

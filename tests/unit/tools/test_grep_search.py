@@ -1,0 +1,229 @@
+"""grep_search: what ripgrep finds, told so that no path or line is misread."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.tools.bench import Bench
+
+from agentcli.tools.builtin.grep_search import LONGEST_MATCH
+from agentcli.tools.builtin.ripgrep import find_rg
+
+
+def project(bench: Bench) -> None:
+    bench.put(".git/config", "needle\n")
+    bench.put(".gitignore", "ignored/\n")
+    bench.put("a.py", "import os\nneedle = 1\n\nprint(needle, 'Needle')\n")
+    bench.put("src/b.py", "x\n  needle()\n")
+    bench.put("src/c.txt", "no\nNEEDLE\n")
+    bench.put(".hidden/d.md", "a needle: here\n")
+    bench.put("ignored/e.py", "needle\n")
+    bench.put("crlf.txt", b"one\r\nneedle\r\n")
+
+
+def plain_rg(bench: Bench, *arguments: str) -> list[str]:
+    """What ripgrep itself prints, for comparison."""
+    argv = [find_rg(), "--no-config", "--hidden", "--glob=!.git", "--sort=path", "--no-heading", "-H", "-n", *arguments, "."]
+    output = subprocess.run(argv, cwd=bench.ws, capture_output=True, check=False).stdout.decode()
+    return [line.removeprefix("./").removesuffix("\r") for line in output.split("\n")[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ({"pattern": "needle"}, ["needle"]),
+        ({"pattern": "needle", "ignore_case": True}, ["-i", "needle"]),
+        ({"pattern": "needle", "glob": "*.py"}, ["-g*.py", "needle"]),
+        ({"pattern": "needle", "glob": "!*.py"}, ["-g!*.py", "needle"]),
+        ({"pattern": "needle", "type": "md"}, ["-tmd", "needle"]),
+        ({"pattern": "^\\s+needle\\(\\)$"}, ["^\\s+needle\\(\\)$"]),
+        ({"pattern": "-n"}, ["-e", "-n"]),
+        ({"pattern": "o"}, ["o"]),
+    ],
+)
+def test_the_matches_are_those_of_plain_ripgrep(bench: Bench, given: dict[str, object], arguments: list[str]) -> None:
+    project(bench)
+    expected = plain_rg(bench, *arguments)
+    output = bench.call("grep_search", **given)
+    assert str(output.content).split("\n") == (expected or ["No matches."])
+    assert output.structured["total"] == len(expected)
+    assert [f"{m['path']}:{m['line']}:{m['text']}" for m in output.structured["matches"]] == expected
+
+
+def test_a_match_is_path_line_and_text(bench: Bench) -> None:
+    project(bench)
+    output = bench.call("grep_search", pattern="needle\\(")
+    assert output.content == "src/b.py:2:  needle()"
+    assert output.structured == {"matches": [{"path": "src/b.py", "line": 2, "text": "  needle()"}], "total": 1}
+
+
+def test_no_match_is_no_error(bench: Bench) -> None:
+    project(bench)
+    output = bench.call("grep_search", pattern="absent")
+    assert output.content == "No matches."
+    assert output.structured == {"matches": [], "total": 0}
+    assert not output.is_error
+
+
+def test_files_mode_names_each_file_once(bench: Bench) -> None:
+    project(bench)
+    assert bench.text("grep_search", pattern="needle", output_mode="files") == ".hidden/d.md\na.py\ncrlf.txt\nsrc/b.py"
+
+
+def test_count_mode_counts_lines_of_each_file(bench: Bench) -> None:
+    project(bench)
+    output = bench.call("grep_search", pattern="needle", output_mode="count")
+    assert output.content == ".hidden/d.md:1\na.py:2\ncrlf.txt:1\nsrc/b.py:1"
+    assert output.structured["total"] == 5
+
+
+def test_context_lines_are_marked_with_dashes(bench: Bench) -> None:
+    project(bench)
+    text = bench.text("grep_search", pattern="needle = ", context=1)
+    assert text == "a.py-1-import os\na.py:2:needle = 1\na.py-3-"
+
+
+def test_context_lines_are_not_matches(bench: Bench) -> None:
+    project(bench)
+    output = bench.call("grep_search", pattern="needle = ", context=1)
+    assert output.structured == {"matches": [{"path": "a.py", "line": 2, "text": "needle = 1"}], "total": 1}
+
+
+def test_the_last_match_within_the_limit_keeps_its_context(bench: Bench) -> None:
+    bench.put("a", "1\nhit\n2\n3\n4\nhit\n5\n")
+    bench.put("b", "hit\n6\n")
+    text = bench.text("grep_search", pattern="hit", context=1, limit=1)
+    assert text == "a-1-1\na:2:hit\na-3-2\n[2 more]"
+
+
+def test_above_the_limit_it_says_how_many_more(bench: Bench) -> None:
+    bench.put("a", "hit\n" * 150)
+    output = bench.call("grep_search", pattern="hit")
+    assert str(output.content).split("\n")[-2:] == ["a:100:hit", "[50 more]"]
+    assert (len(output.structured["matches"]), output.structured["total"]) == (100, 150)
+    assert bench.text("grep_search", pattern="hit", limit=1) == "a:1:hit\n[149 more]"
+    assert bench.text("grep_search", pattern="hit", output_level="brief").endswith("a:10:hit\n[140 more]")
+
+
+def test_the_limit_holds_for_files_too(bench: Bench) -> None:
+    for n in range(5):
+        bench.put(f"f{n}", "hit\n")
+    assert bench.text("grep_search", pattern="hit", output_mode="files", limit=2) == "f0\nf1\n[3 more]"
+
+
+def test_limit_zero_gives_all_matches_however_many(bench: Bench) -> None:
+    bench.put("a", "a hit in a line that is somewhat longer\n" * 2_000)
+    output = bench.call("grep_search", pattern="hit", limit=0)
+    assert len(output.structured["matches"]) == 2_000
+    assert "more]" not in str(output.content)
+
+
+def test_a_long_line_is_cut_for_the_model_only(bench: Bench) -> None:
+    bench.put("a.min.js", "hit" + "x" * 5_000 + "\n")
+    output = bench.call("grep_search", pattern="hit")
+    assert len(str(output.content)) < LONGEST_MATCH + 100
+    assert len(output.structured["matches"][0]["text"]) == 5_003
+
+
+def test_multiline_matches_span_lines(bench: Bench) -> None:
+    bench.put("a", "x\nbegin\n  middle\nend\n")
+    output = bench.call("grep_search", pattern="begin.*end", multiline=True)
+    assert output.content == "a:2:begin\na:3:  middle\na:4:end"
+    assert output.structured["matches"] == [{"path": "a", "line": 2, "text": "begin\n  middle\nend"}]
+    assert bench.text("grep_search", pattern="begin.*end") == "No matches."
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pattern": "a("}, "unclosed group"),
+        ({"pattern": "a", "type": "nonesuch"}, "nonesuch"),
+        ({"pattern": "a", "glob": "["}, "glob"),
+        ({"pattern": "a\0"}, "null byte"),
+        ({"pattern": "a\ud800"}, "surrogates"),
+    ],
+)
+def test_what_ripgrep_does_not_take_is_an_error_in_its_words(bench: Bench, given: dict[str, str], said: str) -> None:
+    bench.put("a", "a\n")
+    error = bench.fails("grep_search", **given)
+    assert error.kind == "invalid_parameters"
+    assert said in str(error)
+
+
+def test_the_end_of_a_line_is_found_before_crlf_and_not_shown(bench: Bench) -> None:
+    bench.put("a", b"one\r\ntwo\r\n")
+    output = bench.call("grep_search", pattern="two$")
+    assert output.structured["matches"] == [{"path": "a", "line": 2, "text": "two"}]
+
+
+def test_text_in_other_encodings_is_found(bench: Bench) -> None:
+    bench.put("u16", b"\xff\xfe" + "a needle\n".encode("utf-16-le"))
+    bench.put("l1", b"caf\xe9 needle\n")
+    output = bench.call("grep_search", pattern="needle")
+    assert [match["text"] for match in output.structured["matches"]] == ["caf\ufffd needle", "a needle"]
+
+
+def test_binary_files_are_passed_over(bench: Bench) -> None:
+    bench.put("a.bin", b"\0\1needle\n")
+    bench.put("b.txt", "needle\n")
+    assert bench.text("grep_search", pattern="needle") == "b.txt:1:needle"
+
+
+def test_a_single_file_can_be_searched(bench: Bench) -> None:
+    project(bench)
+    assert bench.text("grep_search", pattern="needle", path="src/b.py") == "src/b.py:2:  needle()"
+    assert bench.text("grep_search", pattern="needle", path="ignored/e.py") == "ignored/e.py:1:needle"
+
+
+def test_a_folder_can_be_searched(bench: Bench) -> None:
+    project(bench)
+    assert bench.text("grep_search", pattern="needle", path=str(bench.ws / "src")) == "src/b.py:2:  needle()"
+
+
+@pytest.mark.parametrize("name", ["with space:1:x", "new\nline", "-e", "文件", "!a", "{a,b}"])
+def test_odd_names_come_through(bench: Bench, name: str) -> None:
+    bench.put(name, "needle\n")
+    expected = [{"path": name, "line": 1, "text": "needle"}]
+    assert bench.call("grep_search", pattern="needle").structured["matches"] == expected
+    assert bench.call("grep_search", pattern="needle", path=name).structured["matches"] == expected
+
+
+def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
+    Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9")).write_text("needle\n")
+    output = bench.call("grep_search", pattern="needle")
+    assert output.content == "caf\ufffd:1:needle"
+    json.dumps([output.content, output.structured], ensure_ascii=False).encode()
+
+
+def test_a_fifo_is_an_error_and_does_not_wait_for_a_writer(bench: Bench) -> None:
+    os.mkfifo(bench.ws / "pipe")
+    bench.put("a", "needle\n")
+    started = time.monotonic()
+    assert "not a regular file" in str(bench.fails("grep_search", pattern="needle", path="pipe"))
+    assert bench.text("grep_search", pattern="needle") == "a:1:needle"
+    assert time.monotonic() - started < 5
+
+
+def test_missing_and_outside_paths_are_errors(bench: Bench) -> None:
+    assert bench.fails("grep_search", pattern="x", path="gone").kind == "not_found"
+    assert bench.fails("grep_search", pattern="x", path="..").kind == "permission_denied"
+
+
+def test_links_out_of_the_workspace_are_not_followed(bench: Bench) -> None:
+    (bench.folder / "outside").mkdir()
+    (bench.folder / "outside/secret").write_text("needle\n")
+    (bench.ws / "link").symlink_to("../outside")
+    assert bench.text("grep_search", pattern="needle") == "No matches."
+    assert bench.fails("grep_search", pattern="needle", path="link/secret").kind == "permission_denied"
+
+
+def test_a_configuration_of_the_person_s_ripgrep_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "rgrc").write_text("--ignore-case\n")
+    bench = Bench(tmp_path, {"RIPGREP_CONFIG_PATH": str(tmp_path / "rgrc")})
+    bench.put("a", "NEEDLE\n")
+    assert bench.text("grep_search", pattern="needle") == "No matches."
