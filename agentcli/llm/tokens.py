@@ -8,7 +8,7 @@ from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolRe
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, TokenCount
 
-BYTES_PER_TOKEN = 3.6  # of source code and English in the o200k and Claude encodings, rounded to the safe side
+BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
 TOKENS_PER_MESSAGE = 4
 TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs
 SAFETY = 1.1

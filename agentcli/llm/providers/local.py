@@ -45,9 +45,7 @@ class LocalProvider:
 
     name = "local"
 
-    def __init__(
-        self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0
-    ) -> None:
+    def __init__(self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0) -> None:
         self.info = info
         self._start = start
         self._read_timeout = read_timeout

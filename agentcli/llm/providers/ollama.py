@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, LineParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
@@ -57,6 +57,8 @@ class OllamaProvider:
         try:
             if not self._was_shown:
                 await self._learn()
+            if request.tools and not self.info.takes_tools:
+                raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
             body = to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive)
             async with self._http.stream("/api/chat", body) as response:
                 pieces = parsed_chunks(response, lines.feed, content_type="ndjson")

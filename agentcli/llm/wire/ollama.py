@@ -9,6 +9,7 @@ from agentcli.llm.errors import ConnectionFailed, ContextOverflow
 from agentcli.llm.http import encode_json, error_told
 from agentcli.llm.messages import (
     Block,
+    Document,
     Image,
     Message,
     StopReason,
@@ -97,7 +98,7 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
         return {"role": role, "content": content, **more}
     wire: dict[str, Any] = {
         "role": role,
-        "content": "\n\n".join(b.text for b in content if isinstance(b, Text)),
+        "content": "\n\n".join(_as_text(b) for b in content if isinstance(b, Text | Document)),
         **more,
     }
     if images := [block.source.data for block in content if isinstance(block, Image)]:
@@ -109,6 +110,10 @@ def _image_count(request: Request) -> int:
     blocks = [block for message in request.messages for block in message.content]
     parts = [part for b in blocks if isinstance(b, ToolResult) and isinstance(b.content, tuple) for part in b.content]
     return sum(isinstance(block, Image) for block in [*blocks, *parts])
+
+
+def _as_text(block: Text | Document) -> str:
+    return block.text if isinstance(block, Text) else "(a PDF, which this server does not take: extract its text first)"
 
 
 class ReplyReader:

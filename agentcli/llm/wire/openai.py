@@ -472,7 +472,7 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
 class ThinkTags:
     """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
 
-    Only a tag that begins the reply opens reasoning; a lone `</think>` is dropped.
+    Only a tag that begins the reply opens reasoning. One `</think>` may end it; later ones are text.
     """
 
     OPEN, CLOSE = "<think>", "</think>"
@@ -481,9 +481,11 @@ class ThinkTags:
         self._held = ""
         self._state: Literal["start", "thinking", "text"] = "start"
         self._skips_newlines = False  # those that only set a tag apart
+        self._may_end = True
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
-        if self._state == "text" and not self._held and not self._skips_newlines and "<" not in text:
+        is_plain = self._state == "text" and not self._held and not self._skips_newlines
+        if is_plain and (not self._may_end or "<" not in text):
             return [(False, text)]
         self._held += text
         pieces: list[tuple[bool, str]] = []
@@ -501,7 +503,12 @@ class ThinkTags:
                     self._held, self._skips_newlines = begun.removeprefix(self.OPEN), True
                 continue
             before, tag, after = self._held.partition(self.CLOSE)
+            if not self._may_end:
+                pieces.append((False, self._held))
+                self._held = ""
+                break
             if tag:
+                self._may_end = False
                 if before:
                     pieces.append((self._state == "thinking", before))
                 self._held, self._skips_newlines = after, self._state == "thinking"

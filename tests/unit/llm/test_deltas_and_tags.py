@@ -129,3 +129,10 @@ def test_tags_mean_the_same_however_the_text_is_cut(text: str, places: list[int]
     edges = sorted([0, *(min(place, len(text)) for place in places), len(text)])
     chunks = [text[start:end] for start, end in pairwise(edges)]
     assert parted(*chunks) == parted(*text) == parted(text)
+
+
+def test_an_answer_about_the_closing_tag_keeps_it() -> None:
+    tags = ThinkTags()
+    pieces = tags.feed("<think>hm</think>End it with </think>, then ") + tags.feed("</think> again.") + tags.close()
+    said = "".join(text for is_thinking, text in pieces if not is_thinking)
+    assert said == "End it with </think>, then </think> again."

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, ServerError
-from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, user_message
+from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, ProviderError, ServerError
+from agentcli.llm.messages import (
+    Base64Source,
+    Document,
+    Image,
+    Message,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    user_message,
+)
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, StreamEvent, ToolCallDelta
+from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
 from agentcli.llm.providers.ollama import OllamaProvider, learned
 from agentcli.llm.wire.ollama import ReplyReader, to_body
 from tests.conformance.reading import asking, hear
@@ -259,3 +269,21 @@ def test_an_address_may_be_a_bare_host_and_port(address: str) -> None:
 def test_lines_after_the_last_one_do_not_count() -> None:
     body = ollama_reply("Hi.").body + ndjson([ollama_line({"content": " late"})]) + b"{broken\n"
     assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
+
+
+def test_a_pdf_is_named_where_the_server_takes_none() -> None:
+    pdf = Document(Base64Source("application/pdf", "JVBERi0="))
+    body = to_body(Request("", (Message("user", (Text("read"), pdf)),)), INFO, num_ctx=4_096, keep_alive="5m")
+    assert "a PDF, which this server does not take" in body["messages"][0]["content"]
+
+
+def test_a_model_without_tools_is_refused_before_it_is_asked() -> None:
+    async def ask(url: str) -> ProviderError | None:
+        tool = ToolSpec("look", "Look.", {"type": "object"})
+        heard = await hear(OllamaProvider(INFO, base_url=url), Request("", (user_message("hi"),), (tool,)))
+        return heard.error
+
+    with ollama_server([], show=json_reply({"capabilities": ["completion"], "model_info": {}})) as server:
+        error = asyncio.run(ask(server.url))
+    assert isinstance(error, BadRequest)
+    assert "--tools none" in str(error)
