@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 from loopback import cpu_of, environment, loopback, median, workspace
 
 
 def main(runs: int = 9) -> None:
-    with loopback("hello") as (url, log), workspace() as (repository, home):
+    with loopback("hello") as (url, requests), workspace() as (repository, home):
         ask = [sys.executable, "-m", "agentcli", "-p", "What is 2+2?"]
         floor = [sys.executable, "-c", "import asyncio, ssl"]
         env = environment(url, home)
@@ -17,7 +16,7 @@ def main(runs: int = 9) -> None:
         ours, floors, walls, firsts, sizes = [], [], [], [], []
         for number in range(1, runs + 1):
             run = cpu_of(ask, cwd=repository, env=env)
-            request = json.loads(log.read_text())[number]
+            request = requests()[number]
             ours.append(run["cpu"])
             walls.append(run["wall"])
             sizes.append(run["rss"])

@@ -74,9 +74,9 @@ def main() -> None:
         "--max-turns",
         "60",
     ]
-    with workspace() as (repository, home), loopback("turns") as (url, log):
+    with workspace() as (repository, home), loopback("turns") as (url, requests):
         subprocess.run(ask, cwd=repository, env=environment(url, home), check=True, capture_output=True)
-        bodies = [json.loads(row["body"]) for row in json.loads(log.read_text())]
+        bodies = [json.loads(row["body"]) for row in requests()]
     first = bodies[0]
     system, tools = (
         tokens("".join(block["text"] for block in first["system"])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -33,9 +32,9 @@ def main(runs: int = 3) -> None:
             single = median([cpu_of(ask, cwd=repository, env=env)["cpu"] for _ in range(3)])
         gaps, growth, cpus = [], [], []
         for _ in range(runs):
-            with loopback("turns") as (url, log):
+            with loopback("turns") as (url, requests):
                 run = cpu_of(ask, cwd=repository, env=environment(url, home))
-                rows = json.loads(log.read_text())
+                rows = requests()
             each = [(b["arrived"] - a["ended"]) * 1000 for a, b in pairwise(rows)]
             gaps.append(median(each))
             growth.append(median(each[-10:]) - median(each[:10]))
