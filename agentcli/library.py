@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Prompt, TurnFailed
+from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Interrupt, Prompt, TurnFailed
 from agentcli.agent.hooks import TurnHooks
 from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras
@@ -64,6 +64,7 @@ class Agent:
         self._model = model
         self._approve = approve
         self._session: Session | None = None
+        self._one_prompt = asyncio.Lock()  # a second one waits, and gets its own answer
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
@@ -82,17 +83,24 @@ class Agent:
         raise AssertionError("a turn ends in Done or TurnFailed")
 
     async def stream(self, prompt: str) -> AsyncGenerator[Event, None]:
-        """The events of answering a prompt, ending with `Done` or `TurnFailed`."""
+        """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it."""
         session = await self.session()
         workspace = session.runtime.calls.workspace
-        async with aclosing(session.subscribe()) as events:
+        has_ended = False
+        async with self._one_prompt, aclosing(session.subscribe()) as events:
             session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False)))
-            async for event in events:
-                if isinstance(event, ApprovalRequested) and self._approve is not None:
-                    session.submit(Approve(event.id, await self._approve(event)))
-                yield event
-                if isinstance(event, Done | TurnFailed):
-                    return
+            try:
+                async for event in events:
+                    if isinstance(event, ApprovalRequested) and self._approve is not None:
+                        session.submit(Approve(event.id, await self._approve(event)))
+                    has_ended = isinstance(event, Done | TurnFailed)
+                    yield event
+                    if has_ended:
+                        return
+            finally:
+                if not has_ended:
+                    session.submit(Interrupt())
+                    await session.idle()
 
     def run_sync(self, prompt: str) -> Done:
         """`run` and `close` for callers without an event loop: one prompt, one agent."""

@@ -30,7 +30,9 @@ def page() -> str:
         doc = "" if doc.startswith(group.type.__name__) else f"{doc}\n\n"
         rows = [f"| `{field.name}` | {_default(field)} |" for field in msgspec.structs.fields(group.type)]
         parts.append(f"## [{group.name}]\n\n{doc}| key | default |\n|---|---|\n" + "\n".join(rows) + "\n")
-    parts.append("## [providers.NAME]\n\n`base_url`, `api_key_env`, `needs_key`, `headers`, `quirks`: see [providers.md](providers.md).\n")
+    parts.append(
+        "## [providers.NAME]\n\n`base_url`, `api_key_env`, `needs_key`, `headers`, `quirks`: see [providers.md](providers.md).\n"
+    )
     parts.append(
         '## [models.PROVIDER."ID"]\n\nRows like those of `agentcli/llm/models.toml`: `window`, `max_output`, `prices`, '
         "`thinking`, `takes_effort`, `takes_temperature`, `takes_images`, `small`, `token_factor`.\n"

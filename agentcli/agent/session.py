@@ -178,12 +178,17 @@ class Session:
                 return event
         raise AssertionError("a subscription does not end by itself")
 
+    async def idle(self) -> None:
+        """Wait until no turn runs."""
+        while self._turn is not None and not self._turn.done():
+            await asyncio.wait([self._turn])
+
     async def close(self) -> None:
         """End the turn, wait until all is stored, and give everything back."""
         self.state.follow_ups.clear()
-        if self._turn is not None and not self._turn.done():
+        if self._turn is not None:
             self._turn.cancel()
-            await asyncio.wait([self._turn])
+        await self.idle()
         await self.runtime.calls.workspace.sandbox.aclose()
         await self.runtime.log.close()
         for give_back in self._on_close:

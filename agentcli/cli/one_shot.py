@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
@@ -54,7 +54,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
                         session,
                         content,
                         out=sys.stdout.buffer,
-                        input=sys.stdin.buffer if takes_stream else None,
+                        input=_unshared_stdin() if takes_stream else None,
                         partial=options.include_partial_messages,
                         fail_on_denial=options.fail_on_denial,
                         leaving=leaving,
@@ -81,6 +81,11 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
         return 128 + received["signal"] if received and code == 130 else code
     finally:
         await builder.aclose()
+
+
+def _unshared_stdin() -> BinaryIO:
+    """Stdin for a thread that may still read when the program ends: Python aborts when that thread holds its own."""
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

@@ -271,7 +271,7 @@ def _op(line: bytes, stream: JsonStream) -> Any:
                 "type": "system",
                 "subtype": "input_error",
                 "error": f"{error}",
-                "line": line.decode(errors="replace")[:200],
+                "line": line.strip().decode(errors="replace")[:200],
             }
         )
         return None

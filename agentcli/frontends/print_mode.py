@@ -15,10 +15,12 @@ from agentcli.agent.events import (
     TextDelta,
     ToolFinished,
     ToolStarted,
+    TurnEnded,
     TurnFailed,
 )
 from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
 from agentcli.agent.session import Session
+from agentcli.frontends.printable import PrintableStream, printable
 from agentcli.llm.messages import Block
 
 
@@ -27,17 +29,20 @@ async def print_answer(
 ) -> int:
     """Print the answer and give the exit code.
 
-    On a terminal the text appears as it arrives; into a pipe only the final answer goes, whole.
+    On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
     """
     live = out.isatty()
+    safe = PrintableStream()
     titles: dict[str, str] = {}
     events = session.subscribe()
     session.submit(Prompt(tuple(prompt)))
     async for event in events:
         match event:
             case TextDelta(text) if live:
-                out.write(text)
+                out.write(safe.feed(text))
                 out.flush()
+            case TurnEnded() if live:
+                out.write(safe.close())
             case ToolStarted(id, _, _, title):
                 titles[id] = title
             case ToolFinished(id, _, result, _, summary) if live or verbose:
@@ -107,4 +112,4 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
 def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:
     if after_text and log is sys.stderr and sys.stdout.isatty():
         print(file=sys.stdout, flush=True)
-    print(text, file=log, flush=True)
+    print(printable(text) if log.isatty() else text, file=log, flush=True)

@@ -171,7 +171,7 @@ def test_ctrl_c_interrupts_a_streaming_answer_and_the_next_prompt_works(open_ter
 def test_ctrl_c_ends_a_running_command(open_terminal: Open) -> None:
     sleep = {"tool_calls": [{"name": "bash", "input": {"command": "echo begun; sleep 60"}}]}
     terminal = open_terminal([sleep, {"text": "next"}], "--permission-mode", "bypassPermissions", "go")
-    terminal.see("running")
+    terminal.see(r"\(running\)")
     terminal.type("\x03")
     terminal.see("✗ Run echo begun; sleep 60 · interrupted")
     terminal.type("and now?\r")

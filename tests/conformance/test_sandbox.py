@@ -424,7 +424,7 @@ async def test_commands_see_the_rest_of_the_environment(kind: str, tmp_path: Pat
     environment = {**ENVIRONMENT, "VIRTUAL_ENV": "/venv", "MAX_THINKING_TOKENS": "9", "KEYBOARD": "de"}
     async with opened(kind, tmp_path, environment) as sandbox:
         seen = dict(line.split("=", 1) for line in (await run(sandbox, "env")).output.splitlines())
-        assert {**environment, **seen} == seen | {"HOME": "/nowhere"}
+        assert environment.items() <= seen.items()
 
 
 async def test_commands_know_who_runs_them_and_wait_for_no_pager_or_editor(kind: str, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ def model(tmp_path: Path) -> tuple[str, dict[str, str]]:
     return EMBEDDED, {**env, "AGENTCLI_LOCAL_MODEL": weights}
 
 
-def ask(prompt: str, model: tuple[str, dict[str, str]], repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def ask(
+    prompt: str, model: tuple[str, dict[str, str]], repository: Path, *flags: str
+) -> subprocess.CompletedProcess[str]:
     name, env = model
     command = [sys.executable, "-m", "agentcli", "-p", prompt, "-m", name, *flags]
     return subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=300, check=False)

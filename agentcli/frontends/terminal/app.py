@@ -131,13 +131,18 @@ class TerminalApp:
         session = self.session
         loop = asyncio.get_running_loop()
         events = session.subscribe()
-        loop.add_signal_handler(signal.SIGINT, lambda: session.submit(Interrupt()))
+
+        def interrupt() -> None:
+            self._renderer.key_was_echoed()  # the terminal itself has written ^C
+            session.submit(Interrupt())
+
+        loop.add_signal_handler(signal.SIGINT, interrupt)
         session.submit(Prompt(self._attach(text, session)))
         try:
             async for event in events:
                 if isinstance(event, ApprovalRequested):
                     session.submit(await approval.ask(event, self._renderer, self._input.ask))
-                    loop.add_signal_handler(signal.SIGINT, lambda: session.submit(Interrupt()))
+                    loop.add_signal_handler(signal.SIGINT, interrupt)
                     continue
                 self._renderer.show(event)
                 if isinstance(event, Done | TurnFailed):

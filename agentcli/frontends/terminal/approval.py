@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from agentcli.agent.events import ApprovalRequested, Approve
+from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.render import Renderer
-from agentcli.frontends.terminal.theme import printable
 
 QUESTION = "Allow? [y]es, [s]ession, [n]o, or say what to do instead: "
 

@@ -19,7 +19,8 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
 )
-from agentcli.frontends.terminal.theme import PrintableStream, Theme, printable
+from agentcli.frontends.printable import PrintableStream, printable
+from agentcli.frontends.terminal.theme import Theme
 
 SHOW_AS_RUNNING_S = 2.0  # a call that takes longer is announced before it has ended
 DIFF_LINES = 24
@@ -82,6 +83,10 @@ class Renderer:
         """The diff a call would make; it is not shown again when the call has made it."""
         self._seen_diffs.add(call_id)
         self.block(self._theme.diff(diff, DIFF_LINES))
+
+    def key_was_echoed(self) -> None:
+        """The cursor no longer stands where the last output left it."""
+        self._at_line_start = False
 
     def _announce(self, title: str) -> None:
         self.line(f"… {title} (running)", "dim")

@@ -23,8 +23,8 @@ GRACE_AFTER_TERM_S = 2.0
 LARGEST_PROGRAM_OUTPUT = 64 * 1024 * 1024
 
 _SECRET_NAME = re.compile(
-    r"(_API_KEY|_AUTH_TOKEN|_ACCESS_TOKEN|_SECRET|_SECRET_ACCESS_KEY|_SESSION_TOKEN|_PASSWORD)$"
-    r"|^(AWS_ACCESS_KEY_ID|GOOGLE_APPLICATION_CREDENTIALS|AZURE_CLIENT_SECRET|ANTHROPIC_CUSTOM_HEADERS)$"
+    r"(_API_KEY|_ACCESS_KEY|_SECRET_KEY|_PRIVATE_KEY|_TOKEN|_SECRET|_PASSWORD|_CREDENTIALS)$"
+    r"|^(AWS_ACCESS_KEY_ID|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS)$"
 )
 # The shell tells where it ended through a pipe named by path: a command may use every short descriptor itself. The
 # command stands on the same line, so that line numbers in its errors are right.
@@ -257,11 +257,24 @@ async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
 
 
 def group_is_alive(group: int) -> bool:
+    """Whether a process of the group runs. One that has ended but whose parent never asks, as in a container, does not."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    return True
+    try:
+        processes = [entry for entry in os.scandir("/proc") if entry.name.isdecimal()]
+    except FileNotFoundError:  # macOS, where launchd asks
+        return True
+    return not processes or any(_runs_in(entry.path, group) for entry in processes)
+
+
+def _runs_in(process: str, group: int) -> bool:
+    try:
+        state, _, its_group, *_ = Path(process, "stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):  # ended meanwhile
+        return False
+    return int(its_group) == group and state not in "ZX"
 
 
 async def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -271,7 +284,7 @@ async def end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(group, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_AFTER_TERM_S
     while (process.poll() is None or group_is_alive(group)) and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     await asyncio.to_thread(process.wait)

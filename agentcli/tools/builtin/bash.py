@@ -40,9 +40,7 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     return _output(result, given, start, context, notes=[lost])
 
 
-def _output(
-    result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]
-) -> ToolOutput:
+def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
     """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
     if result.timed_out:
         notes.append(f"[ended after {given.timeout_ms / 1000:g} s; for a long job set timeout_ms or background]")

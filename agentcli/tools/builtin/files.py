@@ -70,9 +70,7 @@ def write_bytes(path: Path, content: bytes, shown: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
         if status is not None and (
-            status.st_nlink > 1
-            or not os.access(path.parent, os.W_OK)
-            or os.geteuid() not in (0, status.st_uid)
+            status.st_nlink > 1 or not os.access(path.parent, os.W_OK) or os.geteuid() not in (0, status.st_uid)
         ):
             _overwrite(path, content)
         else:

@@ -1,4 +1,4 @@
-"""The few tools a small model gets, with fewer arguments and shorter texts: its whole prompt start stays near 300 tokens.
+"""The few tools a small model gets, with fewer arguments and shorter texts: its prompt starts at about 300 tokens.
 
 A 1.5-billion-parameter model chose its tool better with these than with the full texts.
 """

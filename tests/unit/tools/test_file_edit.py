@@ -8,10 +8,10 @@ import stat
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.tools.bench import Bench
 
 from agentcli.errors import ToolError
 from agentcli.tools.text_edit import DecodedText, Edit, apply_edits, decode, nearest
+from tests.unit.tools.bench import Bench
 
 
 def test_a_unique_string_is_replaced_and_the_diff_is_the_answer(bench: Bench) -> None:
@@ -86,7 +86,9 @@ def test_an_empty_old_string_is_an_error_that_names_file_write(bench: Bench) -> 
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
-        pytest.param(b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n", id="LF in the call, CRLF in the file"),
+        pytest.param(
+            b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n", id="LF in the call, CRLF in the file"
+        ),
         pytest.param(b"a\nb\n", "a\r\nb", "a\r\nx", b"a\nx\n", id="CRLF in the call, LF in the file"),
         pytest.param(b"a\r\nb\r\n", "\nb", "\nc", b"a\r\nc\r\n", id="begins with a line break"),
         pytest.param(b"a\r\nb\r\n", "\n", "\n\n", None, id="a line break alone, twice"),
@@ -224,7 +226,13 @@ _FILES = st.lists(st.tuples(_WORDS, _ENDS), max_size=8).flatmap(
     lambda lines: _WORDS.map(lambda last: "".join(map("".join, lines)) + last)
 )
 _ENCODINGS = st.sampled_from(
-    [("utf-8", b""), ("utf-8", b"\xef\xbb\xbf"), ("latin-1", b""), ("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff")]
+    [
+        ("utf-8", b""),
+        ("utf-8", b"\xef\xbb\xbf"),
+        ("latin-1", b""),
+        ("utf-16-le", b"\xff\xfe"),
+        ("utf-16-be", b"\xfe\xff"),
+    ]
 )
 _STRINGS = st.text("ab é\n", max_size=6)
 
@@ -250,7 +258,9 @@ def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(text: str, old: str, 
 
 @settings(max_examples=250, deadline=None)
 @given(before=_FILES, old=_STRINGS, after=_FILES, new=_STRINGS, end=_ENDS)
-def test_text_before_and_after_an_edit_keeps_its_line_ends(before: str, old: str, after: str, new: str, end: str) -> None:
+def test_text_before_and_after_an_edit_keeps_its_line_ends(
+    before: str, old: str, after: str, new: str, end: str
+) -> None:
     assume(old != new)
     text = f"{before}<{old.replace(chr(10), end)}>{after}"
     edited = apply_edits(text, [Edit(f"<{old}>", f"<{new}>")])

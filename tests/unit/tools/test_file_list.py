@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.unit.tools.bench import Bench
 
 
@@ -37,7 +38,9 @@ def test_files_and_folders_are_listed_nearest_first_and_folders_end_in_a_slash(b
 
 def test_the_repository_itself_is_never_listed(bench: Bench) -> None:
     project(bench)
-    assert not [path for path in bench.call("file_list", include_ignored=True).structured["paths"] if path.startswith(".git/")]
+    assert not [
+        path for path in bench.call("file_list", include_ignored=True).structured["paths"] if path.startswith(".git/")
+    ]
 
 
 def test_include_ignored_lists_what_the_rules_leave_out(bench: Bench) -> None:

@@ -8,12 +8,12 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.unit.tools.bench import Bench
 
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.builtin.file_read import LARGEST_IMAGE
 from agentcli.tools.builtin.files import LARGEST_FILE
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES
+from tests.unit.tools.bench import Bench
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
@@ -102,7 +102,9 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
         pytest.param(b"\xfe\xff" + "é\n".encode("utf-16-be"), "1\té", "é\n", "utf-16-be", id="UTF-16 BE"),
         pytest.param(b"\xff\xfe\0\0" + "é\n".encode("utf-32-le"), "1\té", "é\n", "utf-32-le", id="UTF-32 LE"),
         pytest.param(b"caf\xe9\n", "1\tcafé", "café\n", "latin-1", id="Latin-1"),
-        pytest.param("a\u2028b\x0cc\x85d\n".encode(), "1\ta\u2028b\x0cc\x85d", "a\u2028b\x0cc\x85d\n", "utf-8", id="odd"),
+        pytest.param(
+            "a\u2028b\x0cc\x85d\n".encode(), "1\ta\u2028b\x0cc\x85d", "a\u2028b\x0cc\x85d\n", "utf-8", id="odd"
+        ),
     ],
 )
 def test_text_is_read_whatever_its_line_ends_and_encoding(
@@ -234,7 +236,11 @@ def test_a_file_without_read_permission_is_an_error_that_says_so(unprivileged_be
 def test_a_folder_that_may_not_be_entered_is_a_tool_s_error(unprivileged_bench: Bench, name: str) -> None:
     folder = unprivileged_bench.put("closed/a", "x").parent
     folder.chmod(0)
-    more = {"grep_search": {"pattern": "x"}, "file_write": {"content": ""}, "file_edit": {"old_string": "x", "new_string": ""}}
+    more = {
+        "grep_search": {"pattern": "x"},
+        "file_write": {"content": ""},
+        "file_edit": {"old_string": "x", "new_string": ""},
+    }
     try:
         assert unprivileged_bench.fails(name, path="closed/a", **more.get(name, {})).kind == "permission_denied"
     finally:
@@ -301,7 +307,9 @@ def test_a_path_the_system_cannot_have_is_not_written(bench: Bench, path: str) -
     bench.fails("file_write", path=path, content="")
 
 
-@pytest.mark.parametrize("name", ["...", "a..b", "-rf", "$HOME", "with 'quotes' and \"more\"", "文件.py", "~no-such-person", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["...", "a..b", "-rf", "$HOME", "with 'quotes' and \"more\"", "文件.py", "~no-such-person", "a\nb"]
+)
 def test_odd_names_are_names(bench: Bench, name: str) -> None:
     bench.call("file_write", path=name, content="one\n")
     assert bench.text("file_read", path=name) == "1\tone"

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.tools.bench import Bench
 
 from agentcli.tools.builtin.grep_search import LONGEST_MATCH
 from agentcli.tools.builtin.ripgrep import find_rg
+from tests.unit.tools.bench import Bench
 
 
 def project(bench: Bench) -> None:
@@ -28,7 +28,18 @@ def project(bench: Bench) -> None:
 
 def plain_rg(bench: Bench, *arguments: str) -> list[str]:
     """What ripgrep itself prints, for comparison."""
-    argv = [find_rg(), "--no-config", "--hidden", "--glob=!.git", "--sort=path", "--no-heading", "-H", "-n", *arguments, "."]
+    argv = [
+        find_rg(),
+        "--no-config",
+        "--hidden",
+        "--glob=!.git",
+        "--sort=path",
+        "--no-heading",
+        "-H",
+        "-n",
+        *arguments,
+        ".",
+    ]
     output = subprocess.run(argv, cwd=bench.ws, capture_output=True, check=False).stdout.decode()
     return [line.removeprefix("./").removesuffix("\r") for line in output.split("\n")[:-1]]
 

@@ -1,0 +1,194 @@
+"""agentcli as a program of its own: started, fed, listened to, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The JSON objects on stdout."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The last object, which is the result."""
+        last = self.lines[-1]
+        assert last["type"] == "result", self.out
+        return last
+
+    def of(self, type: str, subtype: str = "") -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["type"] == type and subtype in ("", line.get("subtype"))]
+
+
+class Place:
+    """A project folder and a home, with nothing of the outer environment but where programs are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.home = folder / "home"
+        self.folder.mkdir()
+        self._scripts = 0
+        self.environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(folder),
+            "AGENTCLI_HOME": str(self.home),
+            "OLLAMA_HOST": "127.0.0.1:9",
+            "LANG": "C.UTF-8",
+            "AGENTCLI_RETRY_INITIAL_DELAY": "0.01",
+        } | {name: value for name, value in os.environ.items() if name.startswith("COV")}
+
+    def script(self, *replies: Mapping[str, Any]) -> str:
+        """A scripted model that gives these replies."""
+        self._scripts += 1
+        file = self.folder.parent / f"script-{self._scripts}.jsonl"
+        file.write_text("".join(json.dumps(reply) + "\n" for reply in replies), "utf-8")
+        return f"scripted/{file}"
+
+    def run(
+        self, *arguments: str | bytes, stdin: str | bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Ran:
+        """Run to the end; without `stdin` it is /dev/null."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            self._command(arguments),
+            cwd=self.folder,
+            env={**self.environment, **(env or {})},
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+            **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),  # type: ignore[arg-type]
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
+        return Running(
+            subprocess.Popen(
+                self._command(arguments),
+                cwd=self.folder,
+                env={**self.environment, **(env or {})},
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+
+    @staticmethod
+    def _command(arguments: tuple[str | bytes, ...]) -> list[str | bytes]:
+        return [sys.executable, "-m", "agentcli", *arguments]
+
+
+class Running:
+    """A program that is still running; its lines are read as they come."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._out: list[str] = []
+        self._err: list[bytes] = []
+        self._news = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=lambda: self._err.append(process.stderr.read()), daemon=True),  # type: ignore[union-attr]
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_out(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._out.append(line.decode())
+                self._news.notify_all()
+
+    def wait_for(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first JSON line for which `found` holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self._news:
+            while True:
+                for line in map(json.loads, self._out):
+                    if found(line):
+                        return dict(line)
+                if not self._news.wait(deadline - time.monotonic()):
+                    raise AssertionError(f"the line did not come: {self._out} {self._err}")
+
+    def wait_for_type(self, type: str, subtype: str = "") -> dict[str, Any]:
+        return self.wait_for(lambda line: line["type"] == type and subtype in ("", line.get("subtype")))
+
+    def send(self, *objects: Mapping[str, Any] | str) -> None:
+        assert self._process.stdin is not None
+        for one in objects:
+            line = one if isinstance(one, str) else json.dumps(one)
+            self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def say(self, text: str) -> None:
+        self.send({"type": "user", "message": {"role": "user", "content": text}})
+
+    def control(self, subtype: str, **fields: Any) -> None:
+        self.send({"type": "control", "subtype": subtype, **fields})
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def ended(self) -> Ran:
+        """Close its stdin and wait until it has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return self.left()
+
+    def left(self) -> Ran:
+        """Wait until it has ended by itself, its stdin left open."""
+        try:
+            code = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"it goes on and on: {self._out}") from None
+        for reader in self._readers:
+            reader.join(5)
+        return Ran(code, "".join(self._out), b"".join(self._err).decode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.01)
+
+
+def call(tool: str, **input: Any) -> dict[str, Any]:
+    return {"name": tool, "input": input}

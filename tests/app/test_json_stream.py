@@ -1,0 +1,354 @@
+"""`--output-format stream-json`: one object a line, the result always last; and the same way in."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, Running, call, wait_until
+
+STREAM = ("--output-format", "stream-json")
+BOTH = (*STREAM, "--input-format", "stream-json")
+TURN = (
+    {"thinking": "Hm, a.py.", "text": "Let me look.", "chunk": 5, "tool_calls": [call("file_read", path="a.py")]},
+    {"text": "It prints hi.", "chunk": 5, "usage": {"input_tokens": 7, "output_tokens": 3}},
+)
+ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So: {{last_result}}"})
+SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 100}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    (made.folder / "a.py").write_text('print("hi")\n')
+    return made
+
+
+def is_stream(ran: Ran) -> bool:
+    """Begins with init, ends with a result, and nothing but objects in between."""
+    kinds = {"system", "assistant", "user", "stream_event", "result"}
+    first, last = ran.lines[0], ran.lines[-1]
+    assert (first["type"], first["subtype"]) == ("system", "init")
+    assert last["type"] == "result"
+    assert {line["type"] for line in ran.lines} <= kinds
+    assert ran.out.endswith("\n")
+    assert "\r" not in ran.out
+    assert "Traceback" not in ran.err
+    assert "Fatal" not in ran.err
+    return True
+
+
+def texts_of(ran: Ran, type: str) -> list[Any]:
+    return [line["message"]["content"] for line in ran.of(type)]
+
+
+def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "what is a.py?", *STREAM)
+    assert ran.code == 0
+    assert is_stream(ran)
+    init = ran.lines[0]
+    assert (init["cwd"], init["permission_mode"]) == (str(place.folder), "default")
+    assert init["tools"] == ["file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think"]
+    assert init["model"].startswith("scripted/")
+    assert (init["mcp_servers"], init["slash_commands"], init["skills"]) == ([], [], [])
+    first, second = ran.of("assistant")
+    thought, *others = first["message"]["content"]
+    assert (thought["type"], thought["thinking"]) == ("thinking", "Hm, a.py.")
+    assert others == [
+        {"type": "text", "text": "Let me look."},
+        {"type": "tool_use", "id": "call_1_1", "name": "file_read", "input": {"path": "a.py"}},
+    ]
+    assert (first["message"]["role"], first["message"]["stop_reason"]) == ("assistant", "tool_use")
+    assert second["message"]["usage"]["input_tokens"] == 7
+    assert first["parent_tool_use_id"] is None
+    assert texts_of(ran, "user") == [[{"type": "tool_result", "tool_use_id": "call_1_1", "content": '1\tprint("hi")'}]]
+    assert ran.result["result"] == "It prints hi."
+    assert {line["session_id"] for line in ran.lines} == {init["session_id"]}
+    assert ran.of("stream_event") == []
+
+
+def test_partial_messages_are_the_stream_of_the_messages_api(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "go", *STREAM, "--include-partial-messages")
+    assert is_stream(ran)
+    events = [line["event"] for line in ran.of("stream_event")]
+    assert [event["type"] for event in events if event["type"] != "content_block_delta"] == [
+        "message_start", "content_block_start", "content_block_stop", "content_block_start", "content_block_stop",
+        "message_delta", "message_stop",
+        "message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    first = events[: [event["type"] for event in events].index("message_stop")]
+    deltas = [event for event in first if event["type"] == "content_block_delta"]
+    assert "".join(d["delta"].get("thinking", "") for d in deltas if d["index"] == 0) == "Hm, a.py."
+    assert "".join(d["delta"].get("text", "") for d in deltas if d["index"] == 1) == "Let me look."
+    assert [e["delta"]["stop_reason"] for e in events if e["type"] == "message_delta"] == ["tool_use", "end_turn"]
+
+
+def test_what_happens_in_between_is_told(place: Place) -> None:
+    model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
+    ran = place.run("-m", model, "-p", "go", *STREAM)
+    (retry,) = ran.of("system", "retry")
+    assert (retry["number"], retry["error"]) == (1, "No room.")
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize(
+    ("replies", "flags", "code", "subtype", "reason"),
+    [
+        (TURN, ["--max-turns", "1"], 53, "error_max_turns", "max_turns"),
+        (({"error": {"kind": "auth"}},), [], 1, "error_during_execution", "AuthError"),
+        (({"text": "Half", "error": {"kind": "connection"}},), [], 1, "error_during_execution", "ConnectionFailed"),
+        (ASKS, ["--fail-on-denial"], 56, "error_permission", "permission_denied"),
+        (({"text": "No.", "stop_reason": "refusal"},), [], 1, "error_during_execution", "UserError"),
+        ((), [], 1, "error_during_execution", "BadRequest"),
+    ],
+)
+def test_the_result_is_last_however_it_ends(
+    place: Place, replies: Any, flags: list[str], code: int, subtype: str, reason: str
+) -> None:
+    ran = place.run("-m", place.script(*replies), "-p", "go", *STREAM, *flags)
+    assert is_stream(ran)
+    assert (ran.code, ran.result["subtype"], ran.result["terminal_reason"]) == (code, subtype, reason)
+    assert ran.result["is_error"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("moment", ["text", "call"])
+def test_the_result_is_last_after_a_signal_too(place: Place, number: signal.Signals, code: int, moment: str) -> None:
+    replies = {"text": SLOW, "call": {"tool_calls": [call("bash", command="touch begun; exec sleep 30")]}}
+    flags = ("--include-partial-messages", "--permission-mode", "bypassPermissions")
+    with place.start("-m", place.script(replies[moment]), "-p", "go", *STREAM, *flags) as running:
+        if moment == "text":
+            running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        else:
+            wait_until((place.folder / "begun").exists, "the command")
+        running.signal(number)
+        ran = running.left()
+    assert ran.code == code
+    assert is_stream(ran)
+    assert (ran.result["subtype"], ran.result["terminal_reason"]) == ("interrupted", "interrupted")
+    if moment == "text":
+        assert ran.result["result"].startswith("one")
+        assert ran.of("assistant")[-1]["message"]["stop_reason"] == "interrupted"
+        assert ran.of("stream_event")[-1]["event"]["type"] == "content_block_stop"
+    else:
+        assert "interrupted" in str(texts_of(ran, "user"))
+
+
+# Input as a stream.
+
+
+def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
+    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
+
+
+def test_prompts_are_answered_one_after_another(place: Place) -> None:
+    with talk(place, {"text": "One."}, {"text": "Two."}) as running:
+        running.say("first")
+        running.wait_for_type("result")
+        running.send({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "second"}]}})
+        ran = running.ended()
+    assert ran.code == 0
+    assert is_stream(ran)
+    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
+    assert len({line["uuid"] for line in ran.of("result")}) == 2
+
+
+def test_prompts_that_come_at_once_are_all_answered_before_it_ends(place: Place) -> None:
+    with talk(place, *({"text": f"{n}"} for n in range(5))) as running:
+        for n in range(5):
+            running.say(f"prompt {n}")
+        ran = running.ended()
+    assert [line["result"] for line in ran.of("result")] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_first_prompt_may_stand_on_the_command_line(place: Place) -> None:
+    with talk(place, {"text": "One."}, {"text": "Two."}, flags=("-p", "first")) as running:
+        running.wait_for_type("result")
+        running.say("second")
+        ran = running.ended()
+    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
+
+
+def test_nothing_on_stdin_is_no_error(place: Place) -> None:
+    with talk(place) as running:
+        ran = running.ended()
+    assert ran.code == 0
+    assert [line["type"] for line in ran.lines] == ["system"]
+
+
+def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> None:
+    with talk(place, SLOW, {"text": "Next."}, flags=("--include-partial-messages",)) as running:
+        running.say("count")
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.control("interrupt")
+        running.wait_for_type("result")
+        running.say("go on")
+        ran = running.ended()
+    assert ran.code == 0
+    assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
+    assert is_stream(ran)
+
+
+def test_a_prompt_that_waits_is_answered_after_an_interrupt(place: Place) -> None:
+    with talk(place, SLOW, {"text": "Next."}, flags=("--include-partial-messages",)) as running:
+        running.say("count")
+        running.say("next")
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.control("interrupt")
+        ran = running.ended()
+    assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
+
+
+def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:
+    with talk(place, *ASKS, *ASKS) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        assert (asked["tool_name"], asked["tool_input"]) == ("bash", {"command": "touch made"})
+        assert (asked["title"], asked["preview"]) == ("Run touch made", "touch made")
+        assert not (place.folder / "made").exists()
+        running.control("deny", id=asked["id"], comment="not like this")
+        running.wait_for_type("result")
+        running.say("again")
+        asked = running.wait_for(lambda line: line.get("id") == "call_3_1")
+        running.control("approve", id=asked["id"])
+        ran = running.ended()
+    first, second = ran.of("result")
+    assert first["result"] == "So: The user declined this call. They say: not like this"
+    assert [denied["tool_use_id"] for denied in first["permission_denials"]] == ["call_1_1"]
+    assert second["subtype"] == "success"
+    assert (place.folder / "made").exists()
+
+
+def test_an_approval_for_the_session_is_asked_once(place: Place) -> None:
+    with talk(place, *ASKS, *ASKS) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        running.control("approve", id=asked["id"], scope="session")
+        running.say("again")
+        ran = running.ended()
+    assert len(ran.of("system", "approval_requested")) == 1
+    assert len(ran.of("result")) == 2
+
+
+def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
+    with talk(place, *ASKS, *ASKS) as running:
+        running.say("go")
+        running.wait_for_type("system", "approval_requested")
+        running.say("again")
+        ran = running.ended()
+    assert ran.code == 0
+    assert is_stream(ran)
+    first, second = ran.of("result")
+    assert "nobody can be asked" in first["result"]
+    assert "nobody can be asked" in second["result"]
+    assert not (place.folder / "made").exists()
+
+
+def test_the_permission_mode_is_set_from_outside(place: Place) -> None:
+    with talk(place, *ASKS) as running:
+        running.control("set_permission_mode", mode="bypassPermissions")
+        running.say("go")
+        ran = running.ended()
+    assert ran.of("system", "approval_requested") == []
+    assert (place.folder / "made").exists()
+
+
+def test_the_model_is_set_from_outside_and_the_switch_is_told(place: Place) -> None:
+    other = place.script({"text": "From the other."})
+    with talk(place, {"text": "From the first."}) as running:
+        running.say("one")
+        running.wait_for_type("result")
+        running.control("set_model", model=other)
+        running.say("two")
+        ran = running.ended()
+    assert [line["result"] for line in ran.of("result")] == ["From the first.", "From the other."]
+    (switched,) = ran.of("system", "provider_switch")
+    assert switched["to"] == other
+    assert switched["from"] == ran.lines[0]["model"]
+
+
+def test_a_model_that_does_not_exist_fails_the_prompt_and_not_the_program(place: Place) -> None:
+    with talk(place, {"text": "Back."}) as running:
+        running.control("set_model", model="nonsense")
+        running.say("one")
+        failed = running.wait_for_type("result")
+        running.control("set_model", model=running.wait_for_type("system", "init")["model"])
+        running.say("two")
+        ran = running.ended()
+    assert "PROVIDER/MODEL" in failed["result"]
+    assert ran.result["result"] == "Back."
+
+
+def test_a_message_may_reach_the_model_early(place: Place) -> None:
+    begin = {"tool_calls": [call("bash", command="touch begun; sleep 0.2"), call("bash", command="touch made")]}
+    with talk(place, begin, {"text": "Done."}, flags=("--permission-mode", "bypassPermissions")) as running:
+        running.say("go")
+        wait_until((place.folder / "begun").exists, "the command")
+        running.control("steer", message={"role": "user", "content": "stop there"})
+        ran = running.ended()
+    (steered,) = ran.of("system", "steered")
+    assert steered["skipped"] == ["call_1_2"]
+    assert not (place.folder / "made").exists()
+    assert len(ran.of("result")) == 1
+
+
+def test_an_early_message_without_a_turn_is_a_prompt_of_its_own(place: Place) -> None:
+    with talk(place, {"text": "One."}, {"text": "Two."}) as running:
+        running.control("steer", message={"role": "user", "content": "hello"})
+        running.wait_for_type("result")
+        running.say("second")
+        ran = running.ended()
+    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "7",
+        '{"type":"user"}',
+        '{"type":"user","message":{"role":"user","content":[]}}',
+        '{"type":"user","message":{"role":"user","content":[1]}}',
+        '{"type":"user","message":{"role":"user","content":[{"type":"text"}]}}',
+        '{"type":"user","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"x"}]}}',
+        '{"type":"control","subtype":"dance"}',
+        '{"type":"control","subtype":"set_permission_mode","mode":"yolo"}',
+        '{"type":"control","subtype":"approve"}',
+    ],
+)
+def test_a_line_that_makes_no_sense_is_answered_and_passed_over(place: Place, line: str) -> None:
+    with talk(place, {"text": "Still here."}) as running:
+        running.send(line)
+        running.say("there?")
+        ran = running.ended()
+    (error,) = ran.of("system", "input_error")
+    assert error["line"] == line
+    assert error["error"]
+    assert ran.result["result"] == "Still here."
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_while_input_is_still_open(place: Place, number: signal.Signals, code: int) -> None:
+    with talk(place, {"text": "One."}) as running:
+        running.say("first")
+        running.wait_for_type("result")
+        running.signal(number)
+        ran = running.left()
+    assert ran.code == code
+    assert is_stream(ran)
+    assert len(ran.of("result")) == 1
+
+
+def test_a_signal_ends_the_turn_and_what_waits_while_input_is_still_open(place: Place) -> None:
+    with talk(place, SLOW, {"text": "never"}, flags=("--include-partial-messages",)) as running:
+        running.say("first")
+        running.say("second")
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.signal(signal.SIGTERM)
+        ran = running.left()
+    assert ran.code == 143
+    assert is_stream(ran)
+    assert [line["subtype"] for line in ran.of("result")] == ["interrupted"]

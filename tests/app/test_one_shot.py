@@ -1,0 +1,402 @@
+"""`agentcli -p` and pipes: what is on stdout, what on stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, Ran, call, wait_until
+
+TURN = (
+    {"text": "Let me look.", "tool_calls": [call("file_read", path="a.py")], "usage": {"input_tokens": 100}},
+    {"text": "It prints hi.", "usage": {"input_tokens": 50, "output_tokens": 5}},
+)
+ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So be it: {{last_result}}"})
+SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 200}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    (made.folder / "a.py").write_text('print("hi")\n')
+    return made
+
+
+def is_clean(ran: Ran) -> bool:
+    return "Traceback" not in ran.err and "Exception" not in ran.err and "Fatal" not in ran.err
+
+
+# The answer.
+
+
+def test_into_a_pipe_goes_the_final_answer_and_nothing_else(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "what is a.py?")
+    assert (ran.code, ran.out, ran.err) == (0, "It prints hi.\n", "")
+
+
+def test_verbose_shows_the_calls_on_stderr(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "--verbose", "what is a.py?")
+    assert (ran.code, ran.out) == (0, "It prints hi.\n")
+    assert "✓ Read a.py · 1 line" in ran.err
+
+
+def test_json_is_one_result_object(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "what is a.py?", "--output-format", "json")
+    (result,) = ran.lines
+    assert ran.code == 0
+    assert set(result) == {
+        "type", "subtype", "is_error", "result", "structured_output", "session_id", "num_turns", "duration_ms",
+        "duration_api_ms", "total_cost_usd", "usage", "model_usage", "permission_denials", "terminal_reason", "uuid",
+    }  # fmt: skip
+    assert (result["type"], result["subtype"], result["is_error"]) == ("result", "success", False)
+    assert (result["result"], result["num_turns"], result["terminal_reason"]) == ("It prints hi.", 2, "end_turn")
+    usage = {
+        "input_tokens": 150,
+        "output_tokens": 5,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
+    assert result["usage"] == usage
+    ((model, used),) = result["model_usage"].items()
+    assert model.startswith("scripted/")
+    assert used == {**usage, "cost_usd": 0.0}
+    assert (result["total_cost_usd"], result["permission_denials"]) == (0.0, [])
+    assert result["duration_ms"] >= result["duration_api_ms"] >= 0
+    assert re.fullmatch(r"[0-9a-f-]{36}", result["session_id"])
+    assert re.fullmatch(r"[0-9a-f-]{36}", result["uuid"])
+
+
+def test_stdin_joins_the_prompt_in_its_own_tags(place: Place) -> None:
+    model = place.script({"text": "ok"})
+    ran = place.run("-m", model, "-p", "explain", "--output-format", "json", stdin="line 1\nline 2 ü\n")
+    assert prompt_of(place, ran) == "explain\n\n<stdin>\nline 1\nline 2 ü\n\n</stdin>"
+
+
+@pytest.mark.parametrize("arguments", [("-p", "-"), ("-p",), ()])
+def test_the_prompt_itself_may_come_from_stdin(place: Place, arguments: tuple[str, ...]) -> None:
+    ran = place.run("-m", place.script({"text": "ok"}), *arguments, "--output-format", "json", stdin="what is here?\n")
+    assert prompt_of(place, ran).strip() == "what is here?"
+
+
+def test_a_pipe_without_a_prompt_is_answered_as_text(place: Place) -> None:
+    ran = place.run("-m", place.script({"text": "ok"}), stdin="what is here?")
+    assert (ran.code, ran.out) == (0, "ok\n")
+
+
+def test_bytes_that_are_no_text_are_taken_as_well_as_can_be(place: Place) -> None:
+    model = place.script({"text": "ok"})
+    ran = place.run("-m", model, "-p", b"caf\xe9", "--output-format", "json", stdin=b"\xff\xfe\n")
+    assert ran.result["result"] == "ok"
+    assert "caf\ufffd" in prompt_of(place, ran)
+
+
+def prompt_of(place: Place, ran: Ran) -> str:
+    """The prompt as the session keeps it."""
+    shown = place.run("sessions", "show", ran.result["session_id"], "--json")
+    (message, _) = json.loads(shown.out)["messages"]
+    return str(message["content"][-1]["text"])
+
+
+def test_an_answer_with_line_separators_and_emoji_is_one_line_of_json(place: Place) -> None:
+    text = 'a\u2028b\u0085c\nd "quoted" 🎉'
+    ran = place.run("-m", place.script({"text": text}), "-p", "go", "--output-format", "json")
+    assert ran.out.count("\n") == 1
+    assert json.loads(ran.out)["result"] == text
+
+
+# The environment and where it runs.
+
+
+def test_it_works_in_the_folder_it_is_told(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.py").write_text("elsewhere\n")
+    model = place.script({"tool_calls": [call("file_read", path="a.py")]}, {"text": "{{last_result}}"})
+    assert place.run("-C", str(other), "-m", model, "-p", "go").out == "1\telsewhere\n"
+
+
+def test_a_folder_outside_may_be_added(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.txt").write_text("more\n")
+    path = str(tmp_path / "more" / "b.txt")
+    replies = ({"tool_calls": [call("file_read", path=path)]}, {"text": "{{last_result}}"})
+    assert "outside" in place.run("-m", place.script(*replies), "-p", "go").out
+    assert place.run("-m", place.script(*replies), "-p", "go", "--add-dir", str(tmp_path / "more")).out == "1\tmore\n"
+
+
+def test_only_the_tools_that_were_named_exist(place: Place) -> None:
+    replies = ({"tool_calls": [call("bash", command="ls")]}, {"text": "{{last_result}}"})
+    ran = place.run("-m", place.script(*replies), "-p", "go", "--tools", "file_read,grep_search")
+    assert ran.out == "No tool 'bash'; there is file_read, grep_search.\n"
+
+
+def test_rules_allow_and_deny(place: Place) -> None:
+    model = place.script(*ASKS)
+    assert "nobody can be asked" in place.run("-m", model, "-p", "go").out
+    assert not (place.folder / "made").exists()
+    assert "declined" not in place.run("-m", model, "-p", "go", "--allow", "bash(touch *)").out
+    assert (place.folder / "made").exists()
+    ran = place.run("-m", model, "-p", "go", "--allow", "bash(touch *)", "--deny", "bash(touch *)")
+    assert "the rule bash(touch *) denies it" in ran.out
+
+
+# Exit codes.
+
+
+def test_a_denied_call_is_told_and_listed_and_may_fail_the_run(place: Place) -> None:
+    model = place.script(*ASKS)
+    ran = place.run("-m", model, "-p", "go", "--output-format", "json")
+    assert (ran.code, ran.result["subtype"]) == (0, "success")
+    assert ran.result["permission_denials"] == [
+        {"tool_name": "bash", "tool_use_id": "call_1_1", "tool_input": {"command": "touch made"}}
+    ]
+    ran = place.run("-m", model, "-p", "go", "--output-format", "json", "--fail-on-denial")
+    assert ran.code == 56
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_permission", True)
+    assert ran.result["terminal_reason"] == "permission_denied"
+    ran = place.run("-m", model, "-p", "go", "--fail-on-denial")
+    assert ran.code == 56
+    assert "Denied without anybody to ask: bash" in ran.err
+
+
+def test_the_limit_of_rounds_is_exit_code_53(place: Place) -> None:
+    ran = place.run("-m", place.script(*TURN), "-p", "go", "--max-turns", "1", "--output-format", "json")
+    assert ran.code == 53
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_max_turns", True)
+    assert (ran.result["result"], ran.result["num_turns"]) == ("Let me look.", 1)
+    ran = place.run("-m", place.script(*TURN), "-p", "go", "--max-turns", "1")
+    assert (ran.code, ran.out) == (53, "Let me look.\n")
+    assert "--max-turns" in ran.err
+
+
+def test_a_used_up_budget_is_exit_code_54(place: Place) -> None:
+    dear = {**TURN[0], "usage": {"input_tokens": 10, "cost_usd": 0.6}}
+    model = place.script(dear, dear, TURN[1])
+    ran = place.run("-m", model, "-p", "go", "--max-budget-usd", "1", "--output-format", "json")
+    assert ran.code == 54
+    assert (ran.result["subtype"], ran.result["num_turns"]) == ("error_max_budget_usd", 2)
+    assert ran.result["total_cost_usd"] == pytest.approx(1.2)
+
+
+def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
+    model = place.script({"text": "Half", "error": {"kind": "connection", "message": "The line went dead."}})
+    ran = place.run("-m", model, "-p", "go", "--output-format", "json")
+    assert ran.code == 1
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
+    assert (ran.result["result"], ran.result["terminal_reason"]) == ("The line went dead.", "ConnectionFailed")
+    ran = place.run("-m", model, "-p", "go")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "agentcli: The line went dead.\n"
+
+
+def test_retries_are_told_on_stderr(place: Place) -> None:
+    model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
+    ran = place.run("-m", model, "-p", "go")
+    assert (ran.code, ran.out) == (0, "There.\n")
+    assert "No room. Trying again in 0 s (retry 1)." in ran.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_signal_ends_the_turn_in_order(place: Place, number: signal.Signals, code: int, format: str) -> None:
+    model = place.script({"tool_calls": [call("bash", command="echo $$ > pid; exec sleep 30")]}, {"text": "never"})
+    arguments = ("-m", model, "-p", "go", "--output-format", format, "--permission-mode", "bypassPermissions")
+    with place.start(*arguments) as running:
+        pid = place.folder / "pid"
+        wait_until(lambda: pid.exists() and bool(pid.read_text().strip()), "the command")
+        running.signal(number)
+        ran = running.left()
+    assert ran.code == code
+    if format == "json":
+        assert (ran.result["subtype"], ran.result["is_error"]) == ("interrupted", True)
+    else:
+        assert "--continue" in ran.err
+    assert is_clean(ran)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_a_second_signal_leaves_at_once(place: Place) -> None:
+    model = place.script({"tool_calls": [call("bash", command="trap '' TERM; touch begun; sleep 30; sleep 30")]})
+    with place.start("-m", model, "-p", "go", "--permission-mode", "bypassPermissions") as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        running.signal(signal.SIGINT)
+        time.sleep(0.1)
+        started = time.monotonic()
+        running.signal(signal.SIGINT)
+        ran = running.left()
+    assert ran.code == 130
+    assert time.monotonic() - started < 1
+
+
+def test_a_reader_that_leaves_ends_the_run_quietly(place: Place) -> None:
+    model = place.script({"text": "x" * 3_000_000, "chunk": 3_000_000})
+    command = [sys.executable, "-m", "agentcli", "-m", model, "-p", "go"]
+    with subprocess.Popen(
+        command,
+        cwd=place.folder,
+        env=place.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        complaints = process.stderr.read().decode()
+        assert process.wait(20) in (1, 141)
+    assert "Traceback" not in complaints
+    assert "Exception ignored" not in complaints
+
+
+# On a terminal.
+
+
+def test_on_a_terminal_the_text_appears_as_it_comes_and_is_made_harmless(place: Place) -> None:
+    text = "One \x1b]0;owned\x07\x1b[2Jtwo."
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "agentcli", "-m", place.script({"text": text}), "-p", "go"]
+    with subprocess.Popen(
+        command, cwd=place.folder, env={**place.environment, "TERM": "xterm"}, stdin=side, stdout=side, stderr=side
+    ) as process:
+        os.close(side)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(main, 65_536)
+            except OSError:  # the other side has been closed
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.wait(20) == 0
+    os.close(main)
+    assert shown.replace(b"\r\n", b"\n") == b"One two.\n"
+
+
+# Sessions.
+
+
+def session_of(ran: Ran) -> str:
+    return str(ran.result["session_id"])
+
+
+def messages_of(place: Place, id: str) -> list[str]:
+    shown = json.loads(place.run("sessions", "show", id, "--json").out)
+    texts = []
+    for message in shown["messages"]:
+        texts += [block["text"] for block in message["content"] if block["type"] == "text"]
+    return [text for text in texts if not text.startswith("<system-reminder>")]
+
+
+def answer(place: Place, text: str, *arguments: str) -> Ran:
+    ran = place.run("-m", place.script({"text": text}), "--output-format", "json", *arguments)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def test_continue_goes_on_with_the_newest_session_of_this_directory(place: Place, tmp_path: Path) -> None:
+    first = answer(place, "one", "-p", "first")
+    other = tmp_path / "other"
+    other.mkdir()
+    answer(place, "elsewhere", "-p", "x", "-C", str(other))
+    second = answer(place, "two", "-p", "second", "--continue")
+    assert session_of(second) == session_of(first)
+    assert messages_of(place, session_of(first)) == ["first", "one", "second", "two"]
+
+
+def test_resume_takes_an_id_its_beginning_or_a_name(place: Place) -> None:
+    first = session_of(answer(place, "one", "-p", "first", "--name", "my work"))
+    answer(place, "other", "-p", "other")
+    for which in (first, first[:20], "my work"):
+        assert session_of(answer(place, "more", "-p", "go on", "--resume", which)) == first
+    assert messages_of(place, first).count("more") == 3
+
+
+def test_a_fork_leaves_the_session_as_it_is(place: Place) -> None:
+    first = session_of(answer(place, "one", "-p", "first"))
+    fork = session_of(answer(place, "two", "-p", "second", "--continue", "--fork-session", "--name", "copy"))
+    assert fork != first
+    assert messages_of(place, first) == ["first", "one"]
+    assert messages_of(place, "copy") == ["first", "one", "second", "two"]
+
+
+def test_a_session_may_be_given_its_id_once(place: Place) -> None:
+    id = "12345678-1234-4234-8234-123456789abc"
+    assert session_of(answer(place, "one", "-p", "first", "--session-id", id.upper())) == id
+    ran = place.run("-m", place.script({"text": "x"}), "-p", "x", "--session-id", id)
+    assert ran.code != 0
+    assert f"--resume {id}" in ran.err
+
+
+def test_no_session_stores_nothing(place: Place) -> None:
+    ran = answer(place, "one", "-p", "first", "--no-session")
+    assert not (place.home / "state" / "sessions.db").exists()
+    assert place.run("sessions", "show", session_of(ran), "--json").code != 0
+
+
+def test_a_session_that_is_open_elsewhere_is_refused_and_can_be_forked(place: Place) -> None:
+    first = session_of(answer(place, "one", "-p", "first"))
+    model = place.script({"tool_calls": [call("bash", command="touch begun; sleep 30")]})
+    with place.start("-m", model, "-p", "go", "--continue", "--permission-mode", "bypassPermissions") as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        ran = place.run("-m", place.script({"text": "x"}), "-p", "x", "--resume", first)
+        assert ran.code == 1
+        assert "open in another agentcli" in ran.err
+        forked = answer(place, "two", "-p", "second", "--resume", first, "--fork-session")
+        assert session_of(forked) != first
+        running.signal(signal.SIGINT)
+        assert running.left().code == 130
+
+
+def test_a_session_killed_in_the_middle_of_a_call_goes_on_with_a_valid_request(place: Place) -> None:
+    replies = (
+        {
+            "text": "Look.",
+            "tool_calls": [call("file_read", path="a.py"), call("bash", command="touch begun; sleep 30")],
+        },
+    )
+    arguments = ("-p", "go", "--permission-mode", "bypassPermissions")
+    with place.start("-m", place.script(*replies), *arguments) as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        running.signal(signal.SIGKILL)
+        running.left()
+    ran = answer(place, "Back: {{last_result}}", "-p", "again", "--continue")
+    assert "outcome is unknown" in ran.result["result"]
+    shown = json.loads(place.run("sessions", "show", session_of(ran), "--json").out)["messages"]
+    assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant"]
+    asked = [block["id"] for block in shown[1]["content"] if block["type"] == "tool_use"]
+    assert [block["tool_use_id"] for block in shown[2]["content"][:2]] == asked
+    assert all(block["type"] == "text" for block in shown[2]["content"][2:])
+
+
+def test_an_interrupted_answer_is_kept_and_goes_on(place: Place) -> None:
+    with place.start("-m", place.script(SLOW), "-p", "count", "--output-format", "stream-json",
+                     "--include-partial-messages") as running:  # fmt: skip
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.signal(signal.SIGINT)
+        ran = running.left()
+    assert ran.code == 130
+    assert ran.result["result"].startswith("one")
+    again = answer(place, "and on", "-p", "go on", "--continue")
+    assert messages_of(place, session_of(again))[0] == "count"
+    assert messages_of(place, session_of(again))[1].startswith("one")
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_error(place: Place) -> None:
+    (place.home / "state").mkdir(parents=True)
+    (place.home / "state" / "sessions.db").mkdir()
+    ran = place.run("-m", place.script({"text": "x"}), "-p", "x", "--output-format", "json")
+    assert ran.code == 1
+    assert "sessions.db" in ran.result["result"]
+    assert is_clean(ran)

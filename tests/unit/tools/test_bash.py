@@ -1,0 +1,180 @@
+"""bash: what a command said, and beside it only what is out of the ordinary."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from agentcli.tools.observation import PAGE_BYTES
+from tests.unit.tools.bench import Bench, is_alive, until
+
+
+def test_the_output_is_the_whole_answer_of_an_ordinary_command(bench: Bench) -> None:
+    output = bench.call("bash", command="echo out; echo err >&2")
+    assert output.content == "out\nerr"
+    assert output.structured == {"exit_code": 0, "output": "out\nerr\n", "timed_out": False, "cwd": str(bench.ws)}
+    assert not output.is_error
+
+
+def test_a_silent_command_answers_nothing(bench: Bench) -> None:
+    assert bench.text("bash", command="true") == ""
+
+
+def test_an_exit_code_other_than_zero_is_told_and_an_error(bench: Bench) -> None:
+    output = bench.call("bash", command="echo no; exit 3")
+    assert output.content == "no\n[exit code 3]"
+    assert output.structured["exit_code"] == 3
+    assert output.is_error
+
+
+def test_a_command_that_a_signal_ended_says_so(bench: Bench) -> None:
+    output = bench.call("bash", command="kill -KILL $$")
+    assert output.content == "[ended by signal 9]"
+    assert output.is_error
+
+
+@pytest.mark.parametrize("command", ["", "  \n", "echo a\0b"])
+def test_what_is_no_command_is_an_error(bench: Bench, command: str) -> None:
+    assert bench.fails("bash", command=command).kind == "invalid_parameters"
+
+
+def test_cd_lasts_and_the_directory_is_told_only_when_it_changed(bench: Bench) -> None:
+    bench.put("src/deep/a")
+    assert bench.text("bash", command="cd src") == "[now in src]"
+    assert bench.text("bash", command="pwd") == str(bench.ws / "src")
+    assert bench.text("bash", command="cd deep && echo there") == "there\n[now in src/deep]"
+    assert bench.text("bash", command="cd ../..") == "[now in .]"
+    assert bench.call("bash", command="true").structured["cwd"] == str(bench.ws)
+
+
+def test_file_paths_stay_relative_to_the_working_directory_when_the_shell_moves(bench: Bench) -> None:
+    bench.put("src/a", "in src\n")
+    bench.put("a", "above\n")
+    bench.call("bash", command="cd src")
+    assert bench.text("file_read", path="a") == "1\tabove"
+
+
+def test_a_shell_that_leaves_the_workspace_is_taken_back(bench: Bench) -> None:
+    bench.put("src/a")
+    bench.call("bash", command="cd src")
+    output = bench.call("bash", command="cd / && pwd")
+    assert output.content == "/\n[/ is outside the workspace: back in src]"
+    assert output.structured["cwd"] == str(bench.ws / "src")
+    assert bench.text("bash", command="pwd") == str(bench.ws / "src")
+
+
+def test_a_directory_that_is_gone_is_told_and_the_shell_starts_at_the_root(bench: Bench) -> None:
+    bench.call("bash", command="mkdir d && cd d")
+    bench.call("bash", command="rmdir ../d")
+    output = bench.call("bash", command="pwd")
+    assert output.content == f"{bench.ws}\n[d is gone: started in .]"
+    bench.put("d/a")
+    assert bench.text("bash", command="pwd") == str(bench.ws)
+
+
+def test_cwd_holds_for_one_call(bench: Bench) -> None:
+    bench.put("src/a")
+    output = bench.call("bash", command="pwd; cd ..", cwd="src")
+    assert output.content == str(bench.ws / "src")
+    assert bench.text("bash", command="pwd") == str(bench.ws)
+
+
+@pytest.mark.parametrize(("cwd", "kind"), [("..", "permission_denied"), ("gone", "not_found"), ("a", "not_found")])
+def test_a_cwd_that_cannot_be_is_an_error(bench: Bench, cwd: str, kind: str) -> None:
+    bench.put("a")
+    assert bench.fails("bash", command="touch ran", cwd=cwd).kind == kind
+    assert bench.names() == {"a"}
+
+
+def test_a_timeout_is_told_with_the_output_so_far(bench: Bench) -> None:
+    output = bench.call("bash", command="echo begin; sleep 60", timeout_ms=200)
+    assert output.content == "begin\n[ended after 0.2 s; for a long job set timeout_ms or background]"
+    assert output.structured["timed_out"] is True
+    assert output.structured["exit_code"] is None
+    assert output.is_error
+
+
+def test_the_input_is_empty(bench: Bench) -> None:
+    assert bench.text("bash", command="cat; echo done") == "done"
+
+
+def test_long_output_keeps_both_ends(bench: Bench) -> None:
+    text = bench.text("bash", command="echo begin; seq 20000; echo end")
+    assert text.startswith("begin\n1\n")
+    assert text.endswith("20000\nend")
+    assert len(text) < PAGE_BYTES + 100
+    assert re.search(r"\n\[[\d,]+ characters cut\]\n", text)
+
+
+def test_brief_output_is_short(bench: Bench) -> None:
+    assert len(bench.text("bash", command="seq 20000", output_level="brief")) < 2_100
+
+
+def test_output_is_emitted_while_the_command_runs(bench: Bench) -> None:
+    async def first_output_came_before_the_end() -> bool:
+        call = asyncio.create_task(bench.acall("bash", command="echo first; sleep 0.3; echo second"))
+        heard_early = await until(lambda: bench.heard == ["first\n"]) and not call.done()
+        await call
+        return heard_early
+
+    assert asyncio.run(first_output_came_before_the_end())
+    assert "".join(bench.heard) == "first\nsecond\n"
+
+
+def test_a_background_job_answers_at_once_and_its_output_can_be_read(bench: Bench) -> None:
+    async def started_and_closed() -> tuple[float, str, int]:
+        started = time.monotonic()
+        output = await bench.acall("bash", command="echo working; sleep 60", background=True)
+        took = time.monotonic() - started
+        job = output.structured
+        assert job["job_id"] in str(output.content)
+        assert job["output_file"] in str(output.content)
+        assert await until(lambda: Path(job["output_file"]).read_text() == "working\n")
+        read = await bench.acall("file_read", path=job["output_file"])
+        assert is_alive(job["pid"])
+        await bench.sandbox.aclose()
+        return took, str(read.content), job["pid"]
+
+    took, text, pid = asyncio.run(started_and_closed())
+    assert took < 1
+    assert text == "1\tworking"
+    assert not is_alive(pid)
+
+
+def test_a_job_s_output_may_be_read_and_not_written(bench: Bench) -> None:
+    job = bench.call("bash", command="echo x", background=True).structured
+    assert bench.fails("file_write", path=job["output_file"], content="y").kind == "permission_denied"
+
+
+def test_a_job_starts_where_the_shell_stands(bench: Bench) -> None:
+    bench.put("src/a")
+    bench.call("bash", command="cd src")
+    job = bench.call("bash", command="pwd", background=True).structured
+    assert asyncio.run(until(lambda: Path(job["output_file"]).read_text() == f"{bench.ws}/src\n"))
+
+
+def test_a_cancelled_call_ends_its_processes(bench: Bench) -> None:
+    async def cancelled() -> int:
+        call = asyncio.create_task(bench.acall("bash", command="sleep 60 & echo $! > pid; echo begun; wait"))
+        assert await until(lambda: bench.heard == ["begun\n"])
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return int((bench.ws / "pid").read_text())
+
+    assert not is_alive(asyncio.run(cancelled()))
+
+
+def test_directories_with_names_that_are_no_utf_8_can_be_sent(bench: Bench) -> None:
+    output = bench.call("bash", command=r"mkdir $'caf\xe9' && cd caf*")
+    assert output.content == "[now in caf\ufffd]"
+    assert output.structured["cwd"] == f"{bench.ws}/caf\ufffd"
+    assert bench.text("bash", command="touch here; ls") == "here"
+
+
+def test_the_preview_of_a_command_is_the_command(bench: Bench) -> None:
+    assert bench.preview("bash", command="rm -r build", timeout_ms=5) == "rm -r build"
