@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -139,19 +138,3 @@ def _set_up_logging(state: Path, level: str) -> None:
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.raiseExceptions = False
-
-
-def interrupt_on_signals(interrupt: Callable[[], None]) -> dict[str, int]:
-    """Let SIGINT and SIGTERM end the turn in order; the dictionary tells afterwards which one came."""
-    received: dict[str, int] = {}
-    loop = asyncio.get_running_loop()
-
-    def handle(number: int) -> None:
-        if received:  # a second one: leave at once, everything said is stored
-            os._exit(128 + number)
-        received["signal"] = number
-        interrupt()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle, number)
-    return received

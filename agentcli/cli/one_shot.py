@@ -11,8 +11,8 @@ from typing import BinaryIO, Literal
 from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
-from agentcli.cli.main import interrupt_on_signals
 from agentcli.cli.options import text_or_file
+from agentcli.cli.signals import interrupt_on_signals
 from agentcli.config import Config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError

@@ -20,7 +20,8 @@ _VERBS = {
 def call_title(name: str, input: dict[str, Any]) -> str:
     """`Read src/app.py`, `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
-    subject = " ".join(str(input.get(key, "")).split())
+    value = input.get(key)
+    subject = "" if value is None else " ".join(str(value).split())
     if name == "grep_search" and input.get("path") not in (None, "."):
         subject += f" in {input['path']}"
     if len(subject) > LONGEST_SUBJECT:

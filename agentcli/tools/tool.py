@@ -179,7 +179,7 @@ def _flattened(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
         elif key in ("items", "additionalProperties") and isinstance(value, dict):
             flat[key] = _flattened(value, definitions)
         elif key == "anyOf":
-            flat[key] = [_flattened(part, definitions) for part in value]
+            flat[key] = [_flattened(part, definitions) for part in value if part.get("type") != "null"]
         else:
             flat[key] = value
     if "enum" in flat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import zlib
@@ -314,3 +315,15 @@ def test_odd_names_are_names(bench: Bench, name: str) -> None:
     bench.call("file_write", path=name, content="one\n")
     assert bench.text("file_read", path=name) == "1\tone"
     assert bench.names() == {name}
+
+
+PATHS = Path(__file__).parents[4] / "shared/data/paths.jsonl"
+
+
+@pytest.mark.skipif(not PATHS.exists(), reason="the shared list of paths is not here")
+def test_no_path_of_the_list_reads_anything_outside(bench: Bench) -> None:
+    rows = [json.loads(line) for line in PATHS.read_text("utf-8").split("\n") if line]
+    outside = [row["input"] for row in rows if row["op"] == "read" and row["expected"] != "allow"]
+    assert len(outside) > 30
+    for path in outside:
+        assert bench.fails("file_read", path=path.replace("/ws", str(bench.ws))).kind != "internal_error"

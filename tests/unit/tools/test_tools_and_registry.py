@@ -229,7 +229,7 @@ def test_think_records_and_does_nothing(bench: Bench) -> None:
         ("grep_search", {"pattern": "TODO", "path": "."}, "Search TODO"),
         ("mcp__x__y", {"query": "q", "n": 1}, "mcp__x__y q"),
         ("file_list", {}, "List"),
-        ("file_read", {"path": None}, "Read None"),
+        ("file_read", {"path": None}, "Read"),
     ],
 )
 def test_a_call_has_a_title_of_one_line(name: str, given: dict[str, Any], title: str) -> None:

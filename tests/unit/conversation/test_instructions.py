@@ -1,0 +1,142 @@
+"""Instruction files: which count, in which order, and how much of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions
+from agentcli.paths import project_root
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(found: Instructions, below: Path) -> list[str]:
+    return [str(path.relative_to(below)) for path, _ in found.files]
+
+
+def test_files_come_from_the_user_then_from_the_root_down_to_here(tmp_path: Path) -> None:
+    for name in (
+        "home/AGENTS.md",
+        "agents/AGENTS.md",
+        "repo/AGENTS.md",
+        "repo/a/b/AGENTS.md",
+        "repo/a/c/AGENTS.md",
+        "AGENTS.md",
+    ):
+        put(tmp_path / name, f"from {name}")
+    cwd, root = tmp_path / "repo/a/b", tmp_path / "repo"
+    found = find_instructions(
+        cwd, root, [tmp_path / "home/AGENTS.md", tmp_path / "gone.md", tmp_path / "agents/AGENTS.md"]
+    )
+    assert names(found, tmp_path) == ["home/AGENTS.md", "agents/AGENTS.md", "repo/AGENTS.md", "repo/a/b/AGENTS.md"]
+    assert [text for _, text in found.files][-1] == "from repo/a/b/AGENTS.md"
+
+
+@pytest.mark.parametrize(
+    ("there", "read"),
+    [
+        (["AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md"], "AGENTS.override.md"),
+        (["AGENTS.md", "CLAUDE.md", "GEMINI.md"], "AGENTS.md"),
+        (["CLAUDE.md", "GEMINI.md"], "CLAUDE.md"),
+        (["GEMINI.md"], "GEMINI.md"),
+    ],
+)
+def test_one_file_of_a_folder_counts(tmp_path: Path, there: list[str], read: str) -> None:
+    for name in there:
+        put(tmp_path / name, name)
+    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == [read]
+
+
+def test_folders_choose_their_file_each_for_itself(tmp_path: Path) -> None:
+    put(tmp_path / "CLAUDE.md", "x")
+    put(tmp_path / "sub/AGENTS.md", "y")
+    assert names(find_instructions(tmp_path / "sub", tmp_path, []), tmp_path) == ["CLAUDE.md", "sub/AGENTS.md"]
+
+
+def test_a_folder_or_a_pipe_of_that_name_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.override.md").mkdir()
+    os.mkfifo(tmp_path / "AGENTS.md")
+    put(tmp_path / "CLAUDE.md", "x")
+    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["CLAUDE.md"]
+
+
+def test_empty_files_say_nothing(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", " \n\n")
+    found = find_instructions(tmp_path, tmp_path, [])
+    assert found == Instructions()
+    assert found.note() is None
+
+
+def test_files_up_to_the_budget_are_read_whole(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "é" * (BUDGET // 2 - 1))
+    put(tmp_path / "sub/AGENTS.md", "xy")
+    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    assert sum(len(text.encode()) for _, text in found.files) == BUDGET
+    assert found.left_out == ()
+
+
+def test_a_file_over_the_budget_is_left_out_and_named(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "é" * (BUDGET // 2 - 1))
+    over = put(tmp_path / "sub/AGENTS.md", "xyz")
+    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    assert names(found, tmp_path) == ["AGENTS.md"]
+    assert found.left_out == (over,)
+
+
+def test_a_file_that_is_left_out_takes_no_room_from_nearer_ones(tmp_path: Path) -> None:
+    over = put(tmp_path / "AGENTS.md", "x" * (BUDGET + 1))
+    put(tmp_path / "sub/AGENTS.md", "near")
+    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    assert names(found, tmp_path) == ["sub/AGENTS.md"]
+    assert found.left_out == (over,)
+
+
+def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_bytes(b"\xef\xbb\xbfcaf\xe9")
+    assert find_instructions(tmp_path, tmp_path, []).files[0][1] == "caf\ufffd"
+
+
+def test_a_folder_outside_the_root_reads_the_user_s_files_only(tmp_path: Path) -> None:
+    user = put(tmp_path / "user.md", "x")
+    put(tmp_path / "other/AGENTS.md", "y")
+    (tmp_path / "repo").mkdir()
+    assert names(find_instructions(tmp_path / "other", tmp_path / "repo", [user]), tmp_path) == ["user.md"]
+
+
+def test_a_user_s_file_that_cannot_be_looked_for_is_passed_over(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "x")
+    found = find_instructions(tmp_path, tmp_path, [tmp_path / ("n" * 300)])
+    assert names(found, tmp_path) == ["AGENTS.md"]
+
+
+def test_the_note_marks_each_file_with_its_path_as_data(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "use tabs\n")
+    put(tmp_path / "sub/CLAUDE.md", "use spaces\n")
+    note = find_instructions(tmp_path / "sub", tmp_path, []).note()
+    assert note is not None
+    assert note.is_reminder
+    first = f'<instructions path="{tmp_path}/AGENTS.md">\nuse tabs\n</instructions>'
+    second = f'<instructions path="{tmp_path}/sub/CLAUDE.md">\nuse spaces\n</instructions>'
+    assert f"{first}\n{second}" in note.text
+
+
+@pytest.mark.parametrize(("git", "root"), [("repo/.git/HEAD", "repo"), ("repo/.git", "repo"), (None, "repo/a/b")])
+def test_the_root_is_the_nearest_folder_with_a_repository_else_here(tmp_path: Path, git: str | None, root: str) -> None:
+    cwd = tmp_path / "repo/a/b"
+    cwd.mkdir(parents=True)
+    if git:
+        put(tmp_path / git, "gitdir: elsewhere")
+    assert project_root(cwd) == tmp_path / root
+
+
+def test_of_two_repositories_the_inner_one_is_the_root(tmp_path: Path) -> None:
+    put(tmp_path / ".git/HEAD", "")
+    put(tmp_path / "inner/.git", "gitdir: ../.git/modules/inner")
+    assert project_root(tmp_path / "inner") == tmp_path / "inner"

@@ -1,0 +1,155 @@
+"""Files named in a prompt: what is attached, and what stays plain text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentcli.conversation.mentions import with_attachments
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.llm.messages import Image, Text
+from agentcli.tools.tool import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    ws = tmp_path / "ws"
+    for name in (
+        "main.py",
+        "src/app.py",
+        "with space.md",
+        "Makefile",
+        "文件.txt",
+        "src/(group)/page.tsx",
+        "notes(1)",
+        "a.b-c.d",
+    ):
+        (ws / name).parent.mkdir(parents=True, exist_ok=True)
+        (ws / name).write_text(f"text of {name}\n")
+    (tmp_path / "outside.txt").write_text("secret\n")
+    (ws / "link.txt").symlink_to("../outside.txt")
+    return Workspace(ws, LocalSandbox([ws], environment={}, job_folder=tmp_path / "jobs"))
+
+
+def attached(prompt: str, workspace: Workspace, *, bare_names: bool = False) -> list[str]:
+    """The names of the files attached to a prompt, which itself must come first and unchanged."""
+    first, *rest = with_attachments(prompt, workspace, bare_names=bare_names)
+    assert first == Text(prompt)
+    names = []
+    for block in rest:
+        assert isinstance(block, Text)
+        name = block.text.split('"')[1]
+        assert block.text == f'<file path="{name}">\n1\ttext of {name}\n</file>'
+        names.append(name)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("prompt", "names"),
+    [
+        ("@main.py", ["main.py"]),
+        ("explain @main.py and @src/app.py", ["main.py", "src/app.py"]),
+        ("see @main.py.", ["main.py"]),
+        ("see @main.py, please", ["main.py"]),
+        ("see (@main.py)", ["main.py"]),
+        ("see [@main.py]!", ["main.py"]),
+        ("why @main.py?", ["main.py"]),
+        ("in @main.py: fix it", ["main.py"]),
+        ("in @main.py...", ["main.py"]),
+        ("**@main.py**", ["main.py"]),
+        ("<@main.py>", ["main.py"]),
+        ("“@main.py”", ["main.py"]),
+        ("看 @main.py。", ["main.py"]),
+        ("'@main.py' and `@src/app.py`", ["main.py", "src/app.py"]),
+        ("@main.py's end", ["main.py"]),
+        ('@"with space.md" now', ["with space.md"]),
+        ("@with space.md", []),
+        ("@文件.txt", ["文件.txt"]),
+        ("@Makefile", ["Makefile"]),
+        ("@src/(group)/page.tsx", ["src/(group)/page.tsx"]),
+        ("@notes(1)", ["notes(1)"]),
+        ("@a.b-c.d", ["a.b-c.d"]),
+        ("first\n@main.py\nlast", ["main.py"]),
+        ("@main.py @main.py", ["main.py"]),
+    ],
+)
+def test_a_mentioned_file_is_attached(workspace: Workspace, prompt: str, names: list[str]) -> None:
+    assert attached(prompt, workspace) == names
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "mail me@main.py",
+        "mail joe.doe@main.py today",
+        "@@main.py",
+        "@gone.py",
+        "@src",
+        "@src/",
+        "@",
+        "@ main.py",
+        '@""',
+        "@pytest.mark.skip",
+        "main.py",
+        "@../outside.txt",
+        "@/etc/passwd",
+        "@link.txt",
+        "@~/x",
+        "@~nobody-of-that-name/x",
+        "@~nobody-of-that-name",
+        "@" + "x" * 5_000,
+        "@" + "d/" * 3_000,
+        "@a\0b",
+        "@\ud800",
+        "",
+    ],
+)
+def test_what_names_no_file_of_the_workspace_stays_text(workspace: Workspace, prompt: str) -> None:
+    assert attached(prompt, workspace) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "names"),
+    [
+        ("fix main.py", ["main.py"]),
+        ("fix main.py.", ["main.py"]),
+        ("compare main.py, src/app.py", ["main.py", "src/app.py"]),
+        ("@main.py and main.py", ["main.py"]),
+        ("version 1.5 of e.g. gone.py", []),
+        ("../outside.txt", []),
+        ("see x/main.py and me@main.py", []),
+    ],
+)
+def test_bare_names_are_attached_only_when_asked_for(workspace: Workspace, prompt: str, names: list[str]) -> None:
+    assert attached(prompt, workspace, bare_names=True) == names
+    assert attached(prompt.replace("@main", "main"), workspace) == []
+
+
+def test_an_image_is_attached_as_a_block(workspace: Workspace) -> None:
+    (workspace.cwd / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    _, note, image = with_attachments("what is on @a.png?", workspace, bare_names=False)
+    assert isinstance(note, Text)
+    assert isinstance(image, Image)
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"\0\1"), os.mkfifo])
+def test_files_that_are_no_text_stay_text(workspace: Workspace, make: object) -> None:
+    assert callable(make)
+    make(workspace.cwd / "odd")
+    assert attached("@odd", workspace) == []
+
+
+def test_an_attached_file_counts_as_read(workspace: Workspace) -> None:
+    with_attachments("@main.py", workspace, bare_names=False)
+    path = workspace.cwd / "main.py"
+    workspace.files.require_current(path.resolve(), path.read_bytes())
+
+
+def test_a_long_file_is_attached_to_its_first_page(workspace: Workspace) -> None:
+    (workspace.cwd / "long").write_text("a line of some length\n" * 50_000)
+    _, block = with_attachments("@long", workspace, bare_names=False)
+    assert isinstance(block, Text)
+    assert len(block.text) < 60_000
+    assert "go on with offset=" in block.text
