@@ -257,7 +257,7 @@ async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
 
 
 def group_is_alive(group: int) -> bool:
-    """Whether a process of the group runs. One that has ended but whose parent never asks, as in a container, does not."""
+    """Whether a process of the group runs. One that has ended and whose parent never asks (a container) does not."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from tests.unit.tools.bench import Bench
 
 from agentcli.agent.permissions import (
     MODES,
@@ -25,6 +24,7 @@ from agentcli.agent.permissions import (
     simple_words,
 )
 from agentcli.errors import UsageError
+from tests.unit.tools.bench import Bench
 
 DATA = Path(__file__).parents[4] / "shared/data/commands.jsonl"
 

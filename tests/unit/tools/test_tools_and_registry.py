@@ -172,7 +172,7 @@ def test_only_tools_that_change_nothing_may_overlap() -> None:
 
 def test_two_tools_of_a_name_are_an_error_that_names_both_sources() -> None:
     registry = ToolRegistry([tool("a", "builtin")])
-    with pytest.raises(UsageError, match="'a'.*builtin.*mcp"):
+    with pytest.raises(UsageError, match=r"'a'.*builtin.*mcp"):
         registry.register(tool("a", "mcp"))
     assert [t.source for t in registry] == ["builtin"]
 
