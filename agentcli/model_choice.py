@@ -46,7 +46,8 @@ class Models:
         if settings.provider.model:
             return settings.provider.model
         if keyed := next((model for variable, model in KEYED_MODELS if environment.get(variable)), ""):
-            return keyed
+            named = environment.get("ANTHROPIC_MODEL")
+            return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
         if running := await self._running_server():
             return running
         if find_spec("xllamacpp") and self.embedded_path().is_file():

@@ -151,6 +151,7 @@ def test_models_are_listed_with_windows_and_prices(program: Program) -> None:
 
 def test_the_default_model_follows_the_keys(program: Program) -> None:
     assert program("models", "default", OPENAI_API_KEY="k").stdout.startswith("openai/")
+    assert program("models", "default", ANTHROPIC_API_KEY="k", ANTHROPIC_MODEL="opus").stdout == "anthropic/opus\n"
     none = program("models", "default")
     assert none.returncode == 2
     assert "agentcli local install" in none.stdout
