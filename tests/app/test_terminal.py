@@ -13,6 +13,8 @@ import pexpect
 import pyte
 import pytest
 
+pytestmark = pytest.mark.slow  # each opens the program in a terminal and waits as a person would
+
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "NO_COLOR", "FORCE_COLOR")
 
 
