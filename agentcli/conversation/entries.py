@@ -128,6 +128,26 @@ def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> list[Body]:
+    """The bodies of a conversation that came from elsewhere; `to_messages` over them gives its messages back.
+
+    `provider` and `model` are noted as the source of its replies.
+    """
+    bodies: list[Body] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if message.role == "assistant":
+            names |= {use.id: use.name for use in message.tool_uses}
+            stop_reason: StopReason = "tool_use" if message.tool_uses else "end_turn"
+            bodies.append(Assistant(message.content, provider, model, stop_reason=stop_reason))
+            continue
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        bodies += [Result(result, names.get(result.tool_use_id, "")) for result in results]
+        if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+            bodies.append(User(rest))
+    return bodies
+
+
 def _start(entries: Sequence[Entry], gone: frozenset[str]) -> int:
     for position in range(len(entries) - 1, -1, -1):
         if isinstance(entries[position].body, Summary) and entries[position].id not in gone:

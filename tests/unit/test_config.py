@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.config import (
-    NOT_FROM_PROJECTS,
     CompactionSettings,
     Config,
     LimitSettings,
@@ -511,7 +510,7 @@ def test_trust_that_cannot_be_kept_is_a_clear_error(paths: Paths, project: Path,
         trust_project(paths, project)
 
 
-@pytest.mark.parametrize("section", NOT_FROM_PROJECTS)
+@pytest.mark.parametrize("section", ["provider", "providers", "observability"])
 @pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
 def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
     section: str, file: str, paths: Paths, project: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -401,9 +402,9 @@ async def test_prompts_that_wait_are_answered_after_a_failure(tmp_path: Folder) 
 
 async def test_operations_may_come_from_any_thread(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"text": "late", "delay_ms": 10_000}, END]) as stage:
-        await asyncio.to_thread(stage.say, "Go")
+        threading.Timer(0.02, stage.say, ["Go"]).start()  # and nothing else wakes the loop
         await stage.heard(EntryStored)
-        await asyncio.to_thread(stage.submit, Interrupt())
+        threading.Timer(0.02, stage.submit, [Interrupt()]).start()
         done = await stage.ended()
         assert isinstance(done, Done)
         assert done.reason == "interrupted"
