@@ -256,7 +256,7 @@ def test_text_is_cut_in_the_middle_only_when_it_is_too_long(length: int) -> None
 
 
 def test_the_middle_is_cut_between_lines() -> None:
-    cut = cut_middle("".join(f"line {n}\n" for n in range(1_000)), 200)
+    cut = cut_middle("".join(f"line {n}\n" for n in range(1_000)), 205)
     lines = cut.split("\n")
     assert all(line.startswith(("line ", "[")) or not line for line in lines)
     assert lines[0] == "line 0"
