@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
 from collections.abc import Callable
 from typing import BinaryIO, Literal
@@ -85,6 +86,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
 
 def _unshared_stdin() -> BinaryIO:
     """Stdin for a thread that may still read when the program ends: Python aborts when that thread holds its own."""
+    if sys.stdin is None:  # closed by whoever started this
+        return io.BytesIO()
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,14 @@ def test_nothing_on_stdin_is_no_error(place: Place) -> None:
         ran = running.ended()
     assert ran.code == 0
     assert [line["type"] for line in ran.lines] == ["system"]
+
+
+def test_a_closed_stdin_is_an_empty_one(place: Place) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "agentcli", "-m", place.script(), *BOTH]
+    done = subprocess.run(
+        command, cwd=place.folder, env=place.environment, capture_output=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> None:
