@@ -13,8 +13,9 @@ from msgspec import Struct
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.loop import Limits, Prefix, Runtime
+from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import Rules, parse_mode, parse_rule
-from agentcli.agent.session import Session, mode_notes
+from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
 from agentcli.config import Config

@@ -101,6 +101,18 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
 
 
+class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
+
+    `notifications` come when something waits or is done and the window has not the focus.
+    """
+
+    theme: Literal["auto", "dark", "light", "high-contrast", "ansi", "none"] = "auto"
+    editing_mode: Literal["emacs", "vi"] = "emacs"
+    notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
+    status_command: str = ""
+
+
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
 
@@ -124,12 +136,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     permissions: PermissionSettings = PermissionSettings()
     limits: LimitSettings = LimitSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
+    terminal: TerminalSettings = TerminalSettings()
     local: LocalSettings = LocalSettings()
     models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
-NOT_FROM_PROJECTS = ("provider", "providers", "observability")
+NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal")
 
 
 class Config(Struct, frozen=True):

@@ -32,6 +32,10 @@ NO_MODEL = """No model is set up. Three ways to get one:
 To see the program at work without a model: agentcli demo"""
 
 
+class NoModel(UsageError):
+    """No model is set up; the message names the ways to get one."""
+
+
 class Models:
     """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
 
@@ -52,7 +56,7 @@ class Models:
             return running
         if find_spec("xllamacpp") and self.embedded_path().is_file():
             return EMBEDDED
-        raise UsageError(NO_MODEL)
+        raise NoModel(NO_MODEL)
 
     async def _running_server(self) -> str:
         """A model of an Ollama or LM Studio on this machine, or an empty string."""

@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from agentcli.agent.permissions import Mode
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
+from agentcli.llm.provider import Effort
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "stopped"]
 
@@ -75,6 +77,17 @@ class Steered(Struct, frozen=True, tag="steered"):
     skipped: tuple[ToolUse, ...]
 
 
+class QueueChanged(Struct, frozen=True, tag="queue_changed"):
+    """What waits to be said: `steering` goes to the model with its next request, `follow_ups` after the turn."""
+
+    steering: tuple[tuple[Block, ...], ...]
+    follow_ups: tuple[tuple[Block, ...], ...]
+
+
+class ModeChanged(Struct, frozen=True, tag="mode_changed"):
+    mode: Mode
+
+
 class ProviderSwitched(Struct, frozen=True, tag="provider_switched"):
     """Names as `provider/model`."""
 
@@ -91,13 +104,19 @@ class Retry(Struct, frozen=True, tag="retry"):
 
 
 class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
-    """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make."""
+    """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make.
+
+    `rules` are grants that would let this call through, narrowest first. `hunks` are the parts of the diff that can be
+    made one by one, each as unified diff text; empty where the call is made as a whole.
+    """
 
     id: str
     call: ToolUse
     title: str
     reason: str
     preview: str
+    rules: tuple[str, ...] = ()
+    hunks: tuple[str, ...] = ()
 
 
 class Compaction(Struct, frozen=True, tag="compaction"):
@@ -159,6 +178,8 @@ Event = (
     | ToolFinished
     | ClientToolRequested
     | Steered
+    | QueueChanged
+    | ModeChanged
     | ProviderSwitched
     | Retry
     | ApprovalRequested
@@ -174,9 +195,10 @@ Emit = Callable[[Event], None]  # synchronous and never waits
 
 
 class Prompt(Struct, frozen=True, tag="prompt"):
-    """Start a turn; while one runs, wait for its end."""
+    """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once."""
 
     content: tuple[Block, ...]
+    model: str = ""
 
 
 class Steer(Struct, frozen=True, tag="steer"):
@@ -185,17 +207,34 @@ class Steer(Struct, frozen=True, tag="steer"):
     content: tuple[Block, ...]
 
 
+class TakeBack(Struct, frozen=True, tag="take_back"):
+    """Remove the newest message that waits: a follow-up, else a steering one."""
+
+
+class RunQueued(Struct, frozen=True, tag="run_queued"):
+    """Start a turn with the first message that waits; nothing happens while one runs."""
+
+
 class Interrupt(Struct, frozen=True, tag="interrupt"):
-    """End the turn now; what was said is kept."""
+    """End the turn and the person's own commands now; what was said is kept.
+
+    Follow-ups stay queued. Steering that had not reached the model yet starts a turn of its own.
+    """
 
 
 class Approve(Struct, frozen=True, tag="approve"):
-    """Answer an `ApprovalRequested`. `scope` "session" also allows what is like it; a comment goes to the model."""
+    """Answer an `ApprovalRequested`; a comment goes to the model.
+
+    `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
+    the project too. `hunks` names those of the request's hunks that are made; None means all, none means no.
+    """
 
     id: str
     allowed: bool
-    scope: Literal["once", "session"] = "once"
+    scope: Literal["once", "session", "always"] = "once"
     comment: str = ""
+    rule: str = ""
+    hunks: tuple[int, ...] | None = None
 
 
 class SetModel(Struct, frozen=True, tag="set_model"):
@@ -210,4 +249,36 @@ class SetMode(Struct, frozen=True, tag="set_mode"):
     mode: str
 
 
-Op = Prompt | Steer | Interrupt | Approve | SetModel | SetMode
+class SetEffort(Struct, frozen=True, tag="set_effort"):
+    """How hard the model thinks from the next request on; None means as the settings say."""
+
+    effort: Effort | None
+
+
+class Background(Struct, frozen=True, tag="background"):
+    """Let the commands that run now go on as background jobs; their calls end with the output so far."""
+
+
+class RunCommand(Struct, frozen=True, tag="run_command"):
+    """Run the person's own shell command at once, also while a turn runs; nobody is asked.
+
+    With `to_model` the command and its output become part of the conversation.
+    """
+
+    command: str
+    to_model: bool = True
+
+
+Op = (
+    Prompt
+    | Steer
+    | TakeBack
+    | RunQueued
+    | Interrupt
+    | Approve
+    | SetModel
+    | SetMode
+    | SetEffort
+    | Background
+    | RunCommand
+)

@@ -80,4 +80,22 @@ class SessionStore(Protocol):
         """Newest first; of one directory only when `cwd` is given."""
         ...
 
+    async def rename(self, session_id: str, name: str) -> None:
+        """Give a session another name, also one that is open. Raises `StorageError` when there is none of that id."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class GrantStore(Protocol):
+    """Permission rules a person granted for good in this project. Each method raises `StorageError`."""
+
+    def list(self) -> Sequence[str]:
+        """In the order they were granted."""
+        ...
+
+    def add(self, rule: str) -> None:
+        """Nothing changes when it is there already."""
+        ...
+
+    def remove(self, rule: str) -> None: ...

@@ -27,6 +27,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import Appended, SessionLog
+from agentcli.agent.queue import queue_changed, queue_event
 from agentcli.agent.state import AgentState
 from agentcli.agent.tool_calls import INTERRUPTED, CallRunner, Interrupted, not_run, run_calls
 from agentcli.conversation.entries import (
@@ -115,30 +116,53 @@ class Turn:
     more_tokens: int = 0
     continuations: int = 0
     pending: list[asyncio.Task[None]] = field(default_factory=list)
-    prompt_id: str = ""
+    prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
 
 
-async def run_turn(state: AgentState, runtime: Runtime, prompt: Sequence[Block], emit: Emit) -> None:
-    """Answer one prompt, however many requests and calls it takes; the last event is `Done` or `TurnFailed`.
+def begin_turn(
+    state: AgentState,
+    runtime: Runtime,
+    prompts: Sequence[Sequence[Block]],
+    emit: Emit,
+    *,
+    from_queue: bool = False,
+) -> Turn:
+    """Put what the person says into the conversation, with `from_queue` in one transaction with its leaving the queue.
 
-    When cancelled, what was said is kept, every open call is answered, and the last event is `Done` all the same.
+    Nothing is waited for: whatever is queued next is queued after this.
     """
     turn = Turn(state, runtime, emit)
     answer_open_calls(turn)
     add_notes(turn)
-    add_steering(state, turn)  # what came too late for the turn before
-    turn.prompt_id = add(turn, User(tuple(prompt)))[0].id
-    turn.entry_ids = [turn.prompt_id]
+    turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
+    turn.entry_ids = list(turn.prompt_ids)
+    return turn
+
+
+def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
+    said: list[Body] = [User(tuple(message)) for message in messages]
+    if not from_queue:
+        return [entry.id for entry in add(turn, *said)]
+    entries = add(turn, *said, queue_event(turn.state))
+    turn.emit(queue_changed(turn.state))
+    return [entry.id for entry in entries[:-1]]
+
+
+async def run_turn(turn: Turn) -> None:
+    """Answer a prompt, however many requests and calls it takes; the last event is `Done` or `TurnFailed`.
+
+    When cancelled, what was said is kept, every open call is answered, and the last event is `Done` all the same.
+    """
     try:
         end = await _answered(turn)
     except asyncio.CancelledError:
         answer_open_calls(turn, INTERRUPTED)
         await settled_in_any_case(turn)
-        emit(_done(turn, "interrupted"))
+        turn.emit(_done(turn, "interrupted"))
         raise
     else:
-        emit(end)
+        turn.emit(end)
 
 
 async def _answered(turn: Turn) -> Done | TurnFailed:
@@ -152,7 +176,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
-    state, limits = turn.state, turn.runtime.limits
+    limits = turn.runtime.limits
     while turn.number < limits.max_turns:
         turn.number += 1
         turn.emit(TurnStarted(turn.number))
@@ -170,7 +194,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             turn.said += turn.answer
             turn.answer.clear()
             add_results(turn, await run_calls_of(turn, calls))
-        steered = add_steering(state, turn)
+        steered = add_steering(turn)
         if not calls and not steered and not continue_reply(turn, reply):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
@@ -202,7 +226,7 @@ async def _request(turn: Turn) -> llm.Done:
         prefix.tools,
         max_tokens=reply_tokens(turn, info),
         temperature=runtime.temperature,
-        effort=runtime.effort,
+        effort=state.effort or runtime.effort,
         earlier_messages=min(state.sent_messages, len(messages)),
     )
     state.sent_messages = len(messages)
@@ -298,12 +322,13 @@ def add_notes(turn: Turn) -> None:
         add(turn, turn.state.notes.popleft())
 
 
-def add_steering(state: AgentState, turn: Turn) -> bool:
+def add_steering(turn: Turn) -> bool:
     """Put what the person said meanwhile where the model reads it next."""
-    found = bool(state.steering)
-    while state.steering:
-        add(turn, User(state.steering.popleft()))
-    return found
+    messages = list(turn.state.steering)
+    turn.state.steering.clear()
+    if messages:
+        say(turn, messages, from_queue=True)
+    return bool(messages)
 
 
 def continue_reply(turn: Turn, reply: llm.Done) -> bool:
@@ -370,19 +395,27 @@ def keep_partial(turn: Turn, provider: Provider, text: str) -> None:
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     """Let entries join the state and queue them to be stored; their `EntryStored` events follow the commit."""
-    appended = turn.runtime.log.append(*bodies)
-    turn.state.entries.extend(appended.entries)
-    turn.entry_ids += [entry.id for entry in appended.entries]
-    turn.pending.append(asyncio.ensure_future(_announce(turn, appended)))
-    return appended.entries
+    entries, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
+    turn.entry_ids += [entry.id for entry in entries]
+    turn.pending.append(stored)
+    return entries
 
 
-async def _announce(turn: Turn, appended: Appended) -> None:
+def store(
+    state: AgentState, runtime: Runtime, emit: Emit, *bodies: Body
+) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
+    """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
+    appended = runtime.log.append(*bodies)
+    state.entries.extend(appended.entries)
+    return appended.entries, asyncio.ensure_future(_announce(runtime, emit, appended))
+
+
+async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
-        turn.emit(EntryStored(entry, stored.first_seq + position))
+        emit(EntryStored(entry, stored.first_seq + position))
         if isinstance(entry.body, Assistant | Result):
-            await tell_message(turn.runtime, entry)
+            await tell_message(runtime, entry)
 
 
 async def settled(turn: Turn) -> None:
@@ -432,7 +465,7 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
     is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.number == 1
     if is_taken_back:
-        add(turn, SystemEvent("retracted", {"ids": [turn.prompt_id]}))
+        add(turn, SystemEvent("retracted", {"ids": turn.prompt_ids}))
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
     try:

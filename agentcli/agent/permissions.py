@@ -24,10 +24,14 @@ class Verdict(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """`tool` and a glob over its subject (a path, or a whole simple command); an empty glob matches every call."""
+    """`tool` and a glob over its subject (a path, or a whole simple command); an empty glob matches every call.
+
+    `source` is where it comes from, in a word for the person.
+    """
 
     tool: str
     pattern: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
@@ -52,13 +56,13 @@ _ALIASES = {
 }
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str, source: str = "") -> Rule:
     """`bash(git log *)`, `Edit(src/**)`, `file_write`. Raises `UsageError`."""
     found = re.fullmatch(r"\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     if not found:
         raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
-    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()))
+    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
 
 
 def parse_mode(text: str) -> Mode:
@@ -70,7 +74,7 @@ def parse_mode(text: str) -> Mode:
 
 def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
     """Whether this call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
-    subject = _subject(arguments)
+    subject = subject_of(arguments)
     if tool.effect == "command" and (why := catastrophe(subject)):
         return Verdict("deny", f"refused in every mode: {why}")
     if matching := next((rule for rule in rules.deny if _denies(rule, tool, subject, workspace)), None):
@@ -91,7 +95,8 @@ def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Works
     return Verdict("deny" if mode == "dontAsk" else "ask", reason)
 
 
-def _subject(arguments: Any) -> str:
+def subject_of(arguments: Any) -> str:
+    """What a call is about: its command, or its path."""
     return str(getattr(arguments, "command", None) or getattr(arguments, "path", None) or "")
 
 
@@ -119,7 +124,7 @@ def _allows(rule: Rule, tool: Tool, subject: str, workspace: Workspace) -> bool:
         return True
     if tool.effect == "command":
         command = subject.strip()
-        return rule.pattern == _escaped(command) or (simple_words(command) is not None and _glob(command, rule.pattern))
+        return rule.pattern == escaped(command) or (simple_words(command) is not None and _glob(command, rule.pattern))
     return any(_glob(name, rule.pattern) for name in _real_names(subject, workspace))
 
 
@@ -137,12 +142,8 @@ def _glob(text: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(text, pattern) or (pattern.endswith(" *") and text == pattern[:-2])
 
 
-def grant_for(tool: Tool, arguments: Any) -> Rule:
-    """The rule that "for this session" adds: this very command, or every edit by this tool."""
-    return Rule(tool.name, _escaped(_subject(arguments).strip()) if tool.effect == "command" else "")
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A glob that matches this very text."""
     return re.sub(r"([*?[])", r"[\1]", text)
 
 

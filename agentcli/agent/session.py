@@ -10,23 +10,35 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from agentcli.agent.events import (
     ApprovalRequested,
     Approve,
+    Background,
     Done,
     Event,
     Interrupt,
+    ModeChanged,
+    Notice,
     Op,
     Prompt,
+    RunCommand,
+    RunQueued,
+    SetEffort,
     SetMode,
     SetModel,
     Steer,
+    TakeBack,
     TextDelta,
     ThinkingDelta,
     ToolOutput,
     TurnFailed,
 )
-from agentcli.agent.loop import Runtime, run_turn
+from agentcli.agent.loop import Runtime, Turn, begin_turn, run_turn, store
+from agentcli.agent.modes import mode_notes, untold_mode
+from agentcli.agent.own_command import own_command_entry, run_own_command
 from agentcli.agent.permissions import parse_mode
+from agentcli.agent.queue import queue_changed, queue_event, take_back
+from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.state import AgentState
-from agentcli.conversation.entries import User, reminder
+from agentcli.conversation.entries import Body, User
+from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
@@ -62,7 +74,8 @@ class EventQueue:
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    `can_ask` says that somebody answers `ApprovalRequested`; otherwise what would ask is denied.
+    What waits is in `state.steering` and `state.follow_ups`; `turns_begun` counts turns, each of which ends in `Done`
+    or `TurnFailed`. `can_ask` says that somebody answers `ApprovalRequested`; otherwise what would ask is denied.
     """
 
     def __init__(
@@ -77,7 +90,12 @@ class Session:
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._subscribers: list[EventQueue] = []
+        self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
+        self._model_afterwards = ""
+        self._commands: set[asyncio.Task[None]] = set()
+        self._storing: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         self._approvals: dict[str, asyncio.Future[Approve]] = {}
         self._on_close = on_close
         if can_ask:
@@ -103,31 +121,95 @@ class Session:
             self._loop.call_soon_threadsafe(self._take, op)
 
     def _take(self, op: Op) -> None:
+        state = self.state
         match op:
-            case Prompt(content) if self.is_busy:
-                self.state.follow_ups.append(content)
+            case Prompt(content, model) if self.is_busy:
+                state.follow_ups.append(content)
+                self._queue_changed()
+                if model:
+                    self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
             case Steer(content) if self.is_busy:
-                self.state.steering.append(content)
-            case Prompt(content) | Steer(content):
-                self._turn = asyncio.create_task(self._run(content))
+                state.steering.append(content)
+                self._queue_changed()
+            case Prompt(content, model):
+                self._begin([content], model=model)
+            case Steer(content):
+                self._begin([content])
+            case TakeBack():
+                if take_back(state):
+                    self._queue_changed()
+            case RunQueued():
+                if state.follow_ups and not self.is_busy:
+                    self._begin([state.follow_ups.popleft()], from_queue=True)
             case Interrupt():
-                if self._turn is not None:
-                    self._loop.call_soon(self._turn.cancel)  # not before it has begun: its end would not be told
+                for task in (self._turn, *self._commands):
+                    if task is not None:
+                        self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
             case Approve(id):
                 waiting = self._approvals.pop(id, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(op)
             case SetModel(name):
-                self.state.model = name
+                state.model, self._model_afterwards = name, ""
             case SetMode(mode):
                 self._set_mode(mode)
+            case SetEffort(effort):
+                state.effort = effort
+            case Background():
+                self.runtime.calls.to_background()
+            case RunCommand(command, to_model):
+                task = asyncio.create_task(self._run_own(command, to_model=to_model))
+                self._commands.add(task)
+                task.add_done_callback(self._commands.discard)
 
     def _set_mode(self, mode: str) -> None:
         """The system text never changes, so the model is told of plan mode by a note."""
-        before, self.state.mode = self.state.mode, parse_mode(mode)
-        if before == self.state.mode:
+        state = self.state
+        before, state.mode = state.mode, parse_mode(mode)
+        if before == state.mode:
             return
-        self.state.notes.extend(mode_notes(before, mode))
+        if state.mode == "plan":
+            state.mode_before_plan = before
+        state.notes.extend(mode_notes(before, mode))
+        self._publish(ModeChanged(state.mode))
+
+    def _queue_changed(self) -> None:
+        self._keep(queue_event(self.state))
+        self._publish(queue_changed(self.state))
+
+    def _keep(self, *bodies: Body) -> None:
+        """Store entries that are no turn's. What could not be stored is told and ends nothing."""
+        _, stored = store(self.state, self.runtime, self._publish, *bodies)
+        self._storing.add(stored)
+        stored.add_done_callback(self._was_stored)
+
+    def _was_stored(self, storing: asyncio.Task[None]) -> None:
+        self._storing.discard(storing)
+        if not storing.cancelled() and (error := storing.exception()) is not None:
+            self._publish(Notice(str(error)))
+
+    async def _run_own(self, command: str, *, to_model: bool) -> None:
+        result = await run_own_command(self.runtime.calls, command, self._publish)
+        entry = own_command_entry(command, result, to_model=to_model)
+        if isinstance(entry, User) and self.is_busy:
+            self.state.notes.append(entry)  # nothing may stand between a call and its result
+        else:
+            self._keep(entry)
+
+    def prompts(self) -> list[tuple[str, str]]:
+        """The person's prompts, oldest first: entry id and text."""
+        return prompts(self.state.entries)
+
+    def rewind(self, entry_id: str) -> str:
+        """Take back a prompt and all after it; gives its text. What it cost stays. Raises `UserError`."""
+        if self.is_busy:
+            raise UserError("A turn is running: interrupt it first, then go back.")
+        state = self.state
+        text, event = going_back(state, entry_id)
+        self._keep(event)
+        forget_request(state)
+        state.notes.extend(untold_mode(state))
+        return text
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Events from now on; starts listening before the first `await`."""
@@ -146,19 +228,40 @@ class Session:
         for queue in self._subscribers:
             queue.put(event)
 
-    async def _run(self, content: Sequence[Block]) -> None:
-        """One turn, then the next of those queued meanwhile. The one place that catches everything."""
+    def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
+        """Start a turn; what was said is in the log's hands when this returns."""
+        self.turns_begun += 1
+        if model:
+            self._model_afterwards, self.state.model = self.state.model, model
+        turn = begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue)
+        self._turn = asyncio.create_task(self._run(turn))
+
+    async def _run(self, turn: Turn) -> None:
+        """One turn, then what waits. The one place that catches everything."""
+        was_interrupted = False
         try:
-            await run_turn(self.state, self.runtime, content, self._publish)
+            await run_turn(turn)
         except asyncio.CancelledError:
-            pass  # run_turn has said so: its last event is Done(interrupted)
+            was_interrupted = True  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
             log.exception("the turn failed")
             self._publish(
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )
-        if self.state.follow_ups:
-            self._turn = asyncio.create_task(self._run(self.state.follow_ups.popleft()))
+        if self._model_afterwards:
+            self.state.model, self._model_afterwards = self._model_afterwards, ""
+        if not self._is_closing:
+            self._begin_next(was_interrupted=was_interrupted)
+
+    def _begin_next(self, *, was_interrupted: bool) -> None:
+        """Steering that came too late was meant for the model now; follow-ups stay when the person interrupts."""
+        state = self.state
+        if state.steering:
+            late = list(state.steering)
+            state.steering.clear()
+            self._begin(late, from_queue=True)
+        elif state.follow_ups and not was_interrupted:
+            self._begin([state.follow_ups.popleft()], from_queue=True)
 
     async def _ask(self, request: ApprovalRequested) -> Approve:
         answer: asyncio.Future[Approve] = asyncio.get_running_loop().create_future()
@@ -179,26 +282,22 @@ class Session:
         raise AssertionError("a subscription does not end by itself")
 
     async def idle(self) -> None:
-        """Wait until no turn runs."""
-        while self._turn is not None and not self._turn.done():
-            await asyncio.wait([self._turn])
+        """Wait until no turn and no command of the person's own runs."""
+        while running := [task for task in (self._turn, *self._commands) if task is not None and not task.done()]:
+            await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End the turn, wait until all is stored, and give everything back."""
-        self.state.follow_ups.clear()
-        if self._turn is not None:
-            self._turn.cancel()
+        """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
+        self._is_closing = True
+        for task in (self._turn, *self._commands):
+            if task is not None:
+                task.cancel()
         await self.idle()
+        if self._storing:
+            await asyncio.wait(self._storing)
         await self.runtime.calls.workspace.sandbox.aclose()
         await self.runtime.log.close()
         for give_back in self._on_close:
             waiting = give_back()
             if asyncio.iscoroutine(waiting):
                 await waiting
-
-
-def mode_notes(before: str, after: str) -> list[User]:
-    """What the model is told of a change of mode: only plan mode asks something of it."""
-    if after == "plan":
-        return [reminder("Plan mode is on: only look, change nothing, and end with a plan.")]
-    return [reminder("Plan mode is off: you may make changes now.")] if before == "plan" else []

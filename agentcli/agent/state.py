@@ -7,16 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentcli.agent.permissions import Mode, Rules
-from agentcli.agent.usage import Meter
-from agentcli.conversation.entries import Assistant, Entry, User, retracted_ids
+from agentcli.agent.queue import stored_queue
+from agentcli.agent.usage import Meter, spent
+from agentcli.conversation.entries import Assistant, Entry, User, kept
 from agentcli.llm.messages import Block
+from agentcli.llm.provider import Effort
 
 
 @dataclass
 class AgentState:
     """One conversation. `model` is the choice (`provider/model`); `last_used` what the newest reply came from.
 
-    `notes` are told to the model with its next request. `sent_messages` is how many messages the newest request held.
+    `effort` overrides that of the settings. `notes` are told to the model with its next request. `steering` and
+    `follow_ups` are the queue, which the log keeps. `sent_messages` is how many messages the newest request held.
     """
 
     model: str
@@ -27,17 +30,20 @@ class AgentState:
     notes: deque[User] = field(default_factory=deque)
     steering: deque[tuple[Block, ...]] = field(default_factory=deque)
     follow_ups: deque[tuple[Block, ...]] = field(default_factory=deque)
+    effort: Effort | None = None
+    mode_before_plan: Mode = "default"
     last_used: str = ""
     sent_messages: int = 0
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
-    """`state` with the conversation of a log: entries, what they cost, and which model answered last."""
+    """`state` with the conversation of a log: entries, what they cost, what waited, and which model answered last."""
     state.entries = list(entries)
-    gone = retracted_ids(state.entries)
-    for entry in state.entries:
-        reply = entry.body
-        if isinstance(reply, Assistant) and entry.id not in gone:
-            state.last_used = f"{reply.provider}/{reply.model}"
-            state.meter.add(state.last_used, reply.usage, reply.cost_usd)
+    for entry in kept(state.entries):
+        if isinstance(entry.body, Assistant):
+            state.last_used = f"{entry.body.provider}/{entry.body.model}"
+    for entry in state.entries:  # what was taken back was paid for all the same
+        if cost := spent(entry.body):
+            state.meter.add(*cost)
+    state.follow_ups.extend(stored_queue(state.entries))
     return state

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from agentcli.agent.events import ApprovalRequested, Approve, Emit, Steered, ToolFinished, ToolOutput, ToolStarted
-from agentcli.agent.permissions import grant_for, judge
+from agentcli.agent.approvals import Ask, Permitted, Question, ask_person
+from agentcli.agent.events import Emit, Steered, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.interfaces import GrantStore
+from agentcli.agent.permissions import judge
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
@@ -25,19 +28,22 @@ SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is a
 INTERRUPTED = "Not run: interrupted by the user."
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 
-Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
-
 
 @dataclass
 class CallRunner:
-    """What calls need beside the state. `ask` is None where nobody can be asked; then what would ask is denied."""
+    """What calls need beside the state. `ask` is None where nobody can be asked; then what would ask is denied.
+
+    `grants` keeps what a person allows for good; without it that holds for the session.
+    """
 
     tools: ToolRegistry
     workspace: Workspace
     ask: Ask | None = None
     max_parallel: int = 8
+    grants: GrantStore | None = None
     denials: list[ToolUse] = field(default_factory=list)
     _last_calls: list[tuple[str, str]] = field(default_factory=list)
+    _detaching: set[asyncio.Event] = field(default_factory=set)
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Whether this very call has just given the same result several times."""
@@ -46,6 +52,20 @@ class CallRunner:
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         self._last_calls = [*self._last_calls[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
+
+    @contextmanager
+    def detachable(self) -> Iterator[asyncio.Event]:
+        """The sign for a call that runs meanwhile to let its command go on in the background."""
+        sign = asyncio.Event()
+        self._detaching.add(sign)
+        try:
+            yield sign
+        finally:
+            self._detaching.discard(sign)
+
+    def to_background(self) -> None:
+        for sign in self._detaching:
+            sign.set()
 
 
 def _key(call: ToolUse) -> str:
@@ -124,44 +144,67 @@ def _unfinished(call: ToolUse) -> Result:
     return not_run(call, INTERRUPTED)
 
 
+@dataclass
+class Report:
+    """Tells of one call while it runs; its result is in `done` once it has ended."""
+
+    call: ToolUse
+    emit: Emit
+    done: dict[str, Result]
+    heard: list[str] = field(default_factory=list)
+    is_running: bool = False
+    _started: float = field(default_factory=time.perf_counter)
+
+    def start(self) -> None:
+        call = self.call
+        self.emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
+
+    def show(self, text: str) -> None:
+        self.heard.append(text)
+        self.emit(ToolOutput(self.call.id, text))
+
+    def finish(self, output: Output, error_kind: str = "") -> None:
+        call = self.call
+        result = ToolResult(call.id, output.content, output.is_error)
+        took_ms = round((time.perf_counter() - self._started) * 1000, 1)
+        self.done[call.id] = Result(result, call.name, output.summary, took_ms, output.structured, error_kind)
+        self.emit(ToolFinished(call.id, call.name, result, took_ms, output.summary, output.structured, error_kind))
+
+    def fail(self, error: ToolError) -> None:
+        self.finish(Output(str(error), is_error=True, summary=_first_line(str(error))), error.kind)
+
+    def interrupt(self) -> None:
+        said = cut_middle("".join(self.heard))
+        ended = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
+        self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+
+
 async def run_call(runner: CallRunner, state: AgentState, call: ToolUse, emit: Emit, done: dict[str, Result]) -> None:
     """One call: parse, permission, run with its time limit, observe, report.
 
     Every failure is a result. The result is in `done` when this ends, also when it ends by cancellation.
     """
-    started = time.perf_counter()
-    emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
-    heard: list[str] = []
-    is_running = False
-
-    def show(text: str) -> None:
-        heard.append(text)
-        emit(ToolOutput(call.id, text))
-
-    def finish(output: Output, error_kind: str = "") -> None:
-        result = ToolResult(call.id, output.content, output.is_error)
-        took_ms = round((time.perf_counter() - started) * 1000, 1)
-        done[call.id] = Result(result, call.name, output.summary, took_ms, output.structured, error_kind)
-        emit(ToolFinished(call.id, call.name, result, took_ms, output.summary, output.structured, error_kind))
-
+    report = Report(call, emit, done)
+    report.start()
     try:
-        context = ToolContext(runner.workspace, call.id, show)
-        tool, arguments = await _permitted(runner, state, call, context)
-        is_running = True
-        output = await _run(tool, arguments, context)
+        context = ToolContext(runner.workspace, call.id, report.show)
+        tool, permitted = await _permitted(runner, state, call, context, emit)
+        report.is_running = True
+        with runner.detachable() as sign:
+            output = await _run(tool, permitted.arguments, replace(context, detach=sign))
     except ToolError as error:
-        finish(Output(str(error), is_error=True, summary=_first_line(str(error))), error.kind)
+        report.fail(error)
     except asyncio.CancelledError:
-        said = cut_middle("".join(heard))
-        text = f"{said}\n[interrupted by the user; it may have had effects]".lstrip() if is_running else INTERRUPTED
-        finish(Output(text, is_error=True, summary="interrupted"))
+        report.interrupt()
         raise
     else:
-        finish(output)
+        report.finish(_with_remark(output, permitted.remark))
     runner.remember(call, done[call.id].result)
 
 
-async def _permitted(runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext) -> tuple[Tool, object]:
+async def _permitted(
+    runner: CallRunner, state: AgentState, call: ToolUse, context: ToolContext, emit: Emit
+) -> tuple[Tool, Permitted]:
     """The tool and its arguments, once all has been checked and asked. Raises `ToolError`."""
     tool = runner.tools.get(call.name)
     if call.unparsed:
@@ -177,8 +220,17 @@ async def _permitted(runner: CallRunner, state: AgentState, call: ToolUse, conte
             kind="validation_error",
         )
     arguments = tool.parse(call.input)
-    await _require_permission(runner, state, call, tool, arguments, context)
-    return tool, arguments
+    verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
+    if verdict.decision == "allow":
+        return tool, Permitted(arguments)
+    try:
+        if verdict.decision == "deny":
+            raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
+        return tool, await ask_person(runner, state, Question(call, tool, arguments, context, verdict.reason), emit)
+    except ToolError as refusal:
+        if refusal.kind == "permission_denied":
+            runner.denials.append(call)
+        raise
 
 
 async def _run(tool: Tool, arguments: object, context: ToolContext) -> Output:
@@ -191,28 +243,13 @@ async def _run(tool: Tool, arguments: object, context: ToolContext) -> Output:
         raise ToolError(f"{tool.name} failed: {error}.", kind="resource_error") from error
 
 
-async def _require_permission(
-    runner: CallRunner, state: AgentState, call: ToolUse, tool: Tool, arguments: object, context: ToolContext
-) -> None:
-    """Raises `ToolError` (permission_denied) unless the call may run."""
-    verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
-    if verdict.decision == "allow":
-        return
-    if verdict.decision == "deny":
-        runner.denials.append(call)
-        raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
-    preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
-    if runner.ask is None:
-        runner.denials.append(call)
-        raise ToolError(f"Denied: {verdict.reason}, and nobody can be asked.", kind="permission_denied")
-    request = ApprovalRequested(call.id, call, call_title(call.name, call.input), verdict.reason, preview)
-    answer = await runner.ask(request)
-    if not answer.allowed:
-        runner.denials.append(call)
-        said = f" They say: {answer.comment}" if answer.comment else ""
-        raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
-    if answer.scope == "session":
-        state.rules.allow.append(grant_for(tool, arguments))
+def _with_remark(output: Output, remark: str) -> Output:
+    """What the person said when they allowed a call belongs to its result."""
+    if not remark:
+        return output
+    content = output.content
+    said = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
+    return msgspec.structs.replace(output, content=said)
 
 
 def _first_line(text: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from agentcli.conversation.entries import Assistant, Body, SystemEvent
 from agentcli.llm.messages import Usage
 
 
@@ -20,6 +23,22 @@ class Meter:
         self.cost_usd = _sum(self.cost_usd, cost_usd)
         before, spent = self.by_model.get(model, (Usage(), 0.0))
         self.by_model[model] = (before + usage, _sum(spent, cost_usd))
+
+
+def aside_event(model: str, usage: Usage, cost_usd: float | None) -> SystemEvent:
+    """The record of a request beside the conversation, so that its price is not forgotten."""
+    return SystemEvent("aside", {"model": model, "usage": msgspec.to_builtins(usage), "cost_usd": cost_usd})
+
+
+def spent(body: Body) -> tuple[str, Usage, float | None] | None:
+    """The model an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
+    match body:
+        case Assistant():
+            return f"{body.provider}/{body.model}", body.usage, body.cost_usd
+        case SystemEvent("aside", data):
+            return str(data.get("model", "")), msgspec.convert(data.get("usage", {}), Usage), data.get("cost_usd")
+        case _:
+            return None
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

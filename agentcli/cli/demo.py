@@ -20,8 +20,10 @@ from agentcli.cli.subcommands import make_app, run_app, wait_for
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.render import Renderer
-from agentcli.frontends.terminal.theme import Theme, wants_colours
+from agentcli.frontends.terminal.live import Live
+from agentcli.frontends.terminal.plain import WIDTH, LinearOutput
+from agentcli.frontends.terminal.theme import Theme, palette_for
+from agentcli.frontends.terminal.turn_view import TurnView
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import find_paths
 
@@ -59,48 +61,48 @@ def make_sample(repository: Path) -> None:
 
 
 async def _tour(repository: Path, model: str) -> int:
-    theme = Theme(colours=wants_colours(os.environ, plain=False, is_terminal=sys.stdout.isatty()))
-    renderer = Renderer(sys.stdout, theme)
+    theme = Theme(palette_for("auto", os.environ, is_terminal=sys.stdout.isatty()))
+    output = LinearOutput(sys.stdout, theme)
+    view = TurnView(output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start)
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
-    builder = Builder(config, store=MemorySessions(), on_notice=renderer.line)
+    builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"
     kind = "" if model else " (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
-    renderer.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")
-    renderer.line(f"Sample repository: {repository}\n", "dim")
+    view.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")
+    view.line(f"Sample repository: {repository}\n", "muted")
     session = await builder.build_session(model=chosen)
     session.state.rules.allow.append(Rule("file_edit"))
     try:
         for prompt in (QUESTION, CHANGE):
-            renderer.line(f"› {prompt}", "bold")
-            end = await _answer(session, builder, prompt, renderer)
+            view.prompt(prompt)
+            end = await _answer(session, builder, prompt, view)
             if isinstance(end, TurnFailed):
                 raise UserError("The tour ended early.")
-            print()
-        return _verify(repository, renderer)
+        return _verify(repository, view)
     finally:
         await session.close()
         await builder.aclose()
 
 
-async def _answer(session: Session, builder: Builder, prompt: str, renderer: Renderer) -> Event:
+async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> Event:
     small = builder.models.info(session.state.model).small
     events = session.subscribe()
     session.submit(Prompt(with_attachments(prompt, session.runtime.calls.workspace, bare_names=small)))
     async for event in events:
-        renderer.show(event)
+        view.show(event)
         if isinstance(event, Done | TurnFailed):
             return event
     raise AssertionError("a subscription does not end by itself")
 
 
-def _verify(repository: Path, renderer: Renderer) -> int:
+def _verify(repository: Path, view: TurnView) -> int:
     """Say what really happened, by running the sample's own test."""
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )
     if tests.returncode == 0:
-        renderer.line("✓ The sample's test passes now: the change does what was asked.", "green")
+        view.line("✓ The sample's test passes now: the change does what was asked.", "ok")
         return 0
-    renderer.line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "red")
+    view.line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
     return 1

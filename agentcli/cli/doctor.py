@@ -33,13 +33,14 @@ def check() -> None:
     """Look at everything a session needs; exit 1 when something is missing."""
     config = configuration()
     failed = False
-    for name, ok, said in _checks(config):
+    for name, ok, said in checks(config):
         failed = failed or not ok
         print(f"{'✓' if ok else '✗'} {name:<12} {said}")
     raise typer.Exit(int(failed))
 
 
-def _checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+    """What was looked at, whether it works, and what was found."""
     yield "agentcli", True, f"{__version__}, Python {platform.python_version()}, {sys.platform}"
     yield "settings", not config.notices, "; ".join(config.notices) or ", ".join(map(str, config.files)) or "defaults"
     writable = _is_writable(config.paths.state)

@@ -63,7 +63,11 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
 
 
 class SystemEvent(msgspec.Struct, frozen=True, tag_field="kind", tag="system_event", omit_defaults=True):
-    """What happened to the session: `retracted` (data: ids), `provider_switched`, `mode`, `turn_failed`, `refused`."""
+    """What happened to the session.
+
+    `retracted` (data: ids, or since), `provider_switched`, `refused`, `queue` (steering, follow_ups), `aside` (model,
+    usage, cost_usd).
+    """
 
     event: str
     data: dict[str, Any] = {}
@@ -101,13 +105,33 @@ def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
     return Entry(id, parent_id, time.time(), body)
 
 
-def retracted_ids(entries: Iterable[Entry]) -> frozenset[str]:
-    return frozenset(
-        id
-        for entry in entries
-        if isinstance(entry.body, SystemEvent) and entry.body.event == "retracted"
-        for id in entry.body.data.get("ids", ())
-    )
+def kept(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries that were not taken back. A `retracted` event names them by `ids`, or all from the entry `since` on.
+
+    Ids of results are a model's and may come again, so only what stands behind the first one named is meant.
+    """
+    kept: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry.body, SystemEvent) and entry.body.event == "retracted":
+            _take_back(kept, entry.body.data.get("ids", ()), entry.body.data.get("since", ""))
+        kept.append(entry)
+    return kept
+
+
+def _take_back(kept: list[Entry], ids: Sequence[str], since: str) -> None:
+    first = since or next(iter(ids), "")
+    start = next((n for n in range(len(kept) - 1, -1, -1) if kept[n].id == first), len(kept))
+    kept[start:] = [entry for entry in kept[start:] if _stays(entry.body) or not (since or entry.id in ids)]
+
+
+def _stays(body: Body) -> bool:
+    """Whether an entry tells what happened to the session, which no taking back undoes."""
+    return isinstance(body, SystemEvent)
+
+
+def retracted_ids(entries: Sequence[Entry]) -> frozenset[str]:
+    """Ids of the entries that were taken back."""
+    return frozenset(entry.id for entry in entries) - {entry.id for entry in kept(entries)}
 
 
 def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
@@ -115,10 +139,10 @@ def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
 
     Results come first in their message, as the Messages API wants; replies that said nothing are left out.
     """
-    gone = retracted_ids(entries)
     messages: list[Message] = []
-    for entry in entries[_start(entries, gone) :]:
-        if entry.id in gone or (message := _message(entry.body)) is None:
+    remaining = kept(entries)
+    for entry in remaining[_start(remaining) :]:
+        if (message := _message(entry.body)) is None:
             continue
         last = messages[-1] if messages else None
         if last is not None and last.role == message.role == "user":
@@ -148,11 +172,8 @@ def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> 
     return bodies
 
 
-def _start(entries: Sequence[Entry], gone: frozenset[str]) -> int:
-    for position in range(len(entries) - 1, -1, -1):
-        if isinstance(entries[position].body, Summary) and entries[position].id not in gone:
-            return position
-    return 0
+def _start(entries: Sequence[Entry]) -> int:
+    return next((n for n in range(len(entries) - 1, -1, -1) if isinstance(entries[n].body, Summary)), 0)
 
 
 def _message(body: Body) -> Message | None:
@@ -178,10 +199,9 @@ def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
 
 def open_calls(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Ids of the calls that have no result after them, in order; a model may use an id twice."""
-    gone = retracted_ids(entries)
     waiting: dict[str, None] = {}
-    for entry in entries:
-        if isinstance(entry.body, Assistant) and entry.id not in gone:
+    for entry in kept(entries):
+        if isinstance(entry.body, Assistant):
             waiting |= dict.fromkeys(use.id for use in Message("assistant", entry.body.content).tool_uses)
         elif isinstance(entry.body, Result):
             waiting.pop(entry.body.result.tool_use_id, None)

@@ -21,6 +21,7 @@ from agentcli.agent.events import (
     Prompt,
     ProviderSwitched,
     Retry,
+    RunQueued,
     SetMode,
     SetModel,
     Steer,
@@ -195,29 +196,26 @@ async def run_json_stream(
     stream = JsonStream(session, out, partial=partial, fail_on_denial=fail_on_denial)
     events = session.subscribe()
     stream.begin()
-    unanswered = 0
+    turns_before, ends = session.turns_begun, 0
     input_ended = asyncio.Event()
     if input is None:
         input_ended.set()
 
     def take(line: bytes | None) -> None:
-        nonlocal unanswered
         if line is None:
             input_ended.set()
             stream.deny_all()
         elif op := _op(line, stream):
-            unanswered += isinstance(op, Prompt) or (isinstance(op, Steer) and not session.is_busy)
             session.submit(op)
 
     if prompt:
-        unanswered = 1
         session.submit(Prompt(tuple(prompt)))
     if input is not None:
         _read_lines(input, take)
     code = 0
     signs = {asyncio.create_task(event.wait()) for event in (input_ended, leaving)}
     following: asyncio.Task[Event] | None = None
-    while unanswered or not (input_ended.is_set() or leaving.is_set()):
+    while session.turns_begun - turns_before > ends or not (input_ended.is_set() or leaving.is_set()):
         following = following or asyncio.ensure_future(anext(events))
         await asyncio.wait({following, *(sign for sign in signs if not sign.done())}, return_when="FIRST_COMPLETED")
         if not following.done():
@@ -226,7 +224,10 @@ async def run_json_stream(
         following = None
         if ended is not None:
             code = ended
-            unanswered = 0 if leaving.is_set() else unanswered - 1
+            ends += 1
+            if leaving.is_set():
+                break
+            session.submit(RunQueued())  # nobody is there to say whether what waits after an interrupt still counts
     for task in (following, *signs):
         if task is not None:
             task.cancel()

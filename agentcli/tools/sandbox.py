@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,8 +10,18 @@ from typing import Protocol
 from msgspec import Struct
 
 
+class BackgroundJob(Struct, frozen=True):
+    """A command left running; its output grows in `output_file`. `is_running` is as it was when this was asked."""
+
+    id: str
+    pid: int
+    output_file: Path
+    command: str = ""
+    is_running: bool = True
+
+
 class CommandResult(Struct, frozen=True):
-    """What a command did. `exit_code` is negative for a signal, None when it had to be killed.
+    """What a command did. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
 
     `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
     how much is missing. `cwd` is the directory the shell ended in.
@@ -21,14 +32,7 @@ class CommandResult(Struct, frozen=True):
     timed_out: bool = False
     cwd: Path | None = None
     cut_bytes: int = 0
-
-
-class BackgroundJob(Struct, frozen=True):
-    """A command left running; its output grows in `output_file`."""
-
-    id: str
-    pid: int
-    output_file: Path
+    job: BackgroundJob | None = None
 
 
 class Sandbox(Protocol):
@@ -53,10 +57,12 @@ class Sandbox(Protocol):
         timeout_s: float,
         on_output: Callable[[str], None],
         most_bytes: int,
+        detach: asyncio.Event | None = None,
     ) -> CommandResult:
         """Run a shell command without input. When it outlives `timeout_s` its whole process group is ended.
 
-        A cancelled call ends the group too.
+        A cancelled call ends the group too. Once `detach` is set the command goes on as a background job, whose output
+        file begins with what `output` holds.
         """
         ...
 
@@ -69,6 +75,18 @@ class Sandbox(Protocol):
 
     async def start_job(self, command: str, *, cwd: Path) -> BackgroundJob:
         """Start a shell command that goes on after this call and ends with the session."""
+        ...
+
+    def jobs(self) -> Sequence[BackgroundJob]:
+        """All jobs of this session, oldest first."""
+        ...
+
+    async def stop_job(self, id: str) -> None:
+        """End a job with all its processes. Raises `ToolError` (not_found)."""
+        ...
+
+    def add_root(self, folder: Path) -> None:
+        """Let one more folder be read and written from now on."""
         ...
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ _VERBS = {
     "grep_search": ("Search", "pattern"),
     "bash": ("Run", "command"),
     "think": ("Think", "thought"),
+    "todo": ("Update the list", ""),
 }
 
 

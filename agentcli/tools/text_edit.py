@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -171,6 +172,28 @@ def unified_diff(path: str, before: str, after: str) -> str:
     """A unified diff with three lines of context; empty when nothing changed."""
     lines = difflib.unified_diff(_lines(_lf(before)), _lines(_lf(after)), f"a/{path}", f"b/{path}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def diff_hunks(diff: str) -> tuple[str, ...]:
+    """The hunks of one file's unified diff, each with the line that says where it is."""
+    starts = [found.start() for found in re.finditer(r"^@@ ", diff, re.MULTILINE)]
+    return tuple(diff[start:end] for start, end in zip(starts, [*starts[1:], len(diff)], strict=False))
+
+
+def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
+    """`before` with only some hunks of the diff that leads to `after`; every other line keeps its own bytes."""
+    old, new = _lines(before), _lines(after)  # as many lines as the diff sees, with the line ends they really have
+    matcher = difflib.SequenceMatcher(None, _lines(_lf(before)), _lines(_lf(after)))
+    text: list[str] = []
+    position = 0
+    for number, hunk in enumerate(matcher.get_grouped_opcodes(3)):
+        if number not in chosen:
+            continue
+        for tag, start, end, new_start, new_end in hunk:
+            text += old[position:start]
+            text += old[start:end] if tag == "equal" else new[new_start:new_end]
+            position = end
+    return "".join([*text, *old[position:]])
 
 
 def _lines(text: str) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -95,11 +96,15 @@ class Workspace:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What one call is given. `emit` shows output while the call runs and never waits."""
+    """What one call is given. `emit` shows output while the call runs and never waits.
+
+    Once `detach` is set, a command the call waits for goes on as a background job.
+    """
 
     workspace: Workspace
     call_id: str
     emit: Callable[[str], None] = lambda text: None
+    detach: asyncio.Event | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
-    `dry_run` gives the diff a call would make.
+    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
     """
 
     name: str
@@ -118,6 +123,7 @@ class Tool:
     source: str = "builtin"
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
+    narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
 
     @property
     def may_overlap(self) -> bool:

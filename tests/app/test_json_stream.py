@@ -53,7 +53,7 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
     assert is_stream(ran)
     init = ran.lines[0]
     assert (init["cwd"], init["permission_mode"]) == (str(place.folder), "default")
-    assert init["tools"] == ["file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think"]
+    assert init["tools"] == ["file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think", "todo"]
     assert init["model"].startswith("scripted/")
     assert (init["mcp_servers"], init["slash_commands"], init["skills"]) == ([], [], [])
     first, second = ran.of("assistant")

@@ -450,3 +450,101 @@ async def test_commands_know_who_runs_them_and_wait_for_no_pager_or_editor(kind:
     async with opened(kind, tmp_path) as sandbox:
         output = (await run(sandbox, "echo $AGENTCLI $AGENTCLI_SESSION_ID $GIT_EDITOR $GIT_PAGER $PAGER $TERM")).output
         assert output == "1 s-1 true cat cat dumb\n"
+
+
+# Jobs.
+
+
+async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: int = 30_000) -> CommandResult:
+    """Run a command that is sent to the background once it has said `after`."""
+    detach = asyncio.Event()
+    heard: list[str] = []
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        if after in "".join(heard):
+            detach.set()
+
+    return await sandbox.run_shell(
+        command, cwd=sandbox.roots[0], timeout_s=20, on_output=hear, most_bytes=most_bytes, detach=detach
+    )
+
+
+async def ended(sandbox: Sandbox) -> bool:
+    for _ in range(300):
+        if not any(job.is_running for job in sandbox.jobs()):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_a_detached_command_goes_on_and_all_its_output_is_in_the_file(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        result = await detached(sandbox, "printf 'one \\303'; sleep 0.2; printf '\\251 two'; pwd", after="one")
+        assert (result.output.strip(), result.exit_code, result.timed_out) == ("one", None, False)
+        assert result.job is not None
+        assert result.job.is_running
+        assert await ended(sandbox)
+        assert result.job.output_file.read_text() == f"one é two{sandbox.roots[0]}\n"
+
+
+async def test_a_detached_command_outlives_its_time_limit_and_ends_with_the_session(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        result = await detached(sandbox, "echo $$ > pid; echo on; sleep 30 & wait", after="on")
+        assert result.job is not None
+        pid = await pid_in(sandbox.roots[0] / "pid")
+        assert is_alive(pid)
+    assert await ends(pid)
+
+
+async def test_a_command_that_ended_first_is_no_job(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        detach = asyncio.Event()
+        result = await sandbox.run_shell(
+            "echo done", cwd=sandbox.roots[0], timeout_s=20, on_output=lambda t: None, most_bytes=100, detach=detach
+        )
+        detach.set()
+        assert (result.output, result.exit_code, result.job) == ("done\n", 0, None)
+        assert list(sandbox.jobs()) == []
+
+
+async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        command = "seq 20000; echo on; sleep 0.2; echo the end"
+        result = await detached(sandbox, command, after="\non\n", most_bytes=1_000)
+        assert result.cut_bytes > 0
+        assert result.job is not None
+        assert await ended(sandbox)
+        assert result.job.output_file.read_text() == result.output + "the end\n"
+
+
+async def test_jobs_are_listed_with_what_they_run_and_stopped_one_by_one(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        first = await sandbox.start_job("sleep 30 & sleep 30", cwd=sandbox.roots[0])
+        second = await sandbox.start_job("true", cwd=sandbox.roots[0])
+        for _ in range(200):
+            if not sandbox.jobs()[1].is_running:
+                break
+            await asyncio.sleep(0.02)
+        assert [(job.id, job.command, job.is_running) for job in sandbox.jobs()] == [
+            (first.id, "sleep 30 & sleep 30", True),
+            (second.id, "true", False),
+        ]
+        await sandbox.stop_job(first.id)
+        await sandbox.stop_job(second.id)
+        assert not any(job.is_running for job in sandbox.jobs())
+        with pytest.raises(ToolError) as caught:
+            await sandbox.stop_job("job_9")
+        assert caught.value.kind == "not_found"
+
+
+async def test_a_folder_that_is_added_may_be_read_and_written(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        other = tmp_path / "other"
+        other.mkdir()
+        with pytest.raises(ToolError):
+            sandbox.writable(other / "a")
+        sandbox.add_root(other)
+        assert sandbox.writable(other / "a") == (other / "a").resolve()
+        assert sandbox.readable(other) == other.resolve()
+        assert sandbox.roots[-1] == other.resolve()

@@ -222,6 +222,30 @@ async def test_what_looks_like_a_pattern_is_none(make: MakeStore, tmp_path: Path
 
 
 @every_store
+async def test_a_session_is_renamed_whether_it_is_open_closed_or_not_stored_yet(
+    make: MakeStore, tmp_path: Path
+) -> None:
+    async with opened(make, tmp_path) as store:
+        closed = await a_session(store, "one", name="before")
+        await store.rename(closed, "after")
+        log = await store.create(cwd=HERE)
+        await store.rename(log.session_id, "early")
+        await kept(log, said("two"))
+        await store.rename(log.session_id, "later")
+        named = {info.id: info.name for info in await store.list()}
+        assert named == {closed: "after", log.session_id: "later"}
+        found, _ = await store.load("later")
+        assert (found.id, found.title) == (log.session_id, "two")
+        another = await store.create(cwd=HERE)
+        await store.rename(another.session_id, "named before its first entry")
+        await kept(another, said("three"))
+        assert (await store.load(another.session_id))[0].name == "named before its first entry"
+        with pytest.raises(StorageError):
+            await store.rename("no such session", "x")
+        for one in (log, another):
+            await one.close()
+
+
 async def test_a_session_is_found_by_its_name(make: MakeStore, tmp_path: Path) -> None:
     async with opened(make, tmp_path) as store:
         await a_session(store, "one")

@@ -22,8 +22,8 @@ def of_tools(specs: object) -> int:
     return tokens(json.dumps(msgspec.to_builtins(specs)))
 
 
-def test_system_text_and_seven_tools_fit_into_1600_tokens() -> None:
-    assert len(SPECS) == 7
+def test_system_text_and_eight_tools_fit_into_1600_tokens() -> None:
+    assert len(SPECS) == 8
     assert tokens(system_prompt(small=False)) + of_tools(SPECS) <= 1_600
 
 
@@ -41,3 +41,8 @@ def test_a_tool_is_told_in_at_most_220_tokens(spec: object) -> None:
 def test_schemas_are_flat() -> None:
     text = json.dumps([msgspec.to_builtins(spec.input_schema) for spec in SPECS])
     assert not [word for word in ('"$ref"', '"title"', '"default"', '"null"', "$defs") if word in text]
+
+
+def test_the_list_of_tasks_is_told_in_at_most_45_words() -> None:
+    (spec,) = [spec for spec in SPECS if spec.name == "todo"]
+    assert len(spec.description.split()) <= 45

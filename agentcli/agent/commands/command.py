@@ -5,29 +5,54 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 
+Topic = Literal["config", "doctor"]
+
 
 class Desk(Protocol):
-    """What a front end lends to a command: its session, and the means to open another one."""
+    """What a front end lends to a command: its session, a few ways to talk to the person, and other sessions."""
 
     @property
     def session(self) -> Session: ...
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        """Where conversations are kept."""
+        ...
 
     async def sessions(self) -> Sequence[SessionInfo]:
         """Stored sessions of this directory, newest first."""
         ...
 
-    async def open_session(self, session_id: str | None) -> Session:
-        """Close the present session and open a stored one, or a new one for None. Raises `UserError`."""
+    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+        """Close the present session and open a stored one (with `fork` a copy of it), or a new one for None.
+
+        Raises `UserError`.
+        """
         ...
 
     def check_model(self, name: str) -> str:
         """A sentence on `provider/model`. Raises `UserError` when it cannot be used."""
+        ...
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        """Let the person pick one of (label, detail), by its index. None when nothing was picked or there is no picker.
+
+        A command that gets None shows the options as text.
+        """
+        ...
+
+    async def describe(self, topic: Topic) -> str:
+        """What the front end's surroundings know: the settings in force, the state of the installation."""
+        ...
+
+    def put_into_input(self, text: str) -> None:
+        """Lay a text where the person types, to be changed and sent."""
         ...
 
     def leave(self) -> None:
@@ -36,12 +61,23 @@ class Desk(Protocol):
 
 
 @dataclass(frozen=True)
+class AsPrompt:
+    """A command's outcome that is to be submitted as a prompt; `model` answers it where it is given."""
+
+    text: str
+    model: str = ""
+
+
+Outcome = str | AsPrompt  # a text to show (empty: nothing), or a prompt to submit
+
+
+@dataclass(frozen=True)
 class Command:
-    """`run` gets the rest of the line and gives the text to show. `argument` is a hint for help."""
+    """`run` gets the rest of the line. `argument` is a hint for help."""
 
     name: str
     help: str
-    run: Callable[[Desk, str], Awaitable[str]]
+    run: Callable[[Desk, str], Awaitable[Outcome]]
     argument: str = ""
     aliases: tuple[str, ...] = ()
 

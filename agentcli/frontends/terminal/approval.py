@@ -1,33 +1,152 @@
-"""Asks the person whether a call may run."""
+"""Asks whether a call may run: what, why, and how far a yes should reach."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from typing import Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.render import Renderer
+from agentcli.frontends.terminal.diff import diff_fragments
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped, row_width
 
-QUESTION = "Allow? [y]es, [s]ession, [n]o, or say what to do instead: "
+PREVIEW_LINES = 40
+LONGEST_LINE = 2_000
+
+Choice = Literal["once", "session", "always", "no", "comment", "hunks"]
 
 
-async def ask(request: ApprovalRequested, renderer: Renderer, read: Callable[[str], Awaitable[str]]) -> Approve:
-    """Show what would be done and why it asks; anything but a clear yes is a no."""
-    renderer.line(f"? {request.title} — {request.reason}", "yellow")
-    if request.call.name in ("file_edit", "file_write"):
-        renderer.diff(request.id, request.preview)
-    else:
-        renderer.block("\n".join(f"  $ {line}" for line in printable(request.preview).split("\n")))
-    try:
-        answer = (await read(QUESTION)).strip()
-    except (EOFError, KeyboardInterrupt):
-        answer = "n"
-    match answer.lower():
-        case "y" | "yes":
-            return Approve(request.id, True)
-        case "s" | "session":
-            return Approve(request.id, True, "session")
-        case "" | "n" | "no":
-            return Approve(request.id, False)
-        case _:
-            return Approve(request.id, False, comment=answer)
+class ApprovalPanel:
+    """One request, and what the person is about to answer. The safe answer is the one that Enter gives at first."""
+
+    def __init__(self, request: ApprovalRequested) -> None:
+        self.request = request
+        self.rules = list(request.rules)
+        self._rule = 0
+        self.choices: list[Choice] = ["once"]
+        if self.rules:
+            self.choices += ["session", "always"]
+        self.choices += ["no", "comment"]
+        if len(request.hunks) > 1:
+            self.choices.append("hunks")
+        self._selected = self.choices.index("no")
+        self.hunk: int | None = None  # the hunk that is being looked at
+        self.accepted: list[int] = []
+        self.comment = ""
+
+    @property
+    def rule(self) -> str:
+        return self.rules[self._rule] if self.rules else ""
+
+    @property
+    def selected(self) -> Choice:
+        return self.choices[self._selected]
+
+    def move(self, by: int) -> None:
+        self._selected = (self._selected + by) % len(self.choices)
+
+    def widen(self, by: int) -> None:
+        if self.rules:
+            self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
+
+    def set_rule(self, text: str) -> None:
+        """The person's own rule; the runtime checks it."""
+        self.rules = [*self.rules, text]
+        self._rule = len(self.rules) - 1
+
+    def answer(self, choice: Choice) -> Approve:
+        id = self.request.id
+        match choice:
+            case "once":
+                return Approve(id, True)
+            case "session" | "always":
+                return Approve(id, True, choice, rule=self.rule)
+            case _:
+                return Approve(id, False, comment=self.comment)
+
+    def take_hunk(self, *, accepted: bool) -> Approve | None:
+        """Decide on the hunk that is shown; the answer once the last one is decided."""
+        assert self.hunk is not None
+        if accepted:
+            self.accepted.append(self.hunk)
+        self.hunk += 1
+        if self.hunk < len(self.request.hunks):
+            return None
+        if not self.accepted:
+            return Approve(self.request.id, False, comment=self.comment)
+        return Approve(self.request.id, True, comment=self.comment, hunks=tuple(self.accepted))
+
+    def preview(self, columns: int) -> list[Fragment]:
+        """For the transcript: the exact command or the diff. Control characters are made visible."""
+        request = self.request
+        title = "Run a command" if request.call.name == "bash" else printable(request.title)
+        head: list[Fragment] = [
+            ("warning", f"? {title}"),
+            ("muted", f" — {printable(request.reason)}\n"),
+        ]
+        if is_diff(request.preview):
+            return [*head, *diff_fragments(request.preview, width=columns, most_lines=PREVIEW_LINES)]
+        lines = printable(request.preview).split("\n")
+        body: list[Fragment] = [
+            ("", f"  {'$ ' if n == 0 and request.call.name == 'bash' else '  '}{_cut(line)}\n")
+            for n, line in enumerate(lines[:PREVIEW_LINES])
+        ]
+        if len(lines) > PREVIEW_LINES:
+            body.append(("warning", f"  … {len(lines) - PREVIEW_LINES:,} more lines: v shows all of it\n"))
+        return [*head, *body]
+
+    def hunk_preview(self, columns: int) -> list[Fragment]:
+        assert self.hunk is not None
+        number, count = self.hunk + 1, len(self.request.hunks)
+        head: Fragment = ("warning", f"Hunk {number} of {count}\n")
+        return [head, *diff_fragments(self.request.hunks[self.hunk], width=columns, most_lines=None)]
+
+    def rows(self, columns: int, more: int) -> list[Row]:
+        """The panel; `more` is how many requests wait behind this one."""
+        if self.hunk is not None:
+            text = "y accept · n reject · a accept the rest · Tab comment · Esc back"
+            return [
+                clipped([("warning", f"? Hunk {self.hunk + 1} of {len(self.request.hunks)}: "), ("", text)], columns)
+            ]
+        head: Row = [("warning", f"? Allow it{f' (+{more} more)' if more else ''}?")]
+        rows = _wrapped([head, *(self._choice(choice) for choice in self.choices)], columns)
+        if self.rules:
+            reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
+            rows.append(clipped([("muted", "  rule: "), ("", printable(self.rule)), ("muted", f" ·{reach}")], columns))
+        return rows
+
+    def _choice(self, choice: Choice) -> Row:
+        label = _LABELS[choice]
+        if choice == self.selected:
+            return [("accent", "❯"), ("selected", label)]
+        return [("", f" {label}")]
+
+
+_LABELS: dict[Choice, str] = {
+    "once": "y once",
+    "session": "s this session",
+    "always": "a always",
+    "no": "n no",
+    "comment": "Tab no, but…",
+    "hunks": "h hunk by hunk",
+}
+
+
+def is_diff(preview: str) -> bool:
+    return preview.startswith("--- ") and "\n+++ " in preview
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line):,} characters)"
+
+
+def _wrapped(parts: Sequence[Row], columns: int) -> list[Row]:
+    """Parts side by side, in as few rows as fit."""
+    rows: list[Row] = [[("", " ")]]
+    for part in parts:
+        if len(rows[-1]) > 1 and row_width(rows[-1]) + row_width(part) + 2 > columns:
+            rows.append([("", " ")])
+        rows[-1] = [*rows[-1], *part, ("", "  ")]
+    return [clipped(row, columns) for row in rows]

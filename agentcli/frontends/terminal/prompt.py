@@ -1,99 +1,124 @@
-"""Where the person types: history, completion of commands, several lines."""
+"""Where the person types: the buffer, and the rows it takes on the screen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
-from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import History
+from prompt_toolkit.layout import BufferControl, Layout, Window
+from prompt_toolkit.layout.mouse_handlers import MouseHandlers
+from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, PasswordProcessor
+from prompt_toolkit.layout.screen import Screen as Cells
+from prompt_toolkit.layout.screen import WritePosition
 
-from agentcli.agent.commands.command import Commands
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped, width
 
-
-class CommandCompleter(Completer):
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
-
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        text = document.text_before_cursor
-        if text.startswith("/") and " " not in text:
-            for command in self._commands:
-                if command.name.startswith(text[1:]):
-                    yield Completion(f"/{command.name}", -len(text), display_meta=command.help)
+MENU_ROWS = 6
 
 
-class Input:
-    """The input line. Enter sends; Alt-Enter, Ctrl-J or a backslash before Enter begin a new line."""
+class PromptArea:
+    """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
 
-    def __init__(self, commands: Commands, history_file: Path | None, *, colours: bool) -> None:
-        self._session: PromptSession[str] = PromptSession(
-            history=_history(history_file),
-            completer=CommandCompleter(commands),
-            complete_while_typing=True,
-            key_bindings=_keys(),
+    def __init__(self, *, mark: Callable[[], str], placeholder: Callable[[], str]) -> None:
+        self._mark = mark
+        self.buffer = Buffer(
+            complete_while_typing=Condition(lambda: self.completes),
             multiline=True,
-            enable_suspend=True,
-            erase_when_done=False,
-            prompt_continuation="  ",
-            color_depth=None if colours else ColorDepth.DEPTH_1_BIT,
-            reserve_space_for_menu=5,
+            name="prompt",
         )
-        # A terminal that does not answer where its cursor is works all the same; the person need not be told.
-        self._session.app.renderer.cpr_not_supported_callback = None
+        self.completes = True
+        self.is_secret = False  # what is typed is shown as stars
+        hint = ConditionalProcessor(
+            AfterInput(lambda: [("class:muted", placeholder())]), Condition(lambda: not self.buffer.text)
+        )
+        stars = ConditionalProcessor(PasswordProcessor(), Condition(lambda: self.is_secret))
+        self.window = Window(
+            BufferControl(self.buffer, input_processors=[hint, stars], focusable=True),
+            wrap_lines=True,
+            get_line_prefix=self._prefix,
+            always_hide_cursor=False,
+        )
+        self.layout = Layout(self.window)
 
-    async def read(self, *, first_frame: Callable[[], None] | None = None) -> str:
-        """What the person sent. Raises `EOFError` for Ctrl-D and `KeyboardInterrupt` for Ctrl-C on an empty line."""
-        return await self._session.prompt_async("› ", pre_run=first_frame)
+    def _prefix(self, line: int, wraps: int) -> StyleAndTextTuples:
+        mark = self._mark()
+        return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
 
-    def stop(self) -> None:
-        """End a `read` that is under way, as Ctrl-D would."""
-        if self._session.app.is_running:
-            self._session.app.exit(exception=EOFError)
+    def rows(self, columns: int, most: int) -> tuple[list[Row], tuple[int, int]]:
+        """The input's rows, at most `most`, and the cursor's cell among them."""
+        preferred = self.window.preferred_height(columns, most).preferred
+        height = max(1, min(preferred, most))
+        cells = Cells()
+        position = WritePosition(xpos=0, ypos=0, width=columns, height=height)
+        self.window.write_to_screen(cells, MouseHandlers(), position, "", False, None)
+        at = cells.get_cursor_position(self.window)
+        return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
 
-    async def ask(self, question: str) -> str:
-        """A one-line answer, not kept in the history. Raises as `read` does."""
-        asking: PromptSession[str] = PromptSession(history=InMemoryHistory())
-        return await asking.prompt_async(question)
+    def menu_rows(self, columns: int, most: int) -> list[Row]:
+        """The completions on offer, the one that Enter takes marked."""
+        state = self.buffer.complete_state
+        if state is None or not state.completions or most < 1:
+            return []
+        room = min(MENU_ROWS, most)
+        at = state.complete_index or 0
+        first = max(0, min(at - room // 2, len(state.completions) - room))
+        shown = state.completions[first : first + room]
+        label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
+        rows: list[Row] = []
+        for number, completion in enumerate(shown, first):
+            label = completion.display_text
+            gap = " " * max(0, label_width - width(label))
+            is_chosen = number == at
+            row: Row = [("accent", "❯ " if is_chosen else "  "), ("selected" if is_chosen else "", label)]
+            if meta := completion.display_meta_text:
+                row.append(("muted", f"{gap}  {meta}"))
+            rows.append(clipped(row, columns))
+        return rows
+
+    def use_history(self, history: History) -> None:
+        """From now on; what was typed so far stays."""
+        typed, cursor = self.buffer.text, self.buffer.cursor_position
+        self.buffer.history = history
+        self.buffer.reset(Document(typed, cursor))
+        self.buffer.load_history_if_not_yet_loaded()
+
+    def set_text(self, text: str) -> None:
+        """Replace what is typed, as one step that can be undone."""
+        self.buffer.save_to_undo_stack()
+        self.buffer.text = text
+        self.buffer.cursor_position = len(text)
 
 
-def _history(file: Path | None) -> History:
-    if file is None:
-        return InMemoryHistory()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.touch(mode=0o600)
-    except OSError:
-        return InMemoryHistory()  # a full or read-only disk takes the history, not the session
-    return FileHistory(str(file))
+def _row(cells: Cells, y: int, columns: int) -> Row:
+    """A row of prompt_toolkit's cells as fragments, without blanks at its end."""
+    line = cells.data_buffer[y]
+    row: Row = []
+    for x in range(columns):
+        cell = line[x]
+        roles = _roles(cell.style)
+        if row and row[-1][0] == roles:
+            row[-1] = (roles, row[-1][1] + cell.char)
+        elif cell.char:
+            row.append((roles, cell.char))
+    while row and not row[-1][0] and not row[-1][1].rstrip(" "):
+        row.pop()
+    if row and not row[-1][0]:
+        row[-1] = ("", row[-1][1].rstrip(" "))
+    return row
 
 
-def _keys() -> KeyBindings:
-    keys = KeyBindings()
+_known: dict[str, str] = {}
 
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.document.text_before_cursor.endswith("\\"):
-            buffer.delete_before_cursor()
-            buffer.insert_text("\n")
-        elif buffer.text.strip():
-            buffer.validate_and_handle()
 
-    @keys.add("escape", "enter")
-    @keys.add("c-j")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    @keys.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
-    return keys
+def _roles(style: str) -> str:
+    """`class:prompt class:muted` as roles; what prompt_toolkit adds of its own is left out, but for selections."""
+    roles = _known.get(style)
+    if roles is None:
+        names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
+        roles = _known[style] = " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
+    return roles

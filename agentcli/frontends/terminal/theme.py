@@ -1,42 +1,220 @@
-"""Colours, where they are wanted."""
+"""Roles of text and how each palette paints them; nothing is said by colour alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
-from agentcli.frontends.printable import printable
+from msgspec import Struct
 
-_CODES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+from agentcli.frontends.terminal.fragments import Fragment
+
+
+class Paint(Struct, frozen=True):
+    """`colour` is an index of the xterm palette (0-255), -1 the terminal's own; attributes are SGR numbers."""
+
+    colour: int = -1
+    attributes: tuple[int, ...] = ()
+
+
+BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
+
+# What has the same attributes in every palette.
+_ATTRIBUTES: dict[str, tuple[int, ...]] = {
+    "bold": (BOLD,),
+    "italic": (ITALIC,),
+    "underline": (UNDERLINE,),
+    "strike": (STRIKE,),
+    "heading1": (BOLD, UNDERLINE),
+    "heading2": (BOLD,),
+    "heading3": (BOLD,),
+    "quote": (ITALIC,),
+    "link": (UNDERLINE,),
+    "table_header": (BOLD,),
+    "added_word": (REVERSE,),
+    "removed_word": (REVERSE,),
+    "selected": (REVERSE,),
+    "prompt": (BOLD,),
+}
+# Which colour of a palette a role takes.
+_ROLE_COLOURS = {
+    "dim": "grey",
+    "muted": "grey",
+    "heading1": "blue",
+    "heading2": "blue",
+    "heading3": "blue",
+    "marker": "blue",
+    "code": "cyan",
+    "url": "grey",
+    "fence": "grey",
+    "rule": "grey",
+    "table_rule": "grey",
+    "keyword": "magenta",
+    "string": "green",
+    "comment": "grey",
+    "number": "cyan",
+    "name": "blue",
+    "added": "green",
+    "removed": "red",
+    "added_word": "green",
+    "removed_word": "red",
+    "hunk": "grey",
+    "line_number": "grey",
+    "ok": "green",
+    "error": "red",
+    "warning": "yellow",
+    "accent": "blue",
+    "prompt": "blue",
+    "said": "blue",
+    "completion": "grey",
+}
+ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
+
+# Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
+PALETTES: dict[str, dict[str, int]] = {
+    "dark": {
+        "grey": 247, "blue": 111, "cyan": 80, "magenta": 176, "green": 114, "red": 210, "yellow": 179,
+    },
+    "light": {
+        "grey": 240, "blue": 25, "cyan": 23, "magenta": 90, "green": 22, "red": 124, "yellow": 94,
+    },
+    "high-contrast-dark": {
+        "grey": 252, "blue": 153, "cyan": 123, "magenta": 219, "green": 157, "red": 217, "yellow": 229,
+    },
+    "high-contrast-light": {
+        "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
+    },
+    # The terminal's own sixteen colours: what they look like is the person's choice, so the faint text is not
+    # "bright black", which many light themes make invisible.
+    "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
+    "none": {},
+}  # fmt: skip
+CHOICES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
+BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
 
 
 class Theme:
-    """Paints text, or leaves it when colours are off. No meaning is in colour alone."""
+    """Turns fragments into text with SGR codes, switching only where the look changes."""
 
-    def __init__(self, *, colours: bool) -> None:
-        self.colours = colours
+    def __init__(self, palette: str = "none") -> None:
+        self.palette = palette
+        self._colours = PALETTES[palette]
+        self._codes: dict[str, str] = {"": ""}
 
-    def paint(self, text: str, *styles: str) -> str:
-        if not self.colours or not text:
-            return text
-        return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+    @property
+    def colours(self) -> bool:
+        return self.palette != "none"
 
-    def diff(self, diff: str, most_lines: int) -> str:
-        """A unified diff without its file lines, coloured, cut after `most_lines`."""
-        lines = [line for line in printable(diff).split("\n") if not line.startswith(("--- ", "+++ "))]
-        if lines and not lines[-1]:
-            lines.pop()
-        shown = [self.paint(line, *self._diff_style(line)) for line in lines[:most_lines]]
-        if len(lines) > most_lines:
-            shown.append(self.paint(f"… {len(lines) - most_lines} more lines", "dim"))
-        return "\n".join(f"  {line}" for line in shown)
+    def use(self, palette: str) -> None:
+        """Paint what comes from now on in another palette."""
+        self.palette, self._colours, self._codes = palette, PALETTES[palette], {"": ""}
 
-    @staticmethod
-    def _diff_style(line: str) -> tuple[str, ...]:
-        return {"+": ("green",), "-": ("red",), "@": ("cyan",)}.get(line[:1], ("dim",))
+    def code(self, roles: str) -> str:
+        """The SGR parameters of space separated roles; empty for plain text."""
+        code = self._codes.get(roles)
+        if code is None:
+            code = self._codes[roles] = self._made(roles.split())
+        return code
+
+    def _made(self, roles: Iterable[str]) -> str:
+        colour, attributes = -1, []
+        for role in roles:
+            attributes += [a for a in _ATTRIBUTES.get(role, ()) if a not in attributes]
+            name = _ROLE_COLOURS.get(role)
+            if name is not None and self.colours:
+                colour = self._colours[name]
+                if colour < 0 and FAINT not in attributes:
+                    attributes.append(FAINT)
+        parts = [str(attribute) for attribute in attributes]
+        if colour >= 0:
+            parts.append(str(30 + colour) if colour < 8 else f"38;5;{colour}")
+        return ";".join(parts)
+
+    def paint(self, fragments: Iterable[Fragment]) -> str:
+        """Text with codes; ends in the terminal's own look."""
+        out: list[str] = []
+        now = ""
+        for roles, text in fragments:
+            code = self.code(roles)
+            if code != now and text:
+                # Colour alone is replaced by colour; attributes have to be taken back.
+                out.append(_switch(now, code))
+                now = code
+            out.append(text)
+        if now:
+            out.append("\x1b[m")
+        return "".join(out)
 
 
-def wants_colours(environment: Mapping[str, str], *, plain: bool, is_terminal: bool) -> bool:
-    """NO_COLOR (no-color.org), TERM=dumb and --plain turn colours off; FORCE_COLOR turns them on."""
-    if plain or environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
-        return False
-    return is_terminal or bool(environment.get("FORCE_COLOR"))
+def _switch(before: str, after: str) -> str:
+    if not after:
+        return "\x1b[m"
+    return f"\x1b[{after}m" if not before or (_is_colour(before) and _is_colour(after)) else f"\x1b[;{after}m"
+
+
+def _is_colour(code: str) -> bool:
+    return code.startswith("3") and (len(code) == 2 or code.startswith("38;5;"))
+
+
+def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
+    """The palette for a choice (one of `CHOICES`); `background` is what the terminal said: dark, light or nothing.
+
+    NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
+    """
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or choice == "none":
+        return "none"
+    if not is_terminal and not environment.get("FORCE_COLOR"):
+        return "none"
+    if choice == "high-contrast":
+        return f"high-contrast-{background or 'dark'}"
+    if choice != "auto":
+        return choice
+    if not has_256_colours(environment):
+        return "ansi"
+    return background or _told_background(environment) or "ansi"
+
+
+def has_256_colours(environment: Mapping[str, str]) -> bool:
+    return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
+
+
+def _told_background(environment: Mapping[str, str]) -> str:
+    """From COLORFGBG, which some terminals set: `15;0` is light on dark."""
+    last = environment.get("COLORFGBG", "").rpartition(";")[2]
+    if not last.isdigit():
+        return ""
+    return "light" if int(last) in (7, *range(9, 16)) else "dark"
+
+
+def background_of(reply: str) -> str:
+    """`dark` or `light` from a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`); empty when it is none."""
+    found = re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)
+    if not found:
+        return ""
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return "light" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "dark"
+
+
+def xterm_rgb(index: int) -> tuple[int, int, int]:
+    """What xterm shows for a colour above 15: a cube of six steps a side, then 24 greys."""
+    if index >= 232:
+        grey = 8 + 10 * (index - 232)
+        return grey, grey, grey
+    cube = index - 16
+    steps = (cube // 36, cube // 6 % 6, cube % 6)
+    red, green, blue = (0 if step == 0 else 55 + 40 * step for step in steps)
+    return red, green, blue
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: tuple[int, int, int]) -> float:
+    def linear(part: float) -> float:
+        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(part / 255) for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -9,17 +9,17 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox.jobs import Jobs
+from agentcli.infra.sandbox.processes import end_group, group_is_alive, wait_for_exit
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 
 GRACE_AFTER_EXIT_S = 0.1  # a grandchild may hold the pipe open: what has come by then is the output
-GRACE_AFTER_TERM_S = 2.0
 LARGEST_PROGRAM_OUTPUT = 64 * 1024 * 1024
 
 _SECRET_NAME = re.compile(
@@ -47,8 +47,7 @@ class LocalSandbox:
         self._readable = (*self.roots, *(root.resolve() for root in readable_roots), job_folder.resolve())
         self._environment = command_environment(environment, session_id)
         self._shell = shutil.which("bash") or "/bin/sh"
-        self._job_folder = job_folder
-        self._jobs: list[subprocess.Popen[bytes]] = []
+        self._jobs = Jobs(job_folder)
         self._left_running: list[subprocess.Popen[bytes]] = []
 
     def readable(self, path: Path) -> Path:
@@ -77,6 +76,7 @@ class LocalSandbox:
         timeout_s: float,
         on_output: Callable[[str], None],
         most_bytes: int,
+        detach: asyncio.Event | None = None,
     ) -> CommandResult:
         cwd_read, cwd_write = _pipe_above(9)
         try:
@@ -89,20 +89,27 @@ class LocalSandbox:
             os.close(cwd_write)
         try:
             output = CommandOutput(most_bytes, on_output)
-            timed_out = await self._follow(process, output, timeout_s)
+            end = await self._follow(process, output, timeout_s, detach)
+            if end == "detached":
+                text, rest, cut = output.so_far()
+                job = self._jobs.adopt(process, command, text.encode() + rest)
+                return CommandResult(text, None, cut_bytes=cut, job=job)
             text, cut = output.close()
-            code = None if timed_out else process.returncode
-            return CommandResult(text, code, timed_out, _read_cwd(cwd_read), cut)
+            code = None if end == "timed out" else process.returncode
+            return CommandResult(text, code, end == "timed out", _read_cwd(cwd_read), cut)
         finally:
             os.close(cwd_read)
 
-    async def _follow(self, process: subprocess.Popen[bytes], output: CommandOutput, timeout_s: float) -> bool:
-        """Read until the command has ended; True when its time ran out. Ends the group when cancelled."""
+    async def _follow(
+        self, process: subprocess.Popen[bytes], output: CommandOutput, timeout_s: float, detach: asyncio.Event | None
+    ) -> Literal["ended", "timed out", "detached"]:
+        """Read until the command has ended. Ends the group when its time has run out, or when cancelled."""
         assert process.stdout is not None
         pipe = process.stdout.fileno()
         os.set_blocking(pipe, False)
         loop = asyncio.get_running_loop()
         at_end = asyncio.Event()
+        is_detached = False
 
         def read() -> None:
             try:
@@ -120,22 +127,25 @@ class LocalSandbox:
         loop.add_reader(pipe, read)
         try:
             async with asyncio.timeout(timeout_s):
-                await wait_for_exit(process)
+                is_detached = await _is_detached(process, detach)
+            if is_detached:
+                return "detached"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_AFTER_EXIT_S):
                     await at_end.wait()
             if group_is_alive(process.pid):
                 self._left_running.append(process)
-            return False
+            return "ended"
         except TimeoutError:
             await end_group(process)
-            return True
+            return "timed out"
         except asyncio.CancelledError:
             await asyncio.shield(end_group(process))
             raise
         finally:
             loop.remove_reader(pipe)
-            process.stdout.close()
+            if not is_detached:
+                process.stdout.close()
 
     def _spawn(
         self,
@@ -184,20 +194,39 @@ class LocalSandbox:
         return process.returncode or 0, output, errors
 
     async def start_job(self, command: str, *, cwd: Path) -> BackgroundJob:
-        self._job_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        id = f"job_{len(self._jobs) + 1}"
-        output_file = self._job_folder / f"{id}.log"
         try:
-            with output_file.open("wb") as file:
-                process = self._spawn([self._shell, "-c", command], cwd, file.fileno())
+            return self._jobs.start(command, lambda file: self._spawn([self._shell, "-c", command], cwd, file))
         except (OSError, ValueError) as error:
             raise _not_started("the job", error) from error
-        self._jobs.append(process)
-        return BackgroundJob(id, process.pid, output_file)
+
+    def jobs(self) -> Sequence[BackgroundJob]:
+        return self._jobs.list()
+
+    async def stop_job(self, id: str) -> None:
+        await self._jobs.stop(id)
+
+    def add_root(self, folder: Path) -> None:
+        real = folder.resolve()
+        self.roots = (*self.roots, real)
+        self._readable = (*self._readable, real)
 
     async def aclose(self) -> None:
-        running, self._jobs, self._left_running = [*self._jobs, *self._left_running], [], []
-        await asyncio.gather(*(end_group(process) for process in running))
+        running, self._left_running = self._left_running, []
+        await asyncio.gather(self._jobs.aclose(), *(end_group(process) for process in running))
+
+
+async def _is_detached(process: subprocess.Popen[bytes], detach: asyncio.Event | None) -> bool:
+    """Wait until a command has ended or is to go on by itself; whether it is the latter."""
+    if detach is None:
+        await wait_for_exit(process)
+        return False
+    exited, asked = asyncio.ensure_future(wait_for_exit(process)), asyncio.ensure_future(detach.wait())
+    try:
+        await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return not exited.done()
+    finally:
+        exited.cancel()
+        asked.cancel()
 
 
 class CommandOutput:
@@ -206,13 +235,13 @@ class CommandOutput:
     def __init__(self, most_bytes: int, on_output: Callable[[str], None]) -> None:
         self._half = most_bytes // 2
         self._on_output = on_output
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head = ""
         self._tail = ""
         self._cut = 0
 
     def add(self, data: bytes, *, final: bool = False) -> None:
-        text = self._decode(data, final)
+        text = self._decoder.decode(data, final)
         if not text:
             return
         self._on_output(text)
@@ -230,64 +259,19 @@ class CommandOutput:
     def close(self) -> tuple[str, int]:
         """The output, and how many characters of its middle are missing."""
         self.add(b"", final=True)
+        return self._joined()
+
+    def so_far(self) -> tuple[str, bytes, int]:
+        """As `close` of a command that goes on; in the middle the bytes that begin a character."""
+        text, cut = self._joined()
+        return text, self._decoder.getstate()[0], cut
+
+    def _joined(self) -> tuple[str, int]:
         if len(self._tail) > self._half:
             self._drop_front()
         if not self._cut:
             return self._head + self._tail, 0
         return f"{self._head}\n[{self._cut:,} characters cut]\n{self._tail}", self._cut
-
-
-async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """The exit code, without a thread where the kernel tells (Linux 5.3), else by looking every 10 ms."""
-    loop = asyncio.get_running_loop()
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        while process.poll() is None:
-            await asyncio.sleep(0.01)
-        return process.wait()
-    exited = loop.create_future()
-    loop.add_reader(descriptor, lambda: None if exited.done() else exited.set_result(None))
-    try:
-        await exited
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-    return process.wait()
-
-
-def group_is_alive(group: int) -> bool:
-    """Whether a process of the group runs. One that has ended and whose parent never asks (a container) does not."""
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    try:
-        processes = [entry for entry in os.scandir("/proc") if entry.name.isdecimal()]
-    except FileNotFoundError:  # macOS, where launchd asks
-        return True
-    return not processes or any(_runs_in(entry.path, group) for entry in processes)
-
-
-def _runs_in(process: str, group: int) -> bool:
-    try:
-        state, _, its_group, *_ = Path(process, "stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):  # ended meanwhile
-        return False
-    return int(its_group) == group and state not in "ZX"
-
-
-async def end_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the whole group, SIGKILL after two seconds to what is left."""
-    group = process.pid
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_AFTER_TERM_S
-    while (process.poll() is None or group_is_alive(group)) and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-    await asyncio.to_thread(process.wait)
 
 
 def _pipe_above(lowest: int) -> tuple[int, int]:

@@ -75,6 +75,10 @@ class MemorySessions:
         logs = [log for log in self._logs.values() if log.entries and cwd in (None, log.cwd)]
         return sorted(map(_info, logs), key=lambda info: info.updated, reverse=True)[:limit]
 
+    async def rename(self, session_id: str, name: str) -> None:
+        log = self._logs.get(session_id) or self._find(session_id)
+        log.name = name
+
     async def close(self) -> None:
         pass
 

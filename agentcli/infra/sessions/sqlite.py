@@ -42,13 +42,15 @@ class SqliteSessions:
         self.path = path
         self._on_notice = on_notice
         self._writer = _Writer(path, on_notice)
+        self._new: dict[str, _SessionRow] = {}  # made here; each is stored with its first entries
 
     async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
         id = session_id or new_id()
         lock = self._own(id)
         if session_id is not None:
             await self._refuse_taken(session_id, lock)
-        return SqliteLog(self._writer, id, lock, new_session=_SessionRow(id, str(cwd), name))
+        self._new[id] = row = _SessionRow(id, str(cwd), name)
+        return SqliteLog(self._writer, id, lock, new_session=row)
 
     async def _refuse_taken(self, session_id: str, lock: filelock.BaseFileLock) -> None:
         taken = await self._writer.call(lambda db: db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).get)
@@ -89,6 +91,17 @@ class SqliteSessions:
         tail = f"{where} ORDER BY updated DESC LIMIT {int(limit)}"
         found: list[SessionInfo] = await self._writer.call(lambda db: _infos(db, tail, values))
         return found
+
+    async def rename(self, session_id: str, name: str) -> None:
+        new = self._new.get(session_id)
+        if new is not None:
+            new.name = name
+
+        def work(db: apsw.Connection) -> None:
+            id = session_id if new is not None else _full_id(db, session_id)
+            db.execute("UPDATE sessions SET name = ? WHERE id = ?", (name, id))
+
+        await self._writer.call(work)
 
     async def close(self) -> None:
         await self._writer.close()

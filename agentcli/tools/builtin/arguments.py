@@ -62,3 +62,12 @@ class Bash(Struct, frozen=True):
 
 class Think(Struct, frozen=True):
     thought: str
+
+
+class TodoItem(Struct, frozen=True):
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
+class Todo(Struct, frozen=True):
+    items: tuple[TodoItem, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES
-from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_BYTES = 2_000
@@ -36,7 +36,10 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         timeout_s=min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000,
         on_output=context.emit,
         most_bytes=BRIEF_BYTES if given.output_level == "brief" else PAGE_BYTES,
+        detach=context.detach,
     )
+    if result.job is not None:
+        return _went_on(result.job, result)
     return _output(result, given, start, context, notes=[lost])
 
 
@@ -80,10 +83,21 @@ def _size(result: CommandResult) -> str:
     return "no output" if not lines else f"{lines} line{'s' if lines > 1 else ''}"
 
 
+def _went_on(job: BackgroundJob, result: CommandResult) -> ToolOutput:
+    """A command the person sent to the background: as a job from the beginning, and its output so far."""
+    started = _started(job, "The person sent this to the background: it goes on as")
+    output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
+    structured = {**started.structured, "output": result.output}
+    return ToolOutput(f"{started.content}\n{output}", structured, f"in the background as {job.id}")
+
+
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
-    job = await context.workspace.sandbox.start_job(given.command, cwd=start)
+    return _started(await context.workspace.sandbox.start_job(given.command, cwd=start), "Started")
+
+
+def _started(job: BackgroundJob, how: str) -> ToolOutput:
     text = (
-        f"Started job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read that with "
+        f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read that with "
         f"file_read. End it with: kill -- -{job.pid}"
     )
     return ToolOutput(text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"job {job.id}")

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileWrite
-from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
+from agentcli.tools.builtin.files import is_there, read_bytes, require_same, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text_edit import decode, unified_diff
+from agentcli.tools.text_edit import DecodedText, decode, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext, ToolOutput
+
+
+class SomeHunks(FileWrite, frozen=True):
+    """A replacement of which only some hunks are made: `result` takes the place of `seen`."""
+
+    seen: bytes = b""
+    result: bytes = b""
 
 
 async def run(given: FileWrite, context: ToolContext) -> ToolOutput:
@@ -22,6 +30,20 @@ async def preview(given: FileWrite, context: ToolContext) -> str:
     """The diff the call would make. Raises `ToolError` when the file may not be replaced."""
     path = context.workspace.writable(given.path)
     return unified_diff(context.workspace.shown(path), await asyncio.to_thread(_before, path, context), given.content)
+
+
+async def narrow(given: FileWrite, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
+    """Raises `ToolError` for a character that the file's encoding does not have."""
+    path = context.workspace.writable(given.path)
+    return await asyncio.to_thread(_narrowed, given, path, context, hunks)
+
+
+def _narrowed(given: FileWrite, path: Path, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
+    shown = context.workspace.shown(path)
+    seen = read_bytes(path, shown) if is_there(path, shown) else b""
+    decoded = decode(seen) or DecodedText("", "utf-8")
+    content = with_hunks(decoded.text, given.content, hunks)
+    return SomeHunks(given.path, content, seen, decoded.encoded(content))
 
 
 def _before(path: Path, context: ToolContext) -> str:
@@ -42,6 +64,9 @@ def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     existed = is_there(path, shown)
     before = _before(path, context)
     content = given.content.encode("utf-8", "replace")
+    if isinstance(given, SomeHunks):
+        require_same(read_bytes(path, shown) if existed else b"", given.seen, shown)
+        content = given.result
     write_bytes(path, content, shown)
     context.workspace.files.saw(path, content)
     diff = unified_diff(shown, before, given.content)

@@ -60,6 +60,12 @@ def as_text(content: bytes, shown: str) -> DecodedText:
     return text
 
 
+def require_same(now: bytes, then: bytes, shown: str) -> None:
+    """Raises `ToolError` when a file is not what it was when a person judged a change of it."""
+    if now != then:
+        raise ToolError(f"{shown} has changed since it was approved: read it again.", kind="validation_error")
+
+
 def write_bytes(path: Path, content: bytes, shown: str) -> None:
     """Replace or create a file so that a reader sees the old or the new contents, never a part.
 

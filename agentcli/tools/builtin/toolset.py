@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from agentcli.tools.builtin import arguments
-from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Effect, Tool
 
 _TOOLS: tuple[tuple[str, type[msgspec.Struct], Effect, float | None], ...] = (
     ("file_read", arguments.FileRead, "read", 120),
@@ -19,6 +19,7 @@ _TOOLS: tuple[tuple[str, type[msgspec.Struct], Effect, float | None], ...] = (
     ("grep_search", arguments.GrepSearch, "read", 120),
     ("bash", arguments.Bash, "command", None),  # it keeps the limit the call asks for
     ("think", arguments.Think, "none", 120),
+    ("todo", arguments.Todo, "none", 120),
 )
 
 
@@ -30,28 +31,20 @@ def builtin_tools() -> tuple[Tool, ...]:
             name,
             texts.joinpath(f"{name}.md").read_text("utf-8").strip(),
             takes,
-            _body(name),
+            _lazy(name, "run"),
             effect,
             time_limit_s=limit,
-            dry_run=_dry_run(name) if effect == "edit" else None,
+            dry_run=_lazy(name, "preview") if effect == "edit" else None,
+            narrow=_lazy(name, "narrow") if effect == "edit" else None,
         )
         for name, takes, effect, limit in _TOOLS
     )
 
 
-def _body(name: str) -> Any:
+def _lazy(name: str, function: str) -> Any:
     """Imports the tool's module at its first call: a first request need not wait 5 ms for difflib and the like."""
 
-    async def run(given: Any, context: ToolContext) -> ToolOutput:
-        output: ToolOutput = await import_module(f"agentcli.tools.builtin.{name}").run(given, context)
-        return output
+    async def call(*given: Any) -> Any:
+        return await getattr(import_module(f"agentcli.tools.builtin.{name}"), function)(*given)
 
-    return run
-
-
-def _dry_run(name: str) -> Any:
-    async def preview(given: Any, context: ToolContext) -> str:
-        diff: str = await import_module(f"agentcli.tools.builtin.{name}").preview(given, context)
-        return diff
-
-    return preview
+    return call

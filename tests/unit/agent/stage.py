@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.interfaces import GrantStore, SessionLog
 from agentcli.agent.loop import Limits, Prefix, Runtime
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions import Mode, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
@@ -223,6 +223,8 @@ async def on_stage(
     resolve: Any = None,
     log: SessionLog | None = None,
     entries: Iterable[Entry] = (),
+    grants: GrantStore | None = None,
+    deny: Iterable[str] = (),
     **runtime: Any,
 ) -> AsyncIterator[Stage]:
     """A session in `folder`/work with the built-in tools and `tools`.
@@ -241,12 +243,13 @@ async def on_stage(
     registry = ToolRegistry([*builtin_tools(), *tools])
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=folder / "jobs")
     log = log or await MemorySessions().create(cwd=work)
+    rules = Rules(deny=[parse_rule(rule) for rule in deny])
     prefix = Prefix("You help.", registry.specs())
     session = Session(
-        rebuilt(AgentState("scripted/script", mode), entries),
+        rebuilt(AgentState("scripted/script", mode, rules=rules), entries),
         Runtime(
             resolve or by_name,
-            CallRunner(registry, Workspace(work, sandbox), max_parallel=max_parallel),
+            CallRunner(registry, Workspace(work, sandbox), max_parallel=max_parallel, grants=grants),
             log,
             lambda info: prefix,
             limits,

@@ -305,15 +305,6 @@ async def test_a_yes_for_the_session_holds_for_a_command_with_wildcards_as_it_is
     assert "c2" in [request.id for request in stage.of(ApprovalRequested)]
 
 
-async def test_a_yes_for_the_session_covers_further_edits_by_this_tool(tmp_path: Folder) -> None:
-    calls = [call("file_write", path=f"{n}.txt", content="x", id=f"c{n}") for n in range(3)]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
-        answering(stage, allowed=True, scope="session")
-        await stage.ask("Go")
-        assert stage.count(ApprovalRequested) == 1
-        assert len(list(stage.workspace.iterdir())) == 3
-
-
 async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, asking_for("touch made")) as stage:
         done = await stage.ask("Go")

@@ -21,9 +21,9 @@ from agentcli.conversation.entries import (
     ToolLog,
     User,
     from_record,
+    kept,
     open_calls,
     reminder,
-    retracted_ids,
     to_messages,
     to_record,
 )
@@ -159,14 +159,14 @@ def test_entries_added_at_the_end_leave_earlier_messages_as_they_are(log: list[E
 @given(logs())
 @quick
 def test_open_calls_are_those_without_a_result(log: list[Entry]) -> None:
-    gone = retracted_ids(log)
+    remaining = kept(log)
     asked = [
         use.id
-        for entry in log
-        if isinstance(entry.body, Assistant) and entry.id not in gone
+        for entry in remaining
+        if isinstance(entry.body, Assistant)
         for use in Message("assistant", entry.body.content).tool_uses
     ]
-    assert set(open_calls(log)) == {id for id in asked if not any(entry.id == id for entry in log)}
+    assert set(open_calls(log)) == {id for id in asked if not any(entry.id == id for entry in remaining)}
 
 
 def made(*log: Body) -> list[Entry]:
@@ -174,6 +174,23 @@ def made(*log: Body) -> list[Entry]:
         Entry(body.result.tool_use_id if isinstance(body, Result) else f"e{n}", None, 0.0, body)
         for n, body in enumerate(log)
     ]
+
+
+def test_what_is_taken_back_from_an_entry_on_is_gone_and_what_came_before_stays() -> None:
+    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+    result = Result(ToolResult("call_1", "a"), "think")
+    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result, SystemEvent("queue"))
+    log += made(*[ContextNote("")] * 7, SystemEvent("retracted", {"since": "e3"}), User((Text("three"),)))[7:]
+    assert [entry.id for entry in kept(log)] == ["e0", "e1", "call_1", "e6", "e7", "e8"]
+    assert is_valid(to_messages(log))
+
+
+def test_an_id_that_came_again_is_taken_back_only_from_the_first_one_named_on() -> None:
+    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+    result = Result(ToolResult("call_1", "a"), "think")
+    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result)
+    log += made(*[ContextNote("")] * 6, SystemEvent("retracted", {"ids": ["e3", "e4", "call_1"]}))[6:]
+    assert [entry.id for entry in kept(log)] == ["e0", "e1", "call_1", "e6"]
 
 
 def test_a_call_with_the_id_of_an_answered_one_is_open_until_it_is_answered_itself() -> None:

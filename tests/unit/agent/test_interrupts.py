@@ -350,19 +350,6 @@ async def test_steering_without_a_turn_is_a_prompt(tmp_path: Folder) -> None:
     assert done.text == "The end."
 
 
-async def test_steering_that_an_interrupt_overtook_comes_with_the_next_prompt(tmp_path: Folder) -> None:
-    replies = [{"text": "late", "delay_ms": 10_000}, {"tool_calls": [call("think", thought="a", id="t")]}, END]
-    async with on_stage(tmp_path, replies) as stage:
-        stage.say("Go")
-        await stage.heard(EntryStored)
-        stage.submit(Steer(text("Wait")))
-        await interrupted(stage)
-        await stage.ask("Now")
-    assert stage.prompts() == ["Go", "Wait", "Now"]
-    assert stage.of(Steered) == []
-    assert not stage.results["t"].is_error
-
-
 # Prompts that wait.
 
 
@@ -377,16 +364,6 @@ async def test_a_second_prompt_waits_for_the_end_of_the_turn(tmp_path: Folder) -
     assert stage.prompts() == ["first", "second"]
     assert len(stage.provider.requests) == 3
     assert stage.count(TurnEnded) == 3
-
-
-async def test_prompts_that_wait_are_answered_after_an_interrupt(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "late", "delay_ms": 10_000}, {"text": "Two."}]) as stage:
-        stage.say("first")
-        stage.say("second")
-        await stage.heard(EntryStored)
-        stage.submit(Interrupt())
-        await stage.ended(2)
-    assert [end.reason for end in stage.ends if isinstance(end, Done)] == ["interrupted", "end_turn"]
 
 
 async def test_prompts_that_wait_are_answered_after_a_failure(tmp_path: Folder) -> None:

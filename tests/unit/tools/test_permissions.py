@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from agentcli.agent.grants import rule_candidates
 from agentcli.agent.permissions import (
     MODES,
     Mode,
@@ -16,7 +17,6 @@ from agentcli.agent.permissions import (
     Rules,
     Verdict,
     catastrophe,
-    grant_for,
     is_harmless,
     judge,
     parse_mode,
@@ -261,7 +261,8 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
     bench: Bench, text: str
 ) -> None:
     tool = bench.tools.get("bash")
-    rules = Rules([grant_for(tool, tool.parse({"command": text}))])
+    offered = rule_candidates(tool, tool.parse({"command": text}), "default", Rules(), bench.workspace)
+    rules = Rules([parse_rule(offered[0])])
 
     def decision(of: str) -> str:
         return judge(tool, tool.parse({"command": of}), "default", rules, bench.workspace).decision
@@ -271,9 +272,10 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
         assert other == text or decision(other) == "ask"
 
 
-def test_an_edit_granted_for_the_session_grants_that_tool(bench: Bench) -> None:
+def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:
     tool = bench.tools.get("file_write")
-    rules = Rules([grant_for(tool, tool.parse(EDIT[1]))])
+    offered = rule_candidates(tool, tool.parse(EDIT[1]), "default", Rules(), bench.workspace)
+    rules = Rules([parse_rule(offered[-1])])
     assert judge(tool, tool.parse({"path": "b", "content": ""}), "default", rules, bench.workspace).decision == "allow"
     edit = bench.tools.get("file_edit")
     assert judge(edit, edit.parse({"path": "b"}), "default", rules, bench.workspace).decision == "ask"

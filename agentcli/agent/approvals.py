@@ -1,0 +1,116 @@
+"""Asks the person about one call, and makes of the answer what is run, what is granted and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from agentcli.agent.events import ApprovalRequested, Approve, Emit, Notice
+from agentcli.agent.grants import rule_candidates
+from agentcli.agent.interfaces import GrantStore
+from agentcli.agent.permissions import Rules, judge, parse_rule
+from agentcli.agent.state import AgentState
+from agentcli.errors import StorageError, ToolError, UsageError
+from agentcli.llm.messages import ToolUse
+from agentcli.tools.summary import call_title
+from agentcli.tools.text_edit import diff_hunks
+from agentcli.tools.tool import Tool, ToolContext
+
+Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
+
+
+class Permitted(Struct, frozen=True):
+    """The arguments to run a call with, and what the result says beside its own text."""
+
+    arguments: Any
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call that may not run by itself, and why it asks."""
+
+    call: ToolUse
+    tool: Tool
+    arguments: Any
+    context: ToolContext
+    reason: str
+
+
+class Asking(Protocol):
+    """Who can be asked, and where an answer for good is kept."""
+
+    @property
+    def ask(self) -> Ask | None: ...
+
+    @property
+    def grants(self) -> GrantStore | None: ...
+
+
+async def ask_person(asking: Asking, state: AgentState, question: Question, emit: Emit) -> Permitted:
+    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    call, tool, arguments, context = question.call, question.tool, question.arguments, question.context
+    preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
+    if asking.ask is None:
+        raise ToolError(f"Denied: {question.reason}, and nobody can be asked.", kind="permission_denied")
+    hunks = diff_hunks(preview) if tool.narrow is not None else ()
+    rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
+    title = call_title(call.name, call.input)
+    answer = await asking.ask(ApprovalRequested(call.id, call, title, question.reason, preview, rules, hunks))
+    chosen = _chosen(answer, hunks)
+    if not chosen:
+        said = f" They say: {answer.comment}" if answer.comment else ""
+        raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
+    if answer.scope != "once":
+        await _grant(asking.grants, state, question, answer, rules, emit)
+    if tool.narrow is None or len(chosen) == max(len(hunks), 1):
+        return Permitted(arguments, f"[The user allowed this and says: {answer.comment}]" if answer.comment else "")
+    return Permitted(await tool.narrow(arguments, context, chosen), _rejected(hunks, chosen, answer.comment))
+
+
+def _chosen(answer: Approve, hunks: tuple[str, ...]) -> tuple[int, ...]:
+    """The hunks to be made, by index; the one index 0 for a call that is made as a whole, none for a no."""
+    every = tuple(range(max(len(hunks), 1)))
+    if not answer.allowed or answer.hunks == ():
+        return ()
+    return every if answer.hunks is None or not hunks else tuple(n for n in every if n in answer.hunks)
+
+
+def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> str:
+    left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen)
+    said = f"\nThey say: {comment}" if comment else ""
+    return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
+
+
+async def _grant(
+    grants: GrantStore | None,
+    state: AgentState,
+    question: Question,
+    answer: Approve,
+    offered: tuple[str, ...],
+    emit: Emit,
+) -> None:
+    """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
+    text = answer.rule or next(iter(offered), "")
+    if not text:
+        emit(Notice("No rule covers this call: it is allowed this once."))
+        return
+    is_for_good = answer.scope == "always" and grants is not None
+    try:
+        rule = parse_rule(text, "granted" if is_for_good else "session")
+    except UsageError as error:
+        emit(Notice(f"{error} The call is allowed this once."))
+        return
+    state.rules.allow.append(rule)
+    alone, workspace = Rules([rule], state.rules.deny), question.context.workspace
+    if judge(question.tool, question.arguments, state.mode, alone, workspace).decision != "allow":
+        emit(Notice(f"{rule} is allowed from now on; it does not cover this call, which is allowed this once."))
+    if is_for_good and grants is not None:
+        try:
+            await asyncio.to_thread(grants.add, str(rule))
+        except StorageError as error:
+            emit(Notice(f"{error} {rule} is allowed for this session."))

@@ -1,0 +1,19 @@
+"""The model's list of what is to be done, as its calls in the conversation left it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agentcli.conversation.entries import Entry, Result, kept
+from agentcli.tools.builtin.arguments import TodoItem
+
+
+def todo_items(entries: Iterable[Entry]) -> tuple[TodoItem, ...]:
+    """The items of the newest list; none where there is no list."""
+    for entry in reversed(kept(entries)):
+        body = entry.body
+        if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
+            return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
+    return ()

@@ -1,0 +1,194 @@
+"""What a terminal session needs from the rest of the program; imported while the input is on the screen already."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+
+import msgspec
+from prompt_toolkit.history import History, InMemoryHistory
+
+from agentcli.agent.commands.command import Commands, Topic
+from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.session import Session
+from agentcli.app import Builder, SessionChoice
+from agentcli.cli.one_shot import extras_from, make_store, session_choice
+from agentcli.config import Config, to_toml
+from agentcli.conversation.mentions import with_attachments
+from agentcli.conversation.system_prompt import git_branch
+from agentcli.frontends.terminal.app import Look, TerminalApp
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.desk import Front
+from agentcli.frontends.terminal.drafts import Drafts
+from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
+from agentcli.frontends.terminal.history import ProjectHistory
+from agentcli.frontends.terminal.plain import PlainTerminal
+from agentcli.llm.messages import Block
+from agentcli.model_choice import KEYED_MODELS, NoModel
+from agentcli.paths import project_root
+
+
+def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
+    """Put a session on the console."""
+    terminal = config.settings.terminal
+    project = project_root(config.cwd)
+    keeps = not options.no_session
+    history: History = ProjectHistory(config.paths.state / "history", str(project)) if keeps else InMemoryHistory()
+    draft = config.paths.state / "drafts" / hashlib.sha256(str(config.cwd).encode()).hexdigest()[:16]
+    house = TerminalHouse(config, options)
+    app = TerminalApp(
+        console,
+        house,
+        commands_for(config),
+        look=Look(terminal.theme, terminal.notifications, terminal.status_command),
+        history=history,
+        drafts=Drafts(draft) if keeps else None,
+        file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
+    )
+    house.tell = lambda text: app.view.line(text, "warning")
+    app.on_close = house.aclose
+    app.start(prompt)
+    return app
+
+
+async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
+    house = TerminalHouse(config, options)
+    terminal = PlainTerminal(house, commands_for(config), stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
+    try:
+        return await terminal.run(prompt)
+    finally:
+        await house.aclose()
+
+
+def commands_for(config: Config) -> Commands:
+    return conversation_commands()
+
+
+class TerminalHouse:
+    """Opens sessions for a terminal. Implements the desk's `House`."""
+
+    def __init__(self, config: Config, options: argparse.Namespace) -> None:
+        self._config = config
+        self._options = options
+        self._builder = self._new_builder()
+        self._model = ""
+        self._warming: asyncio.Task[None] | None = None
+        self._root = project_root(config.cwd)
+        self.tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr)  # a live screen has its own way
+
+    def _new_builder(self) -> Builder:
+        def on_notice(text: str) -> None:
+            self.tell(text)
+
+        return Builder(
+            self._config,
+            store=make_store(self._config, self._options, on_notice),
+            extras=extras_from(self._options),
+            can_ask=True,
+            on_notice=on_notice,
+        )
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._builder.store
+
+    async def first(self, front: Front) -> Session:
+        choice = session_choice(self._options)
+        while not self._model:
+            try:
+                self._model = await self._builder.models.default()
+            except NoModel as missing:
+                await self._set_up_model(front, missing)
+        await asyncio.to_thread(self._builder.models.load, self._model)
+        session = await self._builder.build_session(choice, model=self._model)
+        self._warming = asyncio.create_task(self._builder.warm_up(session))
+        return session
+
+    async def _set_up_model(self, front: Front, missing: NoModel) -> None:
+        """The guided choice of a first start. Raises `missing` when the person would rather leave."""
+        chosen = await front.choose(
+            "No model is set up. What shall answer?",
+            [
+                ("A key of mine", "for this session; in the environment it is there each time"),
+                ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
+                ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
+                ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
+                ("Leave", ""),
+            ],
+        )
+        match chosen:
+            case 0:
+                await self._take_key(front, missing)
+            case 1:
+                await front.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+            case 2:
+                pass  # the caller looks again
+            case 3:
+                await front.run_outside([sys.executable, "-m", "agentcli", "demo"])
+            case _:
+                raise missing
+
+    async def _take_key(self, front: Front, missing: NoModel) -> None:
+        kinds = [(variable, model) for variable, model in KEYED_MODELS if variable.endswith("_API_KEY")]
+        chosen = await front.choose("A key for", [(model.partition("/")[0], variable) for variable, model in kinds])
+        if chosen is None:
+            return
+        variable = kinds[chosen][0]
+        key = await front.ask_secret(f"Paste the key. It is kept for this session only; for good: export {variable}=…")
+        if not key:
+            raise missing
+        before = self._builder
+        self._config = msgspec.structs.replace(self._config, environment={**self._config.environment, variable: key})
+        self._builder = self._new_builder()
+        await before.aclose()
+
+    async def open(self, session_id: str | None, *, fork: bool = False) -> Session:
+        choice = SessionChoice("id", session_id, fork) if session_id else SessionChoice()
+        return await self._builder.build_session(choice, model=self._model)
+
+    async def list(self) -> Sequence[SessionInfo]:
+        return await self._builder.store.list(cwd=self._config.cwd)
+
+    def check_model(self, name: str) -> str:
+        info = self._builder.models.info(name)
+        self._builder.models.provider(name)
+        self._model = name
+        known = "" if info.is_known else " It is in no table: its window and price are guesses."
+        return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
+
+    def models(self) -> Sequence[tuple[str, str]]:
+        table = self._builder.models.table()
+        return [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in table]
+
+    def attach(self, text: str, session: Session) -> tuple[Block, ...]:
+        small = self._builder.models.info(session.state.model).small
+        return with_attachments(text, session.runtime.calls.workspace, bare_names=small)
+
+    def window(self, model: str) -> int:
+        return self._builder.models.info(model).window
+
+    def branch(self) -> str:
+        return git_branch(self._root) or ""
+
+    def describe(self, topic: Topic) -> str:
+        if topic == "config":
+            files = "".join(f"# {file}\n" for file in self._config.files)
+            return files + (to_toml(self._config.settings) or "# Every setting has its default.")
+        from agentcli.cli.doctor import checks  # typer: 50 ms that only this needs
+
+        said = io.StringIO()
+        with redirect_stdout(said):
+            rows = [f"{'✓' if ok else '✗'} {name:<12} {text}" for name, ok, text in checks(self._config)]
+        return "\n".join([*said.getvalue().splitlines(), *rows])
+
+    async def aclose(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait([self._warming])
+        await self._builder.aclose()

@@ -1,0 +1,105 @@
+"""What the input offers while the person types: commands, their arguments, and files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from typing import Protocol
+
+from prompt_toolkit.application import get_app_or_none
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from agentcli.frontends.terminal.file_index import FileIndex
+
+
+class CommandEntry(Protocol):
+    """What completion needs to know of a command. One with an `argument` hint is completed to its following space."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def argument(self) -> str: ...
+
+
+# The values that fit what was typed of a command's argument, and a note on each; a value replaces all that was typed.
+Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
+
+_COMMAND = re.compile(r"/([^\s/]*)\Z")
+_ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
+# As conversation/mentions.py reads them: what ends a plain mention needs quotes.
+_MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
+_NEEDS_QUOTES = re.compile(r"[\s'`,;]")
+
+
+class PromptCompleter(Completer):
+    """`/name` at the start of the input, its argument, and `@path` after white space."""
+
+    def __init__(
+        self,
+        commands: Callable[[], Iterable[CommandEntry]],
+        files: FileIndex | None,
+        arguments: Arguments = lambda name, typed: (),
+    ) -> None:
+        self._commands = commands
+        self._files = files
+        self._arguments = arguments
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """Commands and arguments; files need `get_completions_async`."""
+        text = document.text_before_cursor
+        if found := _COMMAND.match(text):
+            yield from self._command_completions(found[1])
+        elif found := _ARGUMENT.match(text):
+            yield from self._argument_completions(found[1], found[2] or "")
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        for completion in self.get_completions(document, complete_event):
+            yield completion
+        mention = _MENTION.search(document.text_before_cursor)
+        if mention is None or self._files is None:
+            return
+        is_quoted = mention["quoted"] is not None
+        query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
+        for path in await self._files.match(query, is_wanted=lambda: _is_still_typed(document)):
+            text = _as_mention(path, is_quoted=is_quoted)
+            if document.text_after_cursor.startswith('"'):
+                text = text.removesuffix('"')
+            yield Completion(text, -len(mention[0]), display=path)
+
+    def _command_completions(self, typed: str) -> Iterator[Completion]:
+        commands = list(self._commands())
+        first = [command for command in commands if any(name.startswith(typed) for name in _names(command))]
+        then = [command for command in commands if any(typed in name for name in _names(command))]
+        for command in [*first, *(command for command in then if command not in first)]:
+            text = f"/{command.name} " if command.argument else f"/{command.name}"
+            yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
+
+    def _argument_completions(self, name: str, typed: str) -> Iterator[Completion]:
+        command = next((command for command in self._commands() if name in _names(command)), None)
+        if command is not None:
+            for value, note in self._arguments(command.name, typed):
+                yield Completion(value, -len(typed), display_meta=note)
+
+
+def _names(command: CommandEntry) -> tuple[str, ...]:
+    return (command.name, *command.aliases)
+
+
+def _as_mention(path: str, *, is_quoted: bool) -> str:
+    """A folder's quotes stay open, so that completion goes on behind its slash."""
+    if not is_quoted and not _NEEDS_QUOTES.search(path):
+        return f"@{path}"
+    return f'@"{path}' if path.endswith("/") else f'@"{path}"'
+
+
+def _is_still_typed(document: Document) -> bool:
+    """prompt_toolkit lets a completion run on when the text has changed, and asks again only after its end."""
+    app = get_app_or_none()
+    return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor

@@ -1,0 +1,166 @@
+"""What can be done with the input beside typing: pastes, images, stash, drafts, the external editor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.drafts import Drafts
+from agentcli.frontends.terminal.images import clipboard_image, image_path, read_image
+from agentcli.frontends.terminal.pager import edit_text
+from agentcli.frontends.terminal.pastes import Pastes
+from agentcli.frontends.terminal.prompt import PromptArea
+from agentcli.llm.messages import Block, Text
+
+SAVE_DRAFT_AFTER_S = 0.4
+
+
+class Composer:
+    """Keeps what belongs to the text being written. `tell` shows a line to the person."""
+
+    def __init__(
+        self,
+        area: PromptArea,
+        drafts: Drafts | None,
+        *,
+        environment: Mapping[str, str],
+        tell: Callable[[str], None],
+        hand_over: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self.area = area
+        self.pastes = Pastes()
+        self._drafts = drafts
+        self._environment = environment
+        self._tell = tell
+        self._hand_over = hand_over
+        self._stash: list[str] = []
+        self._saving: asyncio.TimerHandle | None = None
+        self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
+        area.buffer.on_text_changed += lambda _: self._save_soon()
+
+    @property
+    def text(self) -> str:
+        """What is typed, with the contents of pastes in place of their tokens."""
+        return self.pastes.expand(self.area.buffer.text)
+
+    def take(self) -> tuple[str, str, Callable[[tuple[Block, ...]], tuple[Block, ...]]]:
+        """Empty the input. Gives what stood there, what it means, and what adds its images to a prompt."""
+        shown, text, pastes = self.area.buffer.text, self.text, self.pastes
+        self.remember()
+        self.area.buffer.reset()
+        self.pastes = Pastes()
+        self._last_paste = ("", "")
+        self.forget_draft()
+
+        def with_images(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+            first, *rest = blocks or (Text(text),)
+            return (*pastes.blocks(first.text if isinstance(first, Text) else text), *rest)
+
+        return shown, text, with_images
+
+    def remember(self) -> None:
+        """Add the text to the history, pastes laid open: a token would mean nothing in a later session."""
+        text, history = self.text, self.area.buffer.history
+        if text.strip() and (not history.get_strings() or history.get_strings()[-1] != text):
+            history.append_string(text)
+
+    # Pastes and images
+
+    def paste(self, data: str) -> None:
+        """Insert pasted text as one step; the same paste twice in a row lays its text open."""
+        buffer = self.area.buffer
+        if (path := image_path(data)) is not None:
+            try:
+                self._insert(self.pastes.add_image(*read_image(path)))
+                return
+            except (UserError, OSError) as error:
+                self._tell(str(error))
+        token = self.pastes.token_for(data)
+        last_token, last_text = self._last_paste
+        if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
+            buffer.save_to_undo_stack()
+            buffer.delete_before_cursor(len(last_token))
+            buffer.insert_text(self.pastes.expand(last_token))
+            self._last_paste = ("", "")
+            return
+        self._last_paste = (token, data) if token != data and token.startswith("[Pasted") else ("", "")
+        self._insert(token)
+
+    async def paste_image(self) -> None:
+        data = await clipboard_image(self._environment)
+        if data is None:
+            self._tell("There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
+            return
+        self._insert(self.pastes.add_image(data, "image/png"))
+
+    def _insert(self, text: str) -> None:
+        self.area.buffer.save_to_undo_stack()
+        self.area.buffer.insert_text(text)
+
+    def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
+        """Start and end of the paste's token before the cursor, or with `ahead` behind it."""
+        buffer = self.area.buffer
+        return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
+
+    def delete_token(self) -> None:
+        """Delete the token before the cursor as one step."""
+        if (found := self.token_at(ahead=False)) is not None:
+            buffer = self.area.buffer
+            buffer.save_to_undo_stack()
+            buffer.text, buffer.cursor_position = buffer.text[: found[0]] + buffer.text[found[1] :], found[0]
+
+    def skip_token(self, *, ahead: bool) -> None:
+        if (found := self.token_at(ahead=ahead)) is not None:
+            self.area.buffer.cursor_position = found[1] if ahead else found[0]
+
+    # Stash, drafts, editor
+
+    def stash(self) -> None:
+        """Lay the text aside, or with an empty input take the newest one back."""
+        if self.area.buffer.text:
+            self._stash.append(self.area.buffer.text)
+            self.area.set_text("")
+            self._tell("Stashed; Ctrl-S with an empty input brings it back.")
+        elif self._stash:
+            self.area.set_text(self._stash.pop())
+
+    @property
+    def has_stash(self) -> bool:
+        return bool(self._stash)
+
+    def restore_draft(self) -> bool:
+        """Bring back what was being written when the program ended unexpectedly."""
+        found = self._drafts.load() if self._drafts is not None else None
+        if found is None or not found.text.strip():
+            return False
+        self.pastes.restore(found.pastes)
+        self.area.set_text(found.text)
+        return True
+
+    def _save_soon(self) -> None:
+        if self._drafts is not None and self._saving is None:
+            self._saving = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._saving = None
+        if self._drafts is None:
+            return
+        text = self.area.buffer.text
+        self._drafts.save(text, self.pastes.contents(text))
+
+    def forget_draft(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
+        if self._drafts is not None:
+            self._drafts.clear()
+
+    async def edit_outside(self) -> None:
+        """The text in the person's editor; pastes are laid open there."""
+        before = self.text
+        async with self._hand_over():
+            after = await edit_text(before, self._environment)
+        if after != before:
+            self.area.set_text(after.rstrip("\n"))

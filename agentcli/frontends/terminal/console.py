@@ -1,0 +1,222 @@
+"""The first frame and everything it needs: screen, keys, the input. What a session needs comes when it is on screen.
+
+Imports here are what a person waits for before the first character appears; keep them few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.enums import EditingMode
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.keyboard import QUESTIONS, TerminalInput
+from agentcli.frontends.terminal.prompt import PromptArea
+from agentcli.frontends.terminal.screen import Frame, Screen
+from agentcli.frontends.terminal.theme import Theme
+
+FRAME_S = 1 / 30  # at most so often while something changes
+ESCAPE_ALONE_S = 0.03  # after which an Esc is a key and not the start of a sequence
+HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
+
+
+class Face(Protocol):
+    """What takes the console over once it is loaded."""
+
+    def draw(self, columns: int, most: int) -> Frame: ...
+
+    def placeholder(self) -> str: ...
+
+    def mark(self) -> str: ...
+
+    def reported(self, report: str) -> None:
+        """The terminal has answered, or its window gained or lost the focus (see `TerminalInput`)."""
+        ...
+
+    def early_enter(self) -> None:
+        """Enter was pressed before anybody could take it."""
+        ...
+
+    def last_words(self) -> Awaitable[None]:
+        """End everything; what is printed now is the last."""
+        ...
+
+
+class Console:
+    """The terminal while the program runs in it. Text is printed above the input, which stays at the bottom."""
+
+    def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
+        self.theme = theme
+        self.environment = environment
+        self.exit_code = 0
+        self._face: Face | None = None
+        self._early_enter = False
+        self._early_reports: list[str] = []
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._last_frame = 0.0
+        self._failure: BaseException | None = None
+        self._first_frame: Callable[[], Awaitable[Face]] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
+        self.screen = Screen(self.output, theme, self._draw, environment)
+        self.area = PromptArea(
+            mark=lambda: self._face.mark() if self._face else "› ",
+            placeholder=lambda: self._face.placeholder() if self._face else HINT,
+        )
+        self._input = TerminalInput(sys.stdin, self._reported)
+        self.app: Application[None] = Application(
+            layout=self.area.layout,
+            key_bindings=self._first_keys(),
+            editing_mode=EditingMode.VI if editing_mode == "vi" else EditingMode.EMACS,
+            include_default_pygments_style=False,
+            terminal_size_polling_interval=None,
+            input=self._input,
+            output=self.output,
+        )
+        self.app.renderer = self.screen
+        self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
+
+    async def run(self, load: Callable[[], Awaitable[Face]]) -> int:
+        """Show the input, then let `load` bring what takes over; gives the exit code.
+
+        Raises what `load` raises, and what `fail` is given.
+        """
+        self._first_frame = load
+        self.app.after_render += self._after_render
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._leave_on_signal, number)
+        try:
+            await self.app.run_async(set_exception_handler=False)
+        finally:
+            await self._wind_up()
+        if self._failure is not None:
+            raise self._failure
+        return self.exit_code
+
+    def _after_render(self, _: Any) -> None:
+        if self._first_frame is not None:
+            load, self._first_frame = self._first_frame, None
+            self._loading = asyncio.ensure_future(self._load(load))
+
+    async def _load(self, load: Callable[[], Awaitable[Face]]) -> None:
+        if self.environment.get("TERM") not in ("dumb", "linux"):
+            self._input.expects_reports = True
+            asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
+            self.raw(QUESTIONS)
+        try:
+            self._face = face = await load()
+        except Exception as error:  # noqa: BLE001 - raised again once the terminal is as it was found
+            self.fail(error)
+            return
+        for report in self._early_reports:
+            face.reported(report)
+        if self._early_enter:
+            face.early_enter()
+        self.changed()
+
+    async def _wind_up(self) -> None:
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
+        if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
+        if self._face is not None:
+            await self._face.last_words()
+        self.screen.finish()
+
+    def _leave_on_signal(self, number: int) -> None:
+        self.exit_code = 128 + number
+        self.leave()
+
+    def fail(self, error: BaseException) -> None:
+        """Leave; `run` raises the error when the terminal is as it was found."""
+        self._failure = error
+        self.leave()
+
+    def leave(self) -> None:
+        if self.app.is_running and not self.app.is_done:
+            self.app.exit()
+
+    def _first_keys(self) -> KeyBindings:
+        """Until the real ones are there."""
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            self._early_enter = self._early_enter or bool(self.area.buffer.text.strip())
+
+        @keys.add("c-c")
+        @keys.add("<sigint>")
+        def _(event: KeyPressEvent) -> None:
+            self.leave()
+
+        @keys.add("c-d")
+        def _(event: KeyPressEvent) -> None:
+            if not self.area.buffer.text:
+                self.leave()
+
+        return keys
+
+    # Showing
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        """Add to the transcript."""
+        self.screen.print(fragments)
+        self.changed()
+
+    def changed(self) -> None:
+        """Draw a frame soon; at most thirty a second."""
+        if self.app.is_running and self._frame_timer is None:
+            self._frame_timer = asyncio.get_running_loop().call_at(self._last_frame + FRAME_S, self._draw_now)
+
+    def _draw_now(self) -> None:
+        self._frame_timer = None
+        self._last_frame = asyncio.get_running_loop().time()
+        self.app.invalidate()
+
+    def redraw(self) -> None:
+        self.screen.clear()
+        self.app.invalidate()
+
+    def raw(self, codes: str) -> None:
+        """Codes that move nothing: questions, notifications, the clipboard."""
+        self.output.write_raw(codes)
+        self.output.flush()
+
+    @property
+    def columns(self) -> int:
+        return self.output.get_size().columns
+
+    def _draw(self, columns: int, most: int) -> Frame:
+        if self._face is not None:
+            return self._face.draw(columns, most)
+        rows, cursor = self.area.rows(columns, most)
+        return Frame(rows, cursor)
+
+    def _reported(self, report: str) -> None:
+        if report.startswith("?2026;"):
+            self.screen.synchronizes = report[6] in "123"
+        elif self._face is not None:
+            self._face.reported(report)
+        else:
+            self._early_reports.append(report)
+
+    def suspend(self) -> None:
+        self.screen.hand_over()
+        self.app.suspend_to_background()
+
+    @contextlib.asynccontextmanager
+    async def hand_over(self) -> AsyncIterator[None]:
+        """Another program has the terminal for a while."""
+        async with in_terminal():
+            self.screen.hand_over()
+            yield

@@ -1,0 +1,327 @@
+"""The session at a terminal: what is typed goes in, events come out; the same with a live screen and without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from agentcli.agent.commands.command import AsPrompt, Commands, Topic
+from agentcli.agent.events import (
+    ApprovalRequested,
+    Done,
+    Event,
+    ModeChanged,
+    Prompt,
+    ProviderSwitched,
+    RunCommand,
+    Steer,
+    ToolFinished,
+    TurnFailed,
+    UsageReported,
+)
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.session import Session
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.live import Live
+from agentcli.frontends.terminal.status_bar import Status
+from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.llm.messages import Block, Usage
+
+AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
+
+
+def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    return blocks
+
+
+class House(Protocol):
+    """What opens sessions and knows the settings; given by whoever starts the terminal."""
+
+    @property
+    def stored_sessions(self) -> SessionStore: ...
+
+    async def first(self, front: Front) -> Session:
+        """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
+        ...
+
+    async def open(self, session_id: str | None, *, fork: bool = False) -> Session: ...
+
+    async def list(self) -> Sequence[SessionInfo]: ...
+
+    def check_model(self, name: str) -> str: ...
+
+    def models(self) -> Sequence[tuple[str, str]]:
+        """Known models as `provider/model`, with a word on each."""
+        ...
+
+    def attach(self, text: str, session: Session) -> tuple[Block, ...]:
+        """A prompt with the files it names."""
+        ...
+
+    def window(self, model: str) -> int:
+        """The size of a model's context window, in tokens."""
+        ...
+
+    def branch(self) -> str:
+        """The branch that is checked out where the session runs, or an empty string."""
+        ...
+
+    def describe(self, topic: Topic) -> str: ...
+
+
+class Front(Protocol):
+    """What differs between a live screen and a plain one."""
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None: ...
+
+    async def ask_secret(self, question: str) -> str | None:
+        """Something typed that is neither shown nor kept; None when nothing was."""
+        ...
+
+    async def run_outside(self, arguments: Sequence[str]) -> int:
+        """Run a program that has the terminal to itself; gives its exit code."""
+        ...
+
+    def put_into_input(self, text: str) -> None: ...
+
+    def ask_approval(self, request: ApprovalRequested) -> None:
+        """Ask the person; the answer is submitted to the session when it comes."""
+        ...
+
+    def forget_approval(self, call_id: str) -> None:
+        """The call has ended otherwise."""
+        ...
+
+    def changed(self) -> None:
+        """Something to be seen has changed."""
+        ...
+
+    def turn_ended(self, why: str) -> None: ...
+
+    def idle(self) -> None:
+        """A command is done, and nothing runs."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class TerminalDesk:
+    """Implements the commands' `Desk`; keeps the session, shows its events, takes what the person typed."""
+
+    def __init__(self, house: House, front: Front, commands: Commands, view: TurnView, live: Live) -> None:
+        self._house = house
+        self._front = front
+        self._view = view
+        self._live = live
+        self.commands = commands
+        self.status = Status()
+        self._session: Session | None = None
+        self._opening: asyncio.Task[Session] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context_tokens = 0
+
+    # Sessions
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None, "commands run once a session is open"
+        return self._session
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._house.stored_sessions
+
+    def start_opening(self) -> asyncio.Task[Session]:
+        """Open the first session while the person types."""
+        if self._opening is None or (self._opening.done() and self._session is None):
+            self._opening = asyncio.create_task(self._open_first())
+        return self._opening
+
+    async def _open_first(self) -> Session:
+        session = await self._house.first(self._front)
+        self._take(session)
+        return session
+
+    def _take(self, session: Session) -> None:
+        self._session = session
+        if self._pump is not None:
+            self._pump.cancel()
+        self._pump = asyncio.create_task(self._show_events(session))
+        state = session.state
+        self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
+        self._context_tokens = _last_context(session)
+        if state.entries:
+            self._view.replay(state.entries)
+        self.refresh_status()
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        return await self._house.list()
+
+    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+        before = self._session
+        opened = await self._house.open(session_id, fork=fork)
+        self._take(opened)
+        if before is not None:
+            await before.close()
+        return opened
+
+    async def close(self) -> None:
+        """End what runs and store all of it."""
+        for task in self._tasks:
+            task.cancel()
+        if self._opening is not None and self._session is None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._session is not None:
+            await self._session.close()
+        await asyncio.sleep(0)  # the pump shows the last events
+        if self._pump is not None:
+            self._pump.cancel()
+
+    async def _show_events(self, session: Session) -> None:
+        async for event in session.subscribe():
+            self._view.show(event)
+            self._note(event)
+            self._front.changed()
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case ApprovalRequested():
+                self._front.ask_approval(event)
+            case ToolFinished():
+                self._front.forget_approval(event.id)
+                if event.name == "bash":
+                    self.refresh_status()
+            case UsageReported(usage):
+                self._context_tokens = _tokens(usage)
+                self.refresh_status()
+            case ModeChanged() | ProviderSwitched():
+                self.refresh_status()
+            case Done():
+                self.refresh_status()
+                self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
+            case TurnFailed():
+                self.refresh_status()
+                self._front.turn_ended("failed")
+            case _:
+                pass
+
+    # What the person typed
+
+    def submit(self, text: str, blocks: AddBlocks = unchanged, *, shown: str = "", queue: bool = False) -> None:
+        """Run a command, or say `text` to the model; while a turn runs it steers, or with `queue` waits for its end.
+
+        `blocks` may add to what goes to the model; `shown` is what the screen shows for it. Returns at once.
+        """
+        self.spawn(self._submit(text, blocks, shown=shown or text, queue=queue))
+
+    async def _submit(self, text: str, blocks: AddBlocks, *, shown: str, queue: bool) -> None:
+        try:
+            await self.start_opening()
+        except UserError:
+            return  # whoever started the opening tells
+        if text.startswith("!"):
+            self._run_shell(text)
+            return
+        if found := self.commands.parse(text):
+            command, argument = found
+            self._view.prompt(text)
+            outcome = await command.run(self, argument)
+            if isinstance(outcome, AsPrompt):
+                content = self._house.attach(outcome.text, self.session)
+                self._say(content, shown="", queue=queue, model=outcome.model)
+            elif outcome:
+                self._view.line(outcome)
+                self._view.line("")
+            self.refresh_status()
+            self._front.changed()
+            if not self.session.is_busy:
+                self._front.idle()
+            return
+        self._say(blocks(self._house.attach(text, self.session)), shown=shown, queue=queue)
+
+    def _run_shell(self, text: str) -> None:
+        to_model = not text.startswith("!!")
+        command = text.lstrip("!").strip()
+        if command:
+            self._view.prompt(text)
+            self.session.submit(RunCommand(command, to_model))
+
+    def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
+        session = self.session
+        if not session.is_busy:
+            if shown:
+                self._view.prompt(shown)
+            session.submit(Prompt(content, model) if model else Prompt(content))
+        elif queue or model:
+            session.submit(Prompt(content, model) if model else Prompt(content))
+        else:
+            session.submit(Steer(content))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run beside the screen; what it raises for the person is shown."""
+
+        async def run() -> None:
+            try:
+                await work
+            except UserError as error:
+                self._view.line(str(error), "error")
+                self._front.changed()
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What commands ask for
+
+    def check_model(self, name: str) -> str:
+        return self._house.check_model(name)
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        return await self._front.choose(title, options)
+
+    async def describe(self, topic: Topic) -> str:
+        return await asyncio.to_thread(self._house.describe, topic)
+
+    def put_into_input(self, text: str) -> None:
+        self._front.put_into_input(text)
+
+    def leave(self) -> None:
+        self._front.leave()
+
+    # The status line
+
+    def refresh_status(self) -> None:
+        if self._session is None:
+            return
+        session, state = self._session, self._session.state
+        self.status = Status(
+            state.model,
+            state.mode,
+            state.effort or "",
+            self._context_tokens,
+            self._house.window(state.model),
+            state.meter.cost_usd,
+            session.runtime.limits.max_budget_usd,
+            self._house.branch(),
+            sum(job.is_running for job in session.runtime.calls.workspace.sandbox.jobs()),
+            str(session.runtime.calls.workspace.cwd),
+            session.id,
+            session.is_busy,
+        )
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.output_tokens
+
+
+def _last_context(session: Session) -> int:
+    """What the newest reply's request and the reply itself took."""
+    usages = (getattr(entry.body, "usage", None) for entry in reversed(session.state.entries))
+    return next((_tokens(usage) for usage in usages if usage is not None), 0)

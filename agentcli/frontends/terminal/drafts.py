@@ -1,0 +1,61 @@
+"""Keeps what is typed and not sent yet, so that a crash or a closed terminal does not take it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agentcli.llm.messages import Image
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """The input's text, and what its tokens stand for (see pastes.py)."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+
+class Drafts:
+    """One draft in one file. A disk that fails takes the draft, never the session."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def save(self, text: str, pastes: Mapping[str, str | Image]) -> None:
+        """An empty text leaves no draft."""
+        if not text:
+            self.clear()
+            return
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        draft = Draft(text.encode(errors="replace").decode(), dict(pastes))
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._replace(msgspec.json.encode(draft))
+        except OSError:
+            pass
+
+    def load(self) -> Draft | None:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Draft)
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None
+
+    def clear(self) -> None:
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError:
+            pass
+
+    def _replace(self, content: bytes) -> None:
+        descriptor, unfinished = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                target.write(content)
+            Path(unfinished).replace(self._file)
+        except OSError:
+            Path(unfinished).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,115 @@
+"""What is under way, as rows for the live region: running calls, thinking, the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentcli.conversation.entries import User
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped, wrapped_tail
+from agentcli.llm.messages import Block, Text
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TICK_S = 0.25
+TAIL_ROWS = 3
+SHOW_TAIL_AFTER_S = 0.5
+LONGEST_TAIL = 4_000  # characters kept of a running command's output
+
+
+@dataclass
+class RunningCall:
+    title: str
+    started: float
+    tail: str = ""
+    is_subagent: bool = False
+    cost_usd: float | None = None
+
+
+@dataclass
+class Live:
+    """The unfinished part of a session; front-end state only, nothing here is stored."""
+
+    calls: dict[str, RunningCall] = field(default_factory=dict)
+    turn_since: float | None = None
+    thinking: str = ""
+    waiting: str = ""  # why nothing comes just now, such as a retry
+    waiting_until: float = 0.0
+    pending_text: str = ""
+    asked: set[str] = field(default_factory=set)  # calls that wait for a yes and so do not run yet
+    steering: tuple[tuple[Block, ...], ...] = ()
+    follow_ups: tuple[tuple[Block, ...], ...] = ()
+
+    @property
+    def is_busy(self) -> bool:
+        return self.turn_since is not None or bool(self.calls)
+
+    def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
+        """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
+        queue = self._queue_rows(columns)[-max(1, most // 2) :]
+        room = most - len(queue)
+        status = self._status_rows(columns)[:room] if room > 0 else []
+        room -= len(status)
+        calls = self._call_rows(columns, room) if room > 0 else []
+        room -= len(calls)
+        pending = unfinished + self.pending_text
+        text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
+        return [*([("muted", row)] for row in text), *calls, *status, *queue]
+
+    def _call_rows(self, columns: int, most: int) -> list[Row]:
+        rows: list[Row] = []
+        now = time.monotonic()
+        running = [call for id, call in self.calls.items() if id not in self.asked]
+        for call in running[: max(0, most)]:
+            took = now - call.started
+            head: Row = [("accent", spinner(now)), ("", f" {call.title}")]
+            if took >= 1:
+                head.append(("muted", f" · {took:.0f} s"))
+            if call.cost_usd:
+                head.append(("muted", f" · ${call.cost_usd:.4f}"))
+            rows.append(clipped(head, columns))
+            if call.tail and took >= SHOW_TAIL_AFTER_S:
+                tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
+                rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
+        return rows[:most]
+
+    def _status_rows(self, columns: int) -> list[Row]:
+        if self.turn_since is None or self.calls or self.asked:
+            return []
+        now = time.monotonic()
+        took = now - self.turn_since
+        if self.waiting:
+            left = max(0.0, self.waiting_until - now)
+            return [
+                clipped([("warning", f"{spinner(now)} {self.waiting} · again in {left:.0f} s · Esc gives up")], columns)
+            ]
+        what = "Thinking" if self.thinking else "Working"
+        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · Esc interrupts")]
+        rows = [clipped(row, columns)]
+        if self.thinking:
+            rows += [[("muted", f"  {line}")] for line in wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)]
+        return rows
+
+    def _queue_rows(self, columns: int) -> list[Row]:
+        rows = [self._queue_row("next", content, columns) for content in self.steering]
+        rows += [self._queue_row("queued", content, columns) for content in self.follow_ups]
+        return rows
+
+    @staticmethod
+    def _queue_row(kind: str, content: Sequence[Block], columns: int) -> Row:
+        return clipped([("accent", f"{kind}: "), ("muted", " ".join(said(content).split()))], columns)
+
+
+def said(content: Sequence[Block]) -> str:
+    """What the person typed: attached files come after it."""
+    return next((printable(block.text) for block in content if isinstance(block, Text)), "")
+
+
+def prompt_text(entry: User) -> str:
+    return said(entry.content)
+
+
+def spinner(now: float) -> str:
+    return SPINNER[int(now / TICK_S) % len(SPINNER)]

@@ -1,0 +1,462 @@
+"""Prints Markdown while it comes in, close to its source: what is copied from the screen is the text without the marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agentcli.frontends.terminal.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.highlight import CodeHighlighter
+from agentcli.frontends.terminal.inline import InlineScanner, as_address, normalized
+from agentcli.frontends.terminal.table import Cell, alignments, split_row, table_lines
+
+LONGEST_START = 400  # characters in which a line's kind must show; else it is text
+RULE = "─" * 24
+
+_SPACES = re.compile(r"[ \t]*")
+_RULE = re.compile(r"([-*_])(?:[ \t]*\1)*[ \t]*")
+_ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
+_ITEM_BEGUN = re.compile(r"(?:[-*+]|[0-9]{1,9}[.)]?)$")
+_TASK = re.compile(r"\[[ xX]\](?=[ \t]|$)")
+_TASK_BEGUN = re.compile(r"\[(?:[ xX]\]?)?$")
+_HEADING = re.compile(r"(#{1,6})(?=[ \t]|$)")
+_HEADING_BEGUN = re.compile(r"#{1,6}$")
+_FENCE = re.compile(r"(`{3,}|~{3,})")
+_FENCE_BEGUN = re.compile(r"(?:`{1,2}|~{1,2})$")
+_LABEL = re.compile(r"\[(?!\^)((?:[^\[\]\\]|\\.)+)\]")
+_LABEL_BEGUN = re.compile(r"\[(?!\^)(?:[^\[\]\\]|\\.)*(?:\\|\])?$")
+_DEFINITION = re.compile(
+    r"""[ \t]*(?:<([^<>]*)>|([^\s<]\S*))(?:[ \t]+(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*"""
+)
+_QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
+_BREAK_TAG = re.compile(r"<br[ \t]*/?>", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line's kind, and what stands before its content."""
+
+    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table", "definition"
+    prefix: list[Fragment] = field(default_factory=list)
+    depth: int = 0  # quote marks
+    start: int = 0  # of the content, in the source
+    column: int = 0  # of the content, on the screen
+    inner: int = 0  # the same, counted from the last quote mark
+    item: int | None = None  # the column of the text of the first list item that begins here
+
+
+@dataclass(slots=True)
+class _Fence:
+    marks: str
+    depth: int
+    column: int
+    highlighter: CodeHighlighter
+
+
+@dataclass(slots=True)
+class _Table:
+    lines: list[tuple[_Line, str]]
+    aligned: list[str] | None = None  # None: there is only what may be a header
+
+
+class MarkdownStream:
+    """Turns Markdown that comes in pieces into text with roles, which is printed once and never changed.
+
+    What comes out depends on the whole text alone and not on where it was cut. A line is given out once its kind is
+    certain, a word once its roles are, a line of code once it is whole, a table once it has ended.
+
+    Lines are not wrapped, and blank lines are as in the source, but never two together. The differences from
+    CommonMark (0.31) and GFM follow from never taking back what was printed: a line under a paragraph cannot make it
+    a heading (`---` is a rule), a table's lines begin with `|`, a reference link's definition comes before it, and
+    what is opened is closed within `inline.LONGEST_HOLD` characters.
+    """
+
+    def __init__(self, *, width: Callable[[], int]) -> None:
+        """`width` gives the screen's columns; it is asked when a table is printed."""
+        self._width = width
+        self._out: list[Fragment] = []
+        self._references: dict[str, str] = {}
+        self._scanner = InlineScanner(self._put, self._references)
+        self._head = ""  # a line whose kind is not certain
+        self._whole: list[str] | None = None  # a line that must be whole, in pieces
+        self._line: _Line | None = None  # the kind of the current line, once it is certain
+        self._paragraph: int | None = None  # quote marks before the paragraph that is open
+        self._fence: _Fence | None = None
+        self._table: _Table | None = None
+        self._list: int | None = None  # the column of the outermost item's text
+        self._blank: int | None = None  # quote marks of a blank line that has not been printed
+        self._depth = 0  # quote marks of the last line
+        self._printed = False
+        self._line_is_open = False
+        self._newlines = 0  # of empty lines, which are printed when something follows
+
+    def feed(self, text: str) -> list[Fragment]:
+        """What is certain now."""
+        if "\n" not in text:
+            if text:
+                self._piece(text)
+        else:
+            first, *rest = text.split("\n")
+            self._piece(first)
+            for piece in rest:
+                self._end_line()
+                self._piece(piece)
+        return self._taken()
+
+    def close(self) -> list[Fragment]:
+        """The rest. With what was given out before it ends with one line break, if there is anything at all."""
+        if self._head or self._whole or self._line:
+            self._end_line()
+        self._end_table()
+        self._end_paragraph()
+        return self._taken()
+
+    @property
+    def pending(self) -> str:
+        """The source of what is held back."""
+        table = "".join(f"{plain(line.prefix)}{text}\n" for line, text in self._table.lines) if self._table else ""
+        return self._scanner.held + table + self._head + "".join(self._whole or ())
+
+    def _taken(self) -> list[Fragment]:
+        out = merged(self._out)
+        self._out = []
+        return out
+
+    def _put(self, roles: str, text: str) -> None:
+        """Print a part of a line, or a line break as a text of its own."""
+        if text == "\n":
+            if self._line_is_open:
+                self._out.append(("", text))
+                self._line_is_open = False
+            elif self._printed:
+                self._newlines += 1
+        elif text:
+            if self._newlines:
+                self._out.append(("", "\n" * self._newlines))
+                self._newlines = 0
+            self._out.append((roles, text))
+            self._line_is_open = self._printed = True
+
+    def _piece(self, text: str) -> None:
+        if not text:
+            return
+        if self._whole is not None:
+            self._whole.append(text)
+        elif self._line is not None:
+            self._scanner.feed(text)
+        elif self._fence is not None:
+            self._whole = [text]
+        else:
+            self._head += text
+            line = self._start_of(self._head, is_whole=False)
+            if line is None:
+                return
+            head, self._head = self._head, ""
+            self._line = line
+            if self._table is not None and line.kind != "table":
+                self._end_table()
+            if line.kind == "text":
+                self._begin_text(line)
+                self._scanner.feed(head[line.start :])
+            else:
+                self._whole = [head]
+
+    def _end_line(self) -> None:
+        line, whole, head = self._line, self._whole, self._head
+        self._line, self._whole, self._head = None, None, ""
+        if self._fence is not None:
+            self._code_line(self._fence, "".join(whole or ()))
+        elif whole is not None:
+            assert line is not None
+            self._whole_line(line, "".join(whole))
+        elif line is not None:
+            self._scanner.feed("\n")
+        else:
+            self._unread_line(head)
+
+    def _unread_line(self, text: str) -> None:
+        """A whole line whose kind is not known."""
+        line = self._start_of(text, is_whole=True)
+        assert line is not None
+        if self._table is not None and line.kind != "table":
+            self._end_table()
+        self._whole_line(line, text)
+
+    def _start_of(self, text: str, *, is_whole: bool) -> _Line | None:
+        is_cut = len(text) > LONGEST_START
+        depth = self._paragraph
+        if depth is None and self._table is not None and self._table.aligned is None:
+            depth = self._table.lines[0][0].depth
+        head = text[:LONGEST_START] if is_cut else text
+        return _start_of_line(
+            head, is_whole=is_whole and not is_cut, is_cut=is_cut, paragraph=depth, in_list=self._list is not None
+        )
+
+    def _whole_line(self, line: _Line, text: str) -> None:
+        content = text[line.start :]
+        match line.kind:
+            case "blank":
+                self._end_paragraph()
+                self._blank = line.depth if self._blank is None else min(self._blank, line.depth)
+            case "rule":
+                self._begin(line)
+                self._put("rule", RULE)
+                self._put("", "\n")
+            case "heading":
+                self._heading(line, content)
+            case "code":
+                self._begin(line)
+                self._put("code", content)
+                self._put("", "\n")
+            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
+                self._open_fence(line, content)
+            case "definition" if self._define(line, content):
+                pass
+            case "table":
+                self._table_line(line, content)
+            case _:
+                self._text_line(line, content)
+
+    def _text_line(self, line: _Line, content: str) -> None:
+        self._begin_text(line)
+        self._scanner.feed(content + "\n")
+
+    def _begin_text(self, line: _Line) -> None:
+        if self._paragraph is not None and line.item is None and line.depth <= self._paragraph:
+            self._scanner.continue_line(line.prefix)
+            return
+        self._begin(line)
+        self._scanner.start("quote" if line.depth else "")
+        self._paragraph = line.depth
+
+    def _end_paragraph(self) -> None:
+        if self._paragraph is not None:
+            self._paragraph = None
+            self._scanner.finish()
+
+    def _begin(self, line: _Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
+        """End what is open, and print what comes before the content of a line that begins something."""
+        self._end_paragraph()
+        if line.item is not None:
+            self._list = line.item if self._list is None else min(self._list, line.item)
+        elif self._list is not None and line.column < self._list:
+            self._list = None
+        if after_blank and self._blank is None and line.item is None:
+            self._blank = min(self._depth, line.depth)
+        if self._blank is not None:
+            if self._printed:
+                self._put("marker", ("> " * min(self._blank, self._depth, line.depth)).rstrip())
+                self._put("", "\n")
+            self._blank = None
+        self._depth = line.depth
+        for roles, text in line.prefix if prefix is None else prefix:
+            self._put(roles, text)
+
+    def _heading(self, line: _Line, content: str) -> None:
+        text = content.lstrip("#")
+        level = min(3, len(content) - len(text))
+        text = text.strip(" \t")
+        unmarked = text.rstrip("#")
+        if not unmarked or unmarked[-1] in " \t":
+            text = unmarked.rstrip(" \t")
+        self._begin(line, after_blank=True)
+        self._scanner.start(f"heading{level}")
+        self._scanner.feed(text)
+        self._scanner.finish()
+        self._put("", "\n")
+
+    def _define(self, line: _Line, content: str) -> bool:
+        label = _LABEL.match(content)
+        assert label is not None
+        found = _DEFINITION.fullmatch(content, label.end() + 1)
+        if found is None:
+            return False
+        self._references.setdefault(normalized(label[1]), as_address(found[1] or found[2] or ""))
+        self._begin(line)
+        self._put("url", content)
+        self._put("", "\n")
+        return True
+
+    def _open_fence(self, line: _Line, content: str) -> None:
+        found = _FENCE.match(content)
+        assert found is not None
+        self._begin(line, prefix=[part for part in line.prefix if line.item is not None and part[1] != "> "])
+        self._put("fence", content.rstrip())
+        self._put("", "\n")
+        self._fence = _Fence(found[1], line.depth, line.inner, CodeHighlighter(content[found.end() :]))
+
+    def _code_line(self, fence: _Fence, text: str) -> None:
+        code = text
+        for _ in range(fence.depth):
+            mark = _QUOTE_MARK.match(code)
+            if mark is None:
+                self._fence = None
+                self._unread_line(text)
+                return
+            code = code[mark.end() :]
+        code = _without_indentation(code, fence.column)
+        marks = code.strip()
+        if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
+            self._fence = None
+            self._put("fence", marks)
+        elif marks:
+            for roles, part in fence.highlighter.line(code):
+                self._put(roles, part)
+        self._put("", "\n")
+
+    def _table_line(self, line: _Line, content: str) -> None:
+        table = self._table
+        is_below = table is not None and line.depth == table.lines[0][0].depth and line.item is None
+        if table is not None and is_below and table.aligned is not None:
+            table.lines.append((line, content))
+            return
+        if table is not None and is_below:
+            aligned = alignments(content)
+            if aligned is not None and len(aligned) == len(split_row(table.lines[0][1])):
+                table.aligned = aligned
+                table.lines.append((line, content))
+                return
+        self._end_table()
+        self._table = _Table([(line, content)])
+
+    def _end_table(self) -> None:
+        """Print the table, or the line that turned out not to be a table's header."""
+        table, self._table = self._table, None
+        if table is None:
+            return
+        first = table.lines[0][0]
+        if table.aligned is None:
+            self._text_line(*table.lines[0])
+            return
+        self._begin(first, prefix=[])
+        count = len(table.aligned)
+        header, _, *rows = [self._cells(content, count) for _, content in table.lines]
+        before = first.prefix
+        width = max(1, self._width() - len(plain(before)))
+        for cells in table_lines(header, rows, table.aligned, width):
+            for roles, text in [*before, *cells]:
+                self._put(roles, text)
+            self._put("", "\n")
+            before = [part if part[1] == "> " else ("", " " * len(part[1])) for part in before]
+
+    def _cells(self, source: str, count: int) -> list[Cell]:
+        """As many cells as the header has: missing ones are empty, and what is too much stays in the last."""
+        texts = split_row(source)
+        texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
+        return [self._inline(text) for text in texts[:count]]
+
+    def _inline(self, source: str) -> Cell:
+        cell: Cell = []
+        scanner = InlineScanner(lambda roles, text: cell.append((roles, text)), self._references)
+        scanner.feed(_BREAK_TAG.sub("\n", source.replace("\t", " ")))
+        scanner.finish()
+        return merged(cell)
+
+
+def _start_of_line(head: str, *, is_whole: bool, is_cut: bool, paragraph: int | None, in_list: bool) -> _Line | None:
+    """What the line that begins with `head` is; None while that depends on what comes.
+
+    A line that `is_cut` is text where its kind does not show. `paragraph` counts the quote marks before the paragraph
+    that is open.
+    """
+    line = _Line("text")
+    is_open = not (is_whole or is_cut)
+    at = container = 0
+    while True:
+        space = _SPACES.match(head, at)
+        assert space is not None
+        line.start = space.end()
+        line.column = _column_after(space[0], line.column)
+        indentation = line.column - container
+        if line.start == len(head):
+            line.prefix.append(("", space[0] if is_cut else ""))
+            line.kind = "blank" if line.item is None and not is_cut else "text"
+            return None if is_open else line
+        in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
+        if indentation >= 4 and not in_list and line.item is None and not in_paragraph:
+            line.kind, line.start = "code", at
+            return line
+        line.inner += indentation
+        line.prefix.append(("", space[0]))
+        if indentation >= 4 and not in_list and in_paragraph:
+            return line
+        if head[line.start] == ">":
+            at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
+            if is_open and at == len(head):
+                return None
+            line.depth += 1
+            line.inner = 0
+            line.prefix.append(("marker", "> "))
+        else:
+            kind = _kind_of(head, line.start, is_open=is_open, in_paragraph=in_paragraph, in_list=in_list)
+            if kind != "item":
+                line.kind = "text" if is_cut and kind == "rule" else kind
+                return line if kind else None
+            marker = _item_marker(head, line.start, is_open=is_open)
+            if not marker:
+                return None
+            at = line.start + len(marker)
+            line.prefix.append(("marker", marker))
+            line.inner += at - line.start
+            if line.item is None:
+                line.item = line.column + marker.find(" ") + 1
+        container = line.column = line.column + at - line.start
+
+
+def _kind_of(head: str, start: int, *, is_open: bool, in_paragraph: bool, in_list: bool) -> str:
+    """The kind of what begins there, or "item" for a list marker; "" when that depends on what comes."""
+    if (found := _RULE.fullmatch(head, start)) and (is_open or head.count(found[1], start) >= 3):
+        return "" if is_open else "rule"
+    match head[start]:
+        case "#":
+            begun, kind = _HEADING_BEGUN, "heading" if _HEADING.match(head, start) else "text"
+        case "`" | "~":
+            begun, kind = _FENCE_BEGUN, "fence" if _FENCE.match(head, start) else "text"
+        case "|":
+            return "table"
+        case "[" if not in_paragraph:
+            label = _LABEL.match(head, start)
+            begun, kind = _LABEL_BEGUN, "definition" if label and head.startswith(":", label.end()) else "text"
+        case _:
+            begun, kind = _ITEM_BEGUN, "text"
+            if item := _ITEM.match(head, start):
+                is_empty = not head[item.end() :].strip(" \t")
+                if not in_paragraph or in_list:
+                    kind = "item"
+                elif is_empty and is_open:
+                    return ""
+                elif not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1"):
+                    kind = "item"
+    return "" if is_open and begun.match(head, start) else kind
+
+
+def _item_marker(head: str, start: int, *, is_open: bool) -> str:
+    """A list marker as written, with a task's box and the space behind it; "" when there may be a box to come."""
+    found = _ITEM.match(head, start)
+    assert found is not None
+    end = min(found.end() + 1, len(head))
+    if is_open and (end == len(head) or _TASK_BEGUN.match(head, end)):
+        return ""
+    if task := _TASK.match(head, end):
+        end = min(task.end() + 1, len(head))
+    return head[start:end]
+
+
+def _column_after(space: str, column: int) -> int:
+    """Tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
+    if "\t" not in space:
+        return column + len(space)
+    for char in space:
+        column += 4 - column % 4 if char == "\t" else 1
+    return column
+
+
+def _without_indentation(code: str, columns: int) -> str:
+    """The line without as much of its indentation as the fence had."""
+    space = _SPACES.match(code)
+    assert space is not None
+    if "\t" not in space[0][:columns]:
+        return code[min(columns, space.end()) :]
+    width = _column_after(space[0], 0)
+    return " " * max(0, width - columns) + code[space.end() :]

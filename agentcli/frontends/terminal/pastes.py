@@ -1,0 +1,103 @@
+"""Shows what is pasted as a short token in the input, and puts the contents back when it is sent."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+
+from agentcli.frontends.terminal.images import dimensions, require_sendable
+from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
+
+MOST_LINES = 8  # of a paste that is shown as it is
+MOST_CHARACTERS = 1_000
+
+_TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)[^\[\]\n]*\]")
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+
+
+class Pastes:
+    """The tokens of one input line and what they stand for. A text that only looks like a token is none."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, str | Image] = {}
+        self._last = {"Pasted": 0, "Image": 0}  # numbers given
+
+    def token_for(self, text: str) -> str:
+        """What to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself, cleaned."""
+        text = clean(text)
+        lines = text.removesuffix("\n").count("\n") + 1
+        if lines <= MOST_LINES and len(text) <= MOST_CHARACTERS:
+            return text
+        size = f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        return self._new_token("Pasted", size, text)
+
+    def add_image(self, data: bytes, media_type: str) -> str:
+        """A token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
+        require_sendable(len(data), "The image")
+        size = dimensions(data)
+        source = Base64Source(media_type, base64.b64encode(data).decode())
+        return self._new_token("Image", f"{size[0]}×{size[1]}" if size else "", Image(source))
+
+    def expand(self, text: str) -> str:
+        """`text` with each paste in place of its token; image tokens stay."""
+        return "".join(piece if isinstance(piece, str) else token for token, piece in self._pieces(text))
+
+    def blocks(self, text: str) -> tuple[Block, ...]:
+        """What is sent: the expanded text, parted by its images; none of it blank."""
+        blocks: list[Block] = []
+        for _, piece in self._pieces(text):
+            match piece, blocks[-1:]:
+                case str(), [Text(before)]:
+                    blocks[-1] = Text(before + piece)
+                case str(), _:
+                    blocks.append(Text(piece))
+                case _:
+                    blocks.append(piece)
+        return without_empty_text(blocks)
+
+    def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
+        """Start and end of the token that holds the character before `cursor`: what moves or deletes as one.
+
+        For a key that goes forwards, ask with `cursor + 1`.
+        """
+        for found in self._tokens(text):
+            if found.start() < cursor <= found.end():
+                return found.span()
+        return None
+
+    def contents(self, text: str) -> dict[str, str | Image]:
+        """The tokens in `text` and what they stand for, to be kept with it."""
+        return {found.group(): self._contents[found.group()] for found in self._tokens(text)}
+
+    def restore(self, contents: Mapping[str, str | Image]) -> None:
+        """Take in what `contents` gave in an earlier session."""
+        for token, content in contents.items():
+            if found := _TOKEN.fullmatch(token):
+                self._contents[token] = content
+                self._last[found[1]] = max(self._last[found[1]], int(found[2]))
+
+    def _new_token(self, kind: str, size: str, content: str | Image) -> str:
+        self._last[kind] += 1
+        token = f"[{kind} #{self._last[kind]} {size}]" if size else f"[{kind} #{self._last[kind]}]"
+        self._contents[token] = content
+        return token
+
+    def _tokens(self, text: str) -> Iterator[re.Match[str]]:
+        return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
+
+    def _pieces(self, text: str) -> Iterator[tuple[str, str | Image]]:
+        """The text between tokens, and the contents of each with its token."""
+        position = 0
+        for found in self._tokens(text):
+            yield "", text[position : found.start()]
+            yield found.group(), self._contents[found.group()]
+            position = found.end()
+        yield "", text[position:]
+
+
+def clean(text: str) -> str:
+    """A pasted text with plain line ends and nothing in it that could act as a key."""
+    text = _SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_CONTROLS)
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,63 @@
+"""A list to choose from, below the transcript: arrows move, typing narrows, Enter takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped
+
+MOST_SHOWN = 8
+
+
+class Picker:
+    """`options` are a label and a detail each; `chosen` is the index of one of them."""
+
+    def __init__(self, title: str, options: Sequence[tuple[str, str]]) -> None:
+        self.title = title
+        self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._query = ""
+        self._selected = 0
+
+    @property
+    def shown(self) -> list[int]:
+        words = self._query.lower().split()
+        return [
+            number
+            for number, (label, detail) in enumerate(self._options)
+            if all(word in f"{label} {detail}".lower() for word in words)
+        ]
+
+    @property
+    def chosen(self) -> int | None:
+        shown = self.shown
+        return shown[min(self._selected, len(shown) - 1)] if shown else None
+
+    def move(self, by: int) -> None:
+        if count := len(self.shown):
+            self._selected = (min(self._selected, count - 1) + by) % count
+
+    def type(self, text: str) -> None:
+        self._query += text
+        self._selected = 0
+
+    def backspace(self) -> None:
+        self._query = self._query[:-1]
+        self._selected = 0
+
+    def rows(self, columns: int, most: int) -> list[Row]:
+        shown = self.shown
+        head: Row = [("accent", self.title), ("muted", f" {self._query}▏" if self._query else " (type to narrow)")]
+        room = max(1, min(MOST_SHOWN, most - 2))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
+        rows = [clipped(head, columns)]
+        for position, number in enumerate(shown[first : first + room], first):
+            label, detail = self._options[number]
+            mark, role = ("❯ ", "selected") if position == at else ("  ", "")
+            rows.append(clipped([("accent", mark), (role, label), ("muted", f"  {detail}" if detail else "")], columns))
+        if not shown:
+            rows.append([("muted", "  nothing fits")])
+        rows.append(clipped([("muted", f"  {len(shown)} · ↑↓ move · Enter takes · Esc leaves")], columns))
+        return rows[:most]

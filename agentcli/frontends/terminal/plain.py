@@ -1,0 +1,220 @@
+"""The session line by line, for screen readers, logs and terminals that cannot move the cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from typing import TextIO
+
+from agentcli.agent.commands.command import Commands
+from agentcli.agent.events import ApprovalRequested, Approve, Interrupt
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.approval import ApprovalPanel
+from agentcli.frontends.terminal.desk import House, TerminalDesk
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.live import Live
+from agentcli.frontends.terminal.theme import Theme
+from agentcli.frontends.terminal.turn_view import TurnView
+
+WIDTH = 80  # for tables and diffs, which need one
+
+QUESTION = "Allow? y once, s this session, a always, n no, or say what to do instead: "
+
+
+class LinearOutput:
+    """Prints fragments one after another; a theme paints them where there is one."""
+
+    def __init__(self, out: TextIO, theme: Theme | None = None) -> None:
+        self._out = out
+        self._theme = theme
+        self.at_line_start = True
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        text = self._theme.paint(fragments) if self._theme else "".join(part for _, part in fragments)
+        if text:
+            self._out.write(text)
+            self._out.flush()
+            self.at_line_start = next((part for _, part in reversed(fragments) if part), "").endswith("\n")
+
+
+class AsWritten:
+    """An answer as the model wrote it."""
+
+    def __init__(self) -> None:
+        self._ends_line = True
+
+    def feed(self, text: str) -> list[Fragment]:
+        if text:
+            self._ends_line = text.endswith("\n")
+        return [("", text)]
+
+    def close(self) -> list[Fragment]:
+        return [] if self._ends_line else [("", "\n")]
+
+    @property
+    def pending(self) -> str:
+        return ""
+
+
+class PlainTerminal:
+    """Implements the desk's `Front` with lines only: what is typed while a turn runs steers it."""
+
+    def __init__(self, house: House, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]) -> None:
+        self._stdin = stdin
+        self._output = LinearOutput(out)
+        self._banner = banner
+        self._live = Live()
+        self._view = TurnView(
+            self._output.print,
+            self._live,
+            columns=lambda: WIDTH,
+            at_line_start=lambda: self._output.at_line_start,
+            stream=AsWritten,
+            announces=True,
+        )
+        self._desk = TerminalDesk(house, self, commands, self._view, self._live)
+        self._approvals: deque[ApprovalRequested] = deque()
+        self._choosing: asyncio.Future[str] | None = None
+        self._leaving = asyncio.Event()
+        self._exit_code = 0
+        self._typed = b""
+        self._mode = "default"
+
+    async def run(self, prompt: str | None) -> int:
+        """Read lines until the person leaves; gives the exit code. Raises what kept the session from opening."""
+        for line in self._banner:
+            self._view.line(line)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._stdin, self._read)
+        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._leave_on_signal, number)
+        opening = self._desk.start_opening()
+        opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
+        if prompt:
+            self._desk.submit(prompt)
+        else:
+            self._ask_for_more()
+        try:
+            await self._leaving.wait()
+        finally:
+            loop.remove_reader(self._stdin)
+            await self._desk.close()
+        if opening.done() and not opening.cancelled() and (error := opening.exception()) is not None:
+            raise error
+        return self._exit_code
+
+    def _ask_for_more(self) -> None:
+        self._output.print([("", "› ")])
+
+    def _read(self) -> None:
+        data = os.read(self._stdin, 65_536)
+        if not data:
+            self.leave()
+            return
+        self._typed += data
+        *lines, self._typed = self._typed.split(b"\n")
+        self._output.at_line_start = True  # the terminal has shown the line end
+        for line in lines:
+            self._take(printable(line.decode("utf-8", "replace")).strip())
+
+    def _take(self, line: str) -> None:
+        if self._choosing is not None and not self._choosing.done():
+            self._choosing.set_result(line)
+        elif self._approvals:
+            self._answer(self._approvals.popleft(), line)
+        elif line:
+            self._desk.submit(line)
+        elif not self._desk.is_open or not self._desk.session.is_busy:
+            self._ask_for_more()
+
+    def _answer(self, request: ApprovalRequested, line: str) -> None:
+        panel = ApprovalPanel(request)
+        match line.lower():
+            case "y" | "yes":
+                answer = panel.answer("once")
+            case "s" | "session" if panel.rules:
+                answer = panel.answer("session")
+            case "a" | "always" if panel.rules:
+                answer = panel.answer("always")
+            case "" | "n" | "no":
+                answer = panel.answer("no")
+            case _:
+                answer = Approve(request.id, False, comment=line)
+        self._desk.session.submit(answer)
+        if self._approvals:
+            self._show_approval()
+
+    def _show_approval(self) -> None:
+        panel = ApprovalPanel(self._approvals[0])
+        self._view.block(panel.preview(WIDTH))
+        self._view.was_previewed(panel.request.id)
+        if panel.rules:
+            self._view.line(f"s and a would allow: {panel.rule}")
+        self._output.print([("", QUESTION)])
+
+    def _interrupted(self) -> None:
+        self._output.at_line_start = False  # the terminal has written ^C
+        if self._desk.is_open and (self._desk.session.is_busy or self._live.is_busy):
+            self._desk.session.submit(Interrupt())
+        else:
+            self._exit_code = 130
+            self.leave()
+
+    def _leave_on_signal(self, number: int) -> None:
+        self._exit_code = 128 + number
+        self.leave()
+
+    # Front
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        for number, (label, detail) in enumerate(options, 1):
+            self._view.line(f"{number:>3}  {label}  {detail}".rstrip())
+        self._output.print([("", f"{title}, a number (Enter for none): ")])
+        self._choosing = asyncio.get_running_loop().create_future()
+        try:
+            answer = await self._choosing
+        finally:
+            self._choosing = None
+        return int(answer) - 1 if answer.isdigit() and 1 <= int(answer) <= len(options) else None
+
+    async def ask_secret(self, question: str) -> str | None:
+        return None  # the terminal would show it; a key goes into the environment
+
+    async def run_outside(self, arguments: Sequence[str]) -> int:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._stdin)
+        try:
+            return await (await asyncio.create_subprocess_exec(*arguments)).wait()
+        finally:
+            loop.add_reader(self._stdin, self._read)
+
+    def put_into_input(self, text: str) -> None:
+        self._view.line(f"To be sent again, changed or not:\n{text}")
+
+    def ask_approval(self, request: ApprovalRequested) -> None:
+        self._approvals.append(request)
+        if len(self._approvals) == 1:
+            self._show_approval()
+
+    def forget_approval(self, call_id: str) -> None:
+        self._approvals = deque(request for request in self._approvals if request.id != call_id)
+
+    def changed(self) -> None:
+        mode = self._desk.status.mode
+        if mode != self._mode:
+            self._mode = mode
+            self._view.line(f"Permission mode: {mode}")
+
+    def idle(self) -> None:
+        self._ask_for_more()
+
+    def turn_ended(self, why: str) -> None:
+        if not self._desk.session.state.follow_ups:
+            self._ask_for_more()
+
+    def leave(self) -> None:
+        self._leaving.set()

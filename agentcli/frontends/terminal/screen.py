@@ -1,0 +1,378 @@
+"""The screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
+
+All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. New text is
+written behind the text before it, so that the terminal itself wraps long lines; the region is pushed down by inserted
+rows, or, when much arrives at once, erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes
+out as a bare newline, of which the terminal driver makes return and newline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from prompt_toolkit.application import Application
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.output import Output
+from prompt_toolkit.renderer import Renderer
+from prompt_toolkit.styles import DummyStyle
+
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text_width import TAB, advance, is_unsure, row_width, width
+from agentcli.frontends.terminal.theme import Theme
+
+BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
+LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
+
+Row = list[Fragment]
+
+
+class Frame(Struct, frozen=True):
+    """The live region: its rows, already cut to the width, and the cell of the cursor (row, column)."""
+
+    rows: Sequence[Row]
+    cursor: tuple[int, int]
+
+
+class Screen(Renderer):
+    """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
+
+    def __init__(
+        self, output: Output, theme: Theme, draw_region: Callable[[int, int], Frame], environment: Mapping[str, str]
+    ) -> None:
+        self._theme = theme
+        self._draw_region = draw_region
+        self._reflows = reflows(environment)
+        self.synchronizes = False  # until the terminal says so
+        self._waiting: list[Fragment] = []  # text for the transcript that is not on the screen yet
+        self._held: list[Fragment] = []  # of it, a line of unsure width that has no end yet
+        self._rows: list[Row] = []
+        self._row = self._column = 0
+        self._columns = 0
+        self._printed_column = 0  # cells of the last printed line, wrapped or not
+        self._modes_are_on = False
+        self._start_line()
+        super().__init__(DummyStyle(), output)
+
+    # The transcript
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        """Add to the transcript with the next frame; tabs become the spaces up to their stop."""
+        for roles, text in fragments:
+            if "\t" in text:
+                text = _expanded(text, self._printed_column)
+            if text:
+                _, end, last = text.rpartition("\n")
+                self._printed_column = width(last) + (0 if end else self._printed_column)
+                self._waiting.append((roles, text))
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def held_text(self) -> str:
+        """The end of the transcript that waits for the end of its line."""
+        return "".join(text for _, text in self._held)
+
+    @property
+    def at_line_start(self) -> bool:
+        last = next((text for _, text in reversed(self._held + self._waiting) if text), "")
+        return last.endswith("\n") if last else self._tail is None
+
+    # What prompt_toolkit calls
+
+    def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
+        if is_done:
+            self.finish()
+            return
+        size = self.output.get_size()
+        if size.columns != self._columns:
+            self.erase()
+        self._switch_modes(on=True)
+        frame = self._draw_region(size.columns, max(1, size.rows - 2))
+        self._show(frame, size.rows)
+        self.output.flush()
+
+    def finish(self) -> None:
+        """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
+        self._waiting = self._held + self._waiting
+        self._held = []
+        if not self.at_line_start:
+            self._waiting.append(("", "\n"))
+        self._show(Frame([], (0, 0)), self.output.get_size().rows, is_last=True)
+        self.reset()
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:
+        """Take the region away; what comes next draws it again where it stood.
+
+        Called before a resized window is drawn, and before another program gets the terminal.
+        """
+        columns = self.output.get_size().columns
+        if self._rows:
+            self._write([_up(self._rows_above_cursor(columns)), "\r\x1b[J"])
+        self._rows, self._row, self._column = [], 0, 0
+        if columns != self._columns:
+            self._columns = columns
+            self._resize_tail(columns)
+        self.output.flush()
+
+    def hand_over(self) -> None:
+        """Before another program writes: the line in progress ends here."""
+        self._start_line()
+
+    def clear(self) -> None:
+        """Draw the region again (Ctrl-L); the transcript stays where it is."""
+        self.erase()
+
+    def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
+        super().reset(_scroll, leave_alternate_screen)
+        self._rows, self._row, self._column = [], 0, 0
+        self._switch_modes(on=False)
+        self.output.flush()
+
+    def request_absolute_cursor_position(self) -> None:
+        """Not needed: all moves are relative."""
+
+    # Drawing
+
+    def _show(self, frame: Frame, screen_rows: int, *, is_last: bool = False) -> None:
+        text = self._text_to_write(is_last=is_last)
+        rows = [list(row) for row in frame.rows]
+        before = len(self._rows)
+        if not text:
+            out = self._redraw_changed(rows, frame.cursor) if rows or before else []
+        else:
+            begun = self._rows_begun(text)
+            room = screen_rows - before - 1
+            # A region that shrinks as text comes stays at its place only when both happen in one go.
+            is_simple = 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text)
+            if text == [("", "\n")] and self._tail is not None:  # ends the line and shows nothing
+                self._start_line()
+                out = self._redraw_changed(rows, frame.cursor)
+            elif is_simple:
+                out = self._insert(text, begun)
+                out += self._redraw_changed(rows, frame.cursor)
+            else:
+                out = self._redraw_all(text, rows, frame.cursor)
+        if self.synchronizes and len(out) > 8:
+            out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
+        self._write(out)
+
+    def _insert(self, text: list[Fragment], begun: int) -> list[str]:
+        """Text behind the transcript's end, the region moved down by the rows it begins."""
+        height = len(self._rows)
+        out = []
+        if begun:
+            below = height - 1 - self._row
+            out += [_down(below), "\r", "\n" * begun, _up(height - 1 + begun), f"\x1b[{begun}L"]
+            up = 1 if self._tail is not None else 0
+        else:
+            up = self._row + 1
+        if self._tail is not None:
+            out += [_up(up), *self._go_to_tail()]
+        out.append(self._written(text))
+        out += [_down(1 + self._row), _to(self._column)]
+        return out
+
+    def _redraw_all(self, text: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+        out = [_up(self._row), "\r\x1b[J"] if self._rows else []
+        if self._tail is not None:
+            out += [_up(1), *self._go_to_tail()]
+        out += [self._written(text), "\n"]
+        out.append("\n".join(self._theme.paint(row) for row in rows))
+        self._rows = rows
+        if rows:
+            self._row, self._column = cursor
+            out += [_up(len(rows) - 1 - self._row), _to(self._column)]
+        else:
+            self._row = self._column = 0
+        return out
+
+    def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+        """The rows that differ from those on the screen, from their first difference on."""
+        out: list[str] = []
+        at = self._row
+        column = self._column
+        before = self._rows
+        if len(rows) > len(before) > 0:
+            out += [_down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
+            at, column = len(rows) - 1, 0
+        for number, row in enumerate(rows):
+            old = before[number] if number < len(before) else []
+            if row == old and before:
+                continue
+            same, rest = _difference(old, row) if number < len(before) else (0, row)
+            if before or number == 0:
+                out += [_vertical(number - at)]
+            else:
+                out.append("\n" * (number - at))
+                column = 0
+            out += [_to(same) if same != column else "", self._theme.paint(rest)]
+            if number < len(before) and row_width(old) > row_width(row):
+                out.append("\x1b[K")
+            at, column = number, -1
+        if len(before) > len(rows):
+            out += [_vertical(len(rows) - at), "\r\x1b[J"]
+            at, column = len(rows), 0
+        if rows:
+            if at != cursor[0] or column != cursor[1]:
+                out += [_vertical(cursor[0] - at), _to(cursor[1])]
+            self._row, self._column = cursor
+        else:
+            self._row = self._column = 0
+        self._rows = rows
+        return out
+
+    # The end of the transcript
+
+    def _start_line(self) -> None:
+        self._tail: int | None = None  # the column behind an unfinished line, None when there is none
+        self._tail_end: Fragment = ("", "")  # its last character
+        self._line_width = 0
+
+    def _text_to_write(self, *, is_last: bool) -> list[Fragment]:
+        """What can be written now: all but an unfinished line on whose width terminals disagree.
+
+        Such a line is written whole: from its middle nobody could say where to go on.
+        """
+        text, self._waiting, self._held = self._held + self._waiting, [], []
+        if is_last or not text:
+            return text
+        for position in range(len(text) - 1, -1, -1):
+            roles, part = text[position]
+            end = part.rfind("\n") + 1
+            unfinished = [(roles, part[end:]), *text[position + 1 :]] if end else []
+            if end or position == 0:
+                line = unfinished if end else text
+                if any(is_unsure(said) for _, said in line):
+                    self._held = [fragment for fragment in line if fragment[1]]
+                    text = [*text[:position], (roles, part[:end])] if end else []
+                break
+        return [fragment for fragment in text if fragment[1]]
+
+    def _rows_begun(self, text: Sequence[Fragment]) -> int:
+        """How many rows `text` begins below the transcript's last row."""
+        begun, tail = 0, self._tail
+        for _, part in text:
+            lines = part.split("\n")
+            for number, line in enumerate(lines):
+                if number:
+                    begun, tail = begun + (tail is None), None
+                if line:
+                    begun += tail is None
+                    rows, tail = advance(tail or 0, line, self._columns)
+                    begun += rows
+        return begun
+
+    def _written(self, text: Sequence[Fragment]) -> str:
+        """`text` painted, from where the transcript ends; its last line end is left out until a line follows it."""
+        parts: list[Fragment] = []
+        is_first_row = self._tail is None  # the cursor stands at the start of a fresh row
+        for roles, part in text:
+            for number, line in enumerate(part.split("\n")):
+                if number:
+                    if self._tail is None:
+                        if not is_first_row:
+                            parts.append((roles, "\n"))
+                        is_first_row = False
+                    self._tail, self._line_width = None, 0
+                if not line:
+                    continue
+                if self._tail is None:
+                    if not is_first_row:
+                        parts.append((roles, "\n"))
+                    is_first_row = False
+                _, self._tail = advance(self._tail or 0, line, self._columns)
+                self._line_width += width(line)
+                self._tail_end = (roles, line[-1])
+                parts.append((roles, line))
+        return self._theme.paint(parts)
+
+    def _go_to_tail(self) -> list[str]:
+        """From its row to the end of the unfinished line."""
+        assert self._tail is not None
+        if self._tail < self._columns:
+            return [_to(self._tail)]
+        # The row is full: only writing its last cell again makes the terminal wrap what follows softly.
+        roles, last = self._tail_end
+        return [_to(self._columns - max(1, width(last))), self._theme.paint([(roles, last)])]
+
+    # Sizes and modes
+
+    def _rows_above_cursor(self, columns: int) -> int:
+        if columns == self._columns or not self._reflows:
+            return self._row
+        above = sum(max(1, -(-row_width(row) // columns)) for row in self._rows[: self._row])
+        return above + self._column // columns
+
+    def _resize_tail(self, columns: int) -> None:
+        if self._tail is None:
+            return
+        if self._reflows:
+            self._tail = 1 + (self._line_width - 1) % columns
+        else:
+            self._tail = None  # where the line ends now is the terminal's secret: it goes on in a new row
+
+    def _switch_modes(self, *, on: bool) -> None:
+        if self._modes_are_on != on:
+            self._modes_are_on = on
+            letter = "h" if on else "l"
+            self.output.write_raw(f"\x1b[?{BRACKETED_PASTE}{letter}\x1b[?{FOCUS_EVENTS}{letter}")
+
+    def _write(self, parts: Sequence[str]) -> None:
+        if text := "".join(parts):
+            self.output.write_raw(text)
+
+
+def reflows(environment: Mapping[str, str]) -> bool:
+    """Whether this terminal is known to wrap lines anew when its width changes."""
+    known = (
+        "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
+        "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
+    )  # fmt: skip
+    return any(environment.get(name) for name in known) and "XTERM_VERSION" not in environment
+
+
+def _difference(old: Row, new: Row) -> tuple[int, Row]:
+    """The column of the first difference, and the new row from there on."""
+    column = 0
+    for number, fragment in enumerate(new):
+        before = old[number] if number < len(old) else ("", "")
+        if fragment == before:
+            column += width(fragment[1])
+            continue
+        if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
+            return column, new[number:]
+        same = next(
+            (n for n, (a, b) in enumerate(zip(fragment[1], before[1], strict=False)) if a != b),
+            min(len(fragment[1]), len(before[1])),
+        )
+        return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
+    return column, []
+
+
+def _unsure(text: Sequence[Fragment]) -> bool:
+    return any(is_unsure(part) for _, part in text)
+
+
+def _expanded(text: str, column: int) -> str:
+    """Tabs as spaces, for text that goes on at a column of its line."""
+    return (" " * (column % TAB) + text).expandtabs(TAB)[column % TAB :]
+
+
+def _up(rows: int) -> str:
+    return f"\x1b[{rows}A" if rows > 1 else "\x1b[A" if rows == 1 else ""
+
+
+def _down(rows: int) -> str:
+    return f"\x1b[{rows}B" if rows > 1 else "\x1b[B" if rows == 1 else ""
+
+
+def _vertical(rows: int) -> str:
+    return _down(rows) if rows > 0 else _up(-rows)
+
+
+def _to(column: int) -> str:
+    return f"\x1b[{column + 1}G" if column else "\r"

@@ -1,0 +1,91 @@
+"""Commands that only make sense at a screen."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentcli.agent.commands.command import Command, Desk
+from agentcli.conversation.entries import Assistant, retracted_ids
+from agentcli.errors import UsageError
+from agentcli.frontends.terminal.theme import CHOICES
+from agentcli.llm.messages import Text
+
+if TYPE_CHECKING:
+    from agentcli.frontends.terminal.app import TerminalApp
+
+_CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+# Programs that take the clipboard's new contents on stdin; OSC 52 reaches it where none of them does (ssh).
+_CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
+
+
+def screen_commands(app: TerminalApp) -> Sequence[Command]:
+    async def theme(desk: Desk, choice: str) -> str:
+        if not choice:
+            found = await desk.choose("Theme", [(name, "") for name in CHOICES])
+            if found is None:
+                return f"{app.console.theme.palette}. Another one: /theme {'|'.join(CHOICES)}"
+            choice = CHOICES[found]
+        if choice not in CHOICES:
+            raise UsageError(f"There is no theme {choice!r}; there is {', '.join(CHOICES)}.")
+        app.use_theme(choice)
+        return f'Theme {choice} until you leave; for good: theme = "{choice}" below [terminal] in config.toml.'
+
+    async def copy(desk: Desk, argument: str) -> str:
+        words = argument.split()
+        wants_code = "code" in words
+        numbers = [word for word in words if word != "code"]
+        if len(numbers) > 1 or any(not number.isdigit() for number in numbers):
+            raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
+        text = _answer(desk, int(numbers[0]) if numbers else 1)
+        if wants_code:
+            blocks = [body for _, body in _CODE.findall(text)]
+            if not blocks:
+                raise UsageError("That answer holds no code block.")
+            text = "\n".join(blocks)
+        app.console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
+        await _to_clipboard(text)
+        return f"Copied {len(text):,} characters as they were written."
+
+    return (
+        Command("theme", "choose the colours", theme, "[NAME]"),
+        Command("copy", "copy an answer's source to the clipboard, or only its code", copy, "[N] [code]"),
+    )
+
+
+def _answer(desk: Desk, number: int) -> str:
+    """The text of the newest answer but `number` - 1. Raises `UsageError`."""
+    entries = desk.session.state.entries
+    gone = retracted_ids(entries)
+    answers = [
+        "".join(block.text for block in entry.body.content if isinstance(block, Text))
+        for entry in entries
+        if isinstance(entry.body, Assistant) and entry.id not in gone
+    ]
+    answers = [text for text in answers if text.strip()]
+    if not 1 <= number <= len(answers):
+        raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")
+    return answers[-number]
+
+
+async def _to_clipboard(text: str) -> None:
+    for command in _CLIPBOARDS:
+        if shutil.which(command[0]):
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(2):
+                    await process.communicate(text.encode())
+            except (TimeoutError, BrokenPipeError):
+                pass  # xclip stays to serve the selection
+            if process.returncode == 0:
+                return

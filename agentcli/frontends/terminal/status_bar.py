@@ -1,0 +1,107 @@
+"""The line below the input: where, with what, how full, for how much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped, row_width
+
+COMMAND_TIMEOUT_S = 2.0
+MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "PERMISSIONS BYPASSED", "dontAsk": "never ask"}
+
+
+class Status(Struct, frozen=True):
+    """What the line shows; a status command gets it as JSON on stdin."""
+
+    model: str = ""
+    mode: str = "default"
+    effort: str = ""
+    context_tokens: int = 0
+    context_window: int = 0
+    cost_usd: float | None = 0.0
+    budget_usd: float | None = None
+    branch: str = ""
+    jobs: int = 0
+    cwd: str = ""
+    session_id: str = ""
+    is_busy: bool = False
+
+    @property
+    def context_share(self) -> float:
+        return self.context_tokens / self.context_window if self.context_window else 0.0
+
+
+def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "") -> Row:
+    """One row; parts at the end are left out when the window is narrow."""
+    if custom:
+        return clipped([("muted", custom)], columns)
+    parts: list[tuple[str, str]] = []
+    if hint:
+        parts.append(("warning", hint))
+    if status.mode != "default":
+        parts.append(("warning", MODE_LABELS.get(status.mode, status.mode)))
+    if status.model:
+        parts.append(("muted", status.model + (f" {status.effort}" if status.effort else "")))
+    if status.context_tokens:
+        share = status.context_share
+        full = (
+            f"{share:.0%} {_thousands(status.context_tokens)}"
+            if status.context_window
+            else _thousands(status.context_tokens)
+        )
+        parts.append(("warning" if share >= 0.8 else "muted", f"{full} tokens"))
+    if status.cost_usd or status.budget_usd:
+        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
+        parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
+    if status.jobs:
+        parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
+    if status.branch:
+        parts.append(("muted", status.branch))
+    row: Row = []
+    for role, text in parts:
+        more: Row = [("muted", " · "), (role, text)] if row else [(role, text)]
+        if row and row_width(row) + row_width(more) > columns:
+            break
+        row += more
+    return clipped(row, columns)
+
+
+def _thousands(tokens: int) -> str:
+    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
+
+
+async def custom_status(command: str, status: Status, environment: Mapping[str, str]) -> str:
+    """The first line a status command prints; empty when it fails or takes longer than two seconds."""
+    process = None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *shlex.split(command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            output, _ = await process.communicate(msgspec.json.encode(_as_dict(status)))
+    except (OSError, ValueError, TimeoutError):
+        return ""
+    finally:
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, 9)
+    return printable(output.decode("utf-8", "replace")).partition("\n")[0]
+
+
+def _as_dict(status: Status) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}

@@ -1,0 +1,120 @@
+"""What a finished call shows: a summary line, then what of its output is worth a look; the rest stays folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from agentcli.agent.events import ToolFinished
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.diff import diff_fragments
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.llm.messages import Text, ToolResult
+
+DIFF_LINES = 30
+OUTPUT_LINES = 5
+LONGEST_LINE = 400  # characters of an output line that are shown folded
+
+
+class Folded(Struct, frozen=True):
+    """Something shown in part: its title and the whole of it."""
+
+    title: str
+    text: str
+    is_diff: bool = False
+
+
+class View(Struct, frozen=True):
+    """`fragments` go on the screen; `folded` is what Ctrl-O unfolds."""
+
+    fragments: list[Fragment]
+    folded: Folded | None = None
+
+
+def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False) -> View:
+    """The view of a finished call."""
+    head = summary_line(event, title)
+    if event.result.is_error:
+        body = _output(result_text(event.result), columns)
+    else:
+        body = _BODIES.get(event.name, _nothing)(event, columns, diff_was_shown)
+    whole = printable(result_text(event.result))
+    folded = Folded(title, _diff_of(event) or whole, is_diff=bool(_diff_of(event))) if whole.strip() else None
+    return View([*head, *body], folded)
+
+
+def summary_line(event: ToolFinished, title: str) -> list[Fragment]:
+    """`✓ Read a.py · 12 lines · 3 ms`."""
+    mark: Fragment = ("error", "✗") if event.result.is_error else ("ok", "✓")
+    parts = [printable(event.summary), duration(event.duration_ms)]
+    return [mark, ("", f" {title}"), ("muted", "".join(f" · {part}" for part in parts if part) + "\n")]
+
+
+def duration(milliseconds: float) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def result_text(result: ToolResult) -> str:
+    if isinstance(result.content, str):
+        return result.content
+    return "\n".join(
+        block.text if isinstance(block, Text) else f"[{type(block).__name__.lower()}]" for block in result.content
+    )
+
+
+def _nothing(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+    return []
+
+
+def _first_lines(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+    output = event.structured.get("output") if isinstance(event.structured, dict) else None
+    return _output(output if isinstance(output, str) else result_text(event.result), columns)
+
+
+def _output(text: str, columns: int) -> list[Fragment]:
+    """The last lines, since that is where a command says how it ended."""
+    lines = printable(text).strip("\n").split("\n")
+    if lines == [""]:
+        return []
+    hidden = len(lines) - OUTPUT_LINES
+    shown: list[Fragment] = []
+    if hidden > 0:
+        lines = lines[-OUTPUT_LINES:]
+        shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''} (Ctrl-O shows all)\n"))
+    return [*shown, *(("muted", f"  {_cut(line)}\n") for line in lines)]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
+
+
+def _diff_of(event: ToolFinished) -> str:
+    diff = event.structured.get("diff") if isinstance(event.structured, dict) else None
+    return diff if isinstance(diff, str) else ""
+
+
+def _diff(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+    diff = _diff_of(event)
+    return diff_fragments(diff, width=columns, most_lines=DIFF_LINES) if diff and not diff_was_shown else []
+
+
+def _todo(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+    return [("muted", f"  {line}\n") for line in printable(result_text(event.result)).strip().split("\n")[:20]]
+
+
+_BODIES: dict[str, Callable[[ToolFinished, int, bool], list[Fragment]]] = {
+    "bash": _first_lines,
+    "file_edit": _diff,
+    "file_write": _diff,
+    "todo": _todo,
+}
+
+
+def shown_json(value: Any) -> str:
+    """Arguments as a person reads them."""
+    return printable(str(value))

@@ -1,0 +1,280 @@
+"""From events to what the terminal shows: finished blocks are printed, the rest is kept in `Live`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from agentcli.agent.events import (
+    Compaction,
+    Done,
+    Event,
+    Notice,
+    ProviderSwitched,
+    QueueChanged,
+    Retry,
+    Steered,
+    TextDelta,
+    ThinkingDelta,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    TurnEnded,
+    TurnFailed,
+    TurnStarted,
+)
+from agentcli.conversation.entries import Assistant, Entry, Result, User, retracted_ids
+from agentcli.frontends.printable import PrintableStream, printable
+from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
+from agentcli.frontends.terminal.markdown import MarkdownStream
+from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
+from agentcli.llm.messages import Block, Text, ToolUse
+from agentcli.tools.summary import call_title
+
+MOST_FOLDED = 50
+REPLAYED_ENTRIES = 30  # of a resumed conversation, the newest
+
+
+class TextStream(Protocol):
+    """What prints an answer as it arrives; `MarkdownStream` is one."""
+
+    def feed(self, text: str) -> list[Fragment]: ...
+
+    def close(self) -> list[Fragment]: ...
+
+    @property
+    def pending(self) -> str:
+        """What has arrived and cannot be printed yet."""
+        ...
+
+
+Print = Callable[[Sequence[Fragment]], None]
+
+
+class TurnView:
+    """Shows a session's events through `print`; `columns` tells how wide the window is now.
+
+    `stream` makes what prints an answer (None: Markdown); with `announces` a call is told of when it starts.
+    """
+
+    def __init__(
+        self,
+        print: Print,
+        live: Live,
+        *,
+        columns: Callable[[], int],
+        at_line_start: Callable[[], bool],
+        stream: Callable[[], TextStream] | None = None,
+        announces: bool = False,
+    ) -> None:
+        self._print = print
+        self._columns = columns
+        self._at_line_start = at_line_start
+        self._live = live
+        self._clean = PrintableStream()
+        self._new_stream = stream or (lambda: MarkdownStream(width=columns))
+        self._announces = announces
+        self._markdown = self._new_stream()
+        self._has_text = False
+        self._thinking_since = 0.0
+        self._previewed: set[str] = set()
+        self._expected_gone = 0
+        self._model = ""
+        self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
+
+    def show(self, event: Event) -> None:
+        live = self._live
+        match event:
+            case TextDelta(text):
+                self._end_thinking()
+                live.waiting = ""
+                self._has_text = True
+                self._print(self._markdown.feed(self._clean.feed(text)))
+                live.pending_text = self._markdown.pending
+            case ThinkingDelta(text):
+                if not live.thinking:
+                    self._thinking_since = time.monotonic()
+                live.waiting = ""
+                live.thinking += printable(text)
+            case TurnStarted():
+                live.turn_since = live.turn_since or time.monotonic()
+            case ToolStarted(id, _, _, title):
+                self._end_text()
+                live.calls[id] = RunningCall(printable(title), time.monotonic())
+                if self._announces:
+                    self.line(f"… {title}", "muted")
+            case ToolOutput(id, text):
+                if call := live.calls.get(id):
+                    call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
+            case ToolFinished():
+                self._finished(event)
+            case TurnEnded(_, _, model, provider):
+                self._end_text()
+                self._model = f"{provider}/{model}"
+            case Retry(number, delay_s, error):
+                live.waiting = f"{printable(error)} (try {number + 1})"
+                live.waiting_until = time.monotonic() + delay_s
+            case Notice(text):
+                self.line(text, "warning")
+            case ProviderSwitched(before, after):
+                self.line(f"{before} → {after}", "muted")
+            case Steered(skipped):
+                titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
+                self.line(
+                    f"Not run, because your message came first: {titles}{'…' if len(skipped) > 3 else ''}", "muted"
+                )
+            case QueueChanged(steering, follow_ups):
+                self._queue_changed(steering, follow_ups)
+            case Compaction(before, after):
+                self.line(f"Compacted: {before:,} → {after:,} tokens", "muted")
+            case TurnFailed(error):
+                self._end_turn()
+                self.line(f"✗ {error}", "error")
+                self._print([("", "\n")])
+            case Done():
+                self._done(event)
+            case _:
+                pass
+
+    # What others print
+
+    def line(self, text: str, roles: str = "") -> None:
+        """Text on lines of its own."""
+        self._end_text()
+        self._print([(roles, printable(text).rstrip("\n") + "\n")])
+
+    def block(self, fragments: Sequence[Fragment]) -> None:
+        self._end_text()
+        self._print(fragments)
+
+    def markdown(self, text: str) -> None:
+        """A whole Markdown text."""
+        self._end_text()
+        whole = self._new_stream()
+        self._print([*whole.feed(printable(text)), *whole.close()])
+
+    def prompt(self, text: str) -> None:
+        """What the person said."""
+        self._end_text()
+        self._print([("prompt", "› "), ("said", printable(text).strip("\n") + "\n"), ("", "\n")])
+
+    def folded_part(self, part: Folded) -> None:
+        self.folded.append(part)
+
+    def will_take_back(self) -> None:
+        """The next message to leave the queue goes back into the input, not to the model."""
+        self._expected_gone += 1
+
+    def was_previewed(self, call_id: str) -> None:
+        """The diff of this call is on the screen already."""
+        self._previewed.add(call_id)
+
+    def replay(self, entries: Sequence[Entry]) -> None:
+        """The newest part of a stored conversation."""
+        gone = retracted_ids(entries)
+        shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result)]
+        shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
+        if len(shown) > REPLAYED_ENTRIES:
+            self.line(f"… {len(shown) - REPLAYED_ENTRIES:,} earlier entries", "muted")
+        calls: dict[str, ToolUse] = {}
+        for entry in shown[-REPLAYED_ENTRIES:]:
+            match entry.body:
+                case User() as user:
+                    self.prompt(prompt_text(user))
+                case Assistant(content):
+                    for block in content:
+                        if isinstance(block, Text) and block.text.strip():
+                            self.markdown(block.text)
+                            self._print([("", "\n")])
+                        elif isinstance(block, ToolUse):
+                            calls[block.id] = block
+                case Result(result, name, summary, took, structured):
+                    call = calls.get(result.tool_use_id)
+                    title = printable(call_title(name, call.input if call else {}))
+                    finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured)
+                    self._show_tool(finished, title)
+                case _:
+                    pass
+
+    # Inside
+
+    def _finished(self, event: ToolFinished) -> None:
+        call = self._live.calls.pop(event.id, None)
+        self._end_text()
+        self._show_tool(event, call.title if call else event.name)
+
+    def _show_tool(self, event: ToolFinished, title: str) -> None:
+        view = tool_view(event, title, columns=self._columns(), diff_was_shown=event.id in self._previewed)
+        self._previewed.discard(event.id)
+        if view.folded is not None:
+            self.folded.append(view.folded)
+        self._print(view.fragments)
+
+    def _end_thinking(self) -> None:
+        thought = self._live.thinking
+        if not thought:
+            return
+        self._live.thinking = ""
+        took = duration((time.monotonic() - self._thinking_since) * 1000)
+        words = len(thought.split())
+        self.folded.append(Folded("Thinking", thought))
+        self._print([("muted", f"∴ Thought for {took} · {words:,} words (Ctrl-O shows them)\n")])
+
+    def _end_text(self) -> None:
+        self._end_thinking()
+        if self._has_text:
+            self._has_text = False
+            rest = self._markdown.feed(self._clean.close())
+            self._print([*rest, *self._markdown.close(), ("", "\n")])
+            self._markdown = self._new_stream()
+            self._live.pending_text = ""
+        elif not self._at_line_start():
+            self._print([("", "\n")])
+
+    def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
+        """Messages that have left the queue for the model are shown where they reach it."""
+        live = self._live
+        left = [*steering, *follow_ups]
+        for content in [*live.steering, *live.follow_ups]:
+            if content in left:
+                left.remove(content)
+            elif self._expected_gone:
+                self._expected_gone -= 1
+            else:
+                self.prompt(said(content))
+        live.steering = tuple(tuple(content) for content in steering)
+        live.follow_ups = tuple(tuple(content) for content in follow_ups)
+
+    def _end_turn(self) -> None:
+        self._end_text()
+        live = self._live
+        live.turn_since = None
+        live.waiting = ""
+        live.calls.clear()
+
+    def _done(self, done: Done) -> None:
+        took = time.monotonic() - (self._live.turn_since or time.monotonic())
+        self._end_turn()
+        if why := _ENDINGS.get(done.reason):
+            self.line(why, "warning")
+        usage = done.usage
+        parts = [
+            self._model,
+            f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
+            f"${done.cost_usd:.4f}" if done.cost_usd else "",
+            duration(took * 1000),
+        ]
+        self.line(" · ".join(part for part in parts if part), "muted")
+        self._print([("", "\n")])
+
+
+_ENDINGS = {
+    "interrupted": "Interrupted; what was said is kept.",
+    "max_turns": "Stopped at the limit of requests for one prompt; say “go on” to go on.",
+    "max_budget": "Stopped: the budget is used up.",
+    "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
+    "stopped": "Stopped by a hook.",
+}

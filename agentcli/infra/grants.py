@@ -1,0 +1,66 @@
+"""Permission rules granted for good: one file for all projects, in the state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import filelock
+import msgspec
+
+from agentcli.errors import StorageError
+
+_Grants = dict[str, list[str]]  # rules by project root
+
+
+class FileGrants:
+    """Implements `GrantStore` for the project at `root`; other programs may write the same file meanwhile."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        self._file = file
+        self._root = str(root)
+
+    def list(self) -> Sequence[str]:
+        return self._read().get(self._root, [])
+
+    def add(self, rule: str) -> None:
+        self._change(lambda rules: rules if rule in rules else [*rules, rule])
+
+    def remove(self, rule: str) -> None:
+        self._change(lambda rules: [other for other in rules if other != rule])
+
+    def _read(self) -> _Grants:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Grants)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self._file} could not be read ({error}): mend it, or move it away.") from error
+
+    def _change(self, change: Callable[[list[str]], list[str]]) -> None:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with filelock.FileLock(self._file.with_suffix(".lock"), timeout=5):
+                grants = self._read()
+                grants[self._root] = change(grants.get(self._root, []))
+                _replace(self._file, msgspec.json.format(msgspec.json.encode({k: v for k, v in grants.items() if v})))
+        except (OSError, filelock.Timeout) as error:
+            raise StorageError(f"{self._file} could not be written ({error}).") from error
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """A reader sees the old or the new file, and nobody else sees either (mkstemp makes it 0600)."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(name).replace(file)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise

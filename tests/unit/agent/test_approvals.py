@@ -1,0 +1,289 @@
+"""What a person answers: rules for this call and its like, some hunks of a change, words for the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli.agent.events import ApprovalRequested, Approve, Done, Notice, ToolFinished
+from agentcli.agent.grants import rule_candidates
+from agentcli.agent.permissions import Rules, judge, parse_rule
+from agentcli.errors import StorageError
+from agentcli.infra.grants import FileGrants
+from tests.unit.agent.stage import Stage, answering, call, on_stage
+from tests.unit.tools.bench import Bench
+
+Folder = Path
+END = {"text": "The end."}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def offered(bench: Bench, name: str, **given: Any) -> list[str]:
+    tool = bench.tools.get(name)
+    return list(rule_candidates(tool, tool.parse(given), "default", Rules(), bench.workspace))
+
+
+# Which rules are offered.
+
+
+@pytest.mark.parametrize(
+    ("command", "rules"),
+    [
+        ("git push origin main", ["git push origin main", "git push origin *", "git push *"]),
+        ("git push", ["git push"]),
+        ("npm run build", ["npm run build", "npm run *"]),
+        ("cargo test --release", ["cargo test --release", "cargo test *"]),
+        ("git commit -m 'two words'", ["git commit -m 'two words'", "git commit -m *", "git commit *"]),
+        ("git -C sub push", ["git -C sub push"]),
+        ("git  push origin", ["git  push origin"]),
+        ("make install prefix", ["make install prefix"]),
+        ("rm -rf build dist", ["rm -rf build dist"]),
+        ("touch a b c", ["touch a b c"]),
+        ("FOO=1 git push origin main", ["FOO=1 git push origin main"]),
+        ("./deploy now fast", ["./deploy now fast"]),
+        ("git push origin main; rm x", ["git push origin main; rm x"]),
+        ("git push origin $(cat x)", ["git push origin $(cat x)"]),
+        ("pip install *.whl", ["pip install [*].whl"]),
+        ("for f in *; do (rm $f); done", ["for f in [*]; do (rm $f); done"]),
+        ("cat <<E\n* [a] )\nE", ["cat <<E\n[*] [[]a] )\nE"]),
+    ],
+)
+def test_the_rules_for_a_command_go_from_itself_to_its_subcommand(bench: Bench, command: str, rules: list[str]) -> None:
+    assert offered(bench, "bash", command=command) == [f"bash({rule})" for rule in rules]
+
+
+@pytest.mark.parametrize(
+    "start",
+    "python -m,bash -c,sh x,node run,env git,sudo git,xargs rm,ssh host,uv run,poetry run,docker run,docker exec,"
+    "npm exec,kubectl exec,go run,git rebase,git bisect,git config,git submodule,perl -e,nice git,time git".split(","),
+)
+def test_a_program_that_runs_others_is_granted_as_it_is_only(bench: Bench, start: str) -> None:
+    command = f"{start} one two three"
+    assert offered(bench, "bash", command=command) == [f"bash({command})"]
+
+
+@pytest.mark.parametrize(
+    ("path", "rules"),
+    [
+        ("src/app.py", ["(src/app.py)", "(src/*)", ""]),
+        ("./src/../src/app.py", ["(src/app.py)", "(src/*)", ""]),
+        ("a.py", ["(a.py)", ""]),
+        ("new/deep/[x].py", ["(new/deep/[[]x].py)", "(new/deep/*)", ""]),
+    ],
+)
+def test_the_rules_for_an_edit_go_from_the_file_to_all(bench: Bench, path: str, rules: list[str]) -> None:
+    for tool in ("file_edit", "file_write"):
+        assert offered(bench, tool, path=path, content="", old_string="", new_string="") == [
+            f"{tool}{rule}" for rule in rules
+        ]
+
+
+COMMANDS = (
+    "git push origin main|a  b|:*|x:*|  make  install |echo 'a b' > c|ls ()|)|(|a\\ b|é|tab\tx y|git push 'a'|"
+    "cat <<E\nx\nE|\nnew\n|npm run x:*|npm run 'a*' b|docker compose up -d|kubectl get pods -n x|a(b)c|bash(x)"
+).split("|")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
+    tool = bench.tools.get("bash")
+    arguments = tool.parse({"command": command})
+    if judge(tool, arguments, "default", Rules(), bench.workspace).decision == "allow":
+        return
+    rules = offered(bench, "bash", command=command)
+    assert rules or ":*" in command  # which a rule reads as another spelling of ` *`
+    for rule in rules:
+        granted = Rules([parse_rule(rule)])
+        assert judge(tool, arguments, "default", granted, bench.workspace).decision == "allow"
+
+
+def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
+    tool = bench.tools.get("bash")
+    rules = Rules(deny=[parse_rule("bash(git push *)")])
+    arguments = tool.parse({"command": "git push origin main"})
+    assert rule_candidates(tool, arguments, "default", rules, bench.workspace) == ()
+
+
+# What becomes of an answer.
+
+
+async def run_twice(stage: Stage, **how: Any) -> None:
+    """Two calls that ask, the first of them answered with `how` and any other with yes."""
+    answering(stage, allowed=True, **how)
+    await stage.ask("Go")
+
+
+def pushes(*commands: str) -> list[dict[str, Any]]:
+    return [{"tool_calls": [call("bash", command=c, id=f"c{n}") for n, c in enumerate(commands)]}, END]
+
+
+async def test_the_question_names_the_rules(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("git push origin main"), can_ask=True) as stage:
+        answering(stage, allowed=False)
+        await stage.ask("Go")
+        (request,) = stage.of(ApprovalRequested)
+    assert request.rules == ("bash(git push origin main)", "bash(git push origin *)", "bash(git push *)")
+    assert request.hunks == ()
+
+
+async def test_a_rule_for_the_session_holds_for_what_it_covers(tmp_path: Folder) -> None:
+    replies = pushes("git push a b", "git push c", "git pull a b")
+    async with on_stage(tmp_path, replies, can_ask=True) as stage:
+        await run_twice(stage, scope="session", rule="bash(git push *)")
+    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+
+
+async def test_without_a_rule_the_narrowest_is_granted(tmp_path: Folder) -> None:
+    calls = [call("file_write", path=path, content=str(n), id=f"c{n}") for n, path in enumerate(("a", "a", "b"))]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
+        await run_twice(stage, scope="session")
+    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+    assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(a)", "file_write(b)"]
+    assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
+
+
+async def test_a_rule_that_makes_no_sense_is_told_and_the_call_allowed_once(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
+        await run_twice(stage, scope="session", rule="bash(touch")
+        assert (stage.workspace / "a").exists()
+    (notice,) = stage.of(Notice)
+    assert "'bash(touch' is not a permission rule" in notice.text
+    assert "allowed this once" in notice.text
+    assert not stage.session.state.rules.allow
+
+
+async def test_a_rule_that_covers_something_else_is_granted_and_that_is_told(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a", "touch b"), can_ask=True) as stage:
+        await run_twice(stage, scope="session", rule="bash(touch b)")
+    assert stage.count(ApprovalRequested) == 1
+    assert "does not cover this call" in stage.of(Notice)[0].text
+
+
+async def test_always_is_kept_for_the_project(tmp_path: Folder) -> None:
+    grants = FileGrants(tmp_path / "state" / "grants.json", tmp_path / "work")
+    async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
+        await run_twice(stage, scope="always")
+        (rule,) = stage.session.state.rules.allow
+    assert stage.count(ApprovalRequested) == 1
+    assert (str(rule), rule.source) == ("bash(touch a)", "granted")
+    assert grants.list() == ["bash(touch a)"]
+
+
+async def test_a_grant_that_cannot_be_kept_holds_for_the_session(tmp_path: Folder) -> None:
+    class Broken(FileGrants):
+        def add(self, rule: str) -> None:
+            raise StorageError("The disk is full.")
+
+    grants = Broken(tmp_path / "grants.json", tmp_path)
+    async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
+        await run_twice(stage, scope="always")
+    assert stage.count(ApprovalRequested) == 1
+    assert stage.of(Notice)[0].text == "The disk is full. bash(touch a) is allowed for this session."
+
+
+async def test_words_to_an_allowed_call_reach_the_model_with_its_result(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a; echo done"), can_ask=True) as stage:
+        answering(stage, allowed=True, comment="but only this once")
+        await stage.ask("Go")
+    assert stage.results["c0"].content == "done\n[The user allowed this and says: but only this once]"
+
+
+# Hunks.
+
+FAR = "".join(f"line {n}\n" for n in range(30))
+
+
+def two_edits() -> list[dict[str, Any]]:
+    edits = [{"old_string": f"line {n}\n", "new_string": f"LINE {n}\n"} for n in (3, 15, 27)]
+    return [{"tool_calls": [call("file_edit", path="a", edits=edits, id="c")]}, END]
+
+
+async def answered(folder: Folder, replies: list[dict[str, Any]], **how: Any) -> Stage:
+    """A stage whose one question was answered so; file `a` holds `FAR` before."""
+    (folder / "work").mkdir()
+    (folder / "work" / "a").write_text(FAR)
+    async with on_stage(folder, replies, can_ask=True) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        stage.submit(Approve(request.id, **how))
+        done = await stage.ended()
+        assert isinstance(done, Done)
+    return stage
+
+
+async def test_an_edit_is_asked_hunk_by_hunk(tmp_path: Folder) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=False)
+    (request,) = stage.of(ApprovalRequested)
+    assert len(request.hunks) == 3
+    assert request.preview == "--- a/a\n+++ b/a\n" + "".join(request.hunks)
+
+
+async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_comment(tmp_path: Folder) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(0, 2), comment="15 is fine as it is")
+    assert (stage.workspace / "a").read_text() == FAR.replace("line 3\n", "LINE 3\n").replace("line 27\n", "LINE 27\n")
+    said = str(stage.results["c"].content)
+    made, rejected = said.split("[The user made only the change above and rejected this part of it:]\n")
+    assert "+LINE 3\n" in made
+    assert "LINE 15" not in made
+    assert rejected.startswith("@@ -13,7 +13,7 @@\n")
+    assert rejected.endswith(" line 18\nThey say: 15 is fine as it is")
+    assert not stage.results["c"].is_error
+    assert stage.of(ToolFinished)[0].structured["diff"].count("@@ -") == 2
+    assert not stage.session.runtime.calls.denials
+
+
+async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(2, 1, 0))
+    assert "rejected" not in str(stage.results["c"].content)
+    assert (stage.workspace / "a").read_text().count("LINE") == 3
+
+
+@pytest.mark.parametrize("hunks", [(), (7,)])
+async def test_no_hunk_is_a_no(tmp_path: Folder, hunks: tuple[int, ...]) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=hunks, comment="none of it")
+    assert stage.results["c"].content == "The user declined this call. They say: none of it"
+    assert (stage.workspace / "a").read_text() == FAR
+    assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
+
+
+async def test_some_of_a_rewritten_file_is_made(tmp_path: Folder) -> None:
+    content = FAR.replace("line 2\n", "two\n").replace("line 28\n", "")
+    calls = [call("file_read", path="a"), call("file_write", path="a", content=content, id="c")]
+    stage = await answered(tmp_path, [{"tool_calls": calls}, END], allowed=True, hunks=(0,))
+    assert (stage.workspace / "a").read_text() == FAR.replace("line 2\n", "two\n")
+    assert "-line 28" in str(stage.results["c"].content)
+
+
+# Grants that stay.
+
+
+def test_grants_are_kept_by_project_in_a_file_for_the_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "grants.json"
+    here, there = FileGrants(file, tmp_path / "here"), FileGrants(file, tmp_path / "there")
+    assert here.list() == []
+    for rule in ("bash(make)", "file_edit", "bash(make)"):
+        here.add(rule)
+    there.add("bash(ls)")
+    assert FileGrants(file, tmp_path / "here").list() == ["bash(make)", "file_edit"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    here.remove("bash(make)")
+    here.remove("bash(nothing)")
+    assert (here.list(), there.list()) == (["file_edit"], ["bash(ls)"])
+    assert {path.name for path in file.parent.iterdir()} <= {"grants.json", "grants.lock"}
+
+
+def test_a_broken_file_of_grants_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "grants.json"
+    file.write_text("{")
+    grants = FileGrants(file, tmp_path)
+    with pytest.raises(StorageError, match="could not be read"):
+        grants.list()
+    with pytest.raises(StorageError):
+        grants.add("bash(x)")
+    assert file.read_text() == "{"

@@ -1,0 +1,80 @@
+"""What is typed and not sent survives the session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentcli.frontends.terminal.drafts import Draft, Drafts
+from agentcli.frontends.terminal.pastes import Pastes
+from agentcli.llm.messages import Base64Source, Image
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "draft.json"
+
+
+def test_a_draft_comes_back_with_its_pastes(file: Path) -> None:
+    pastes: dict[str, str | Image] = {
+        "[Pasted #1 +9 lines]": "long\n" * 9,
+        "[Image #1]": Image(Base64Source("image/png", "AA==")),
+    }
+    Drafts(file).save("see [Pasted #1 +9 lines] and [Image #1]", pastes)
+    assert Drafts(file).load() == Draft("see [Pasted #1 +9 lines] and [Image #1]", pastes)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_tokens_of_a_draft_mean_the_same_in_the_next_session(file: Path) -> None:
+    pastes = Pastes()
+    text = "fix " + pastes.token_for("line\n" * 20)
+    Drafts(file).save(text, pastes.contents(text))
+    draft, later = Drafts(file).load(), Pastes()
+    assert draft is not None
+    later.restore(draft.pastes)
+    assert later.expand(draft.text) == "fix " + "line\n" * 20
+    assert later.token_for("other\n" * 20) == "[Pasted #2 +20 lines]"
+
+
+def test_a_later_draft_replaces_the_one_before(file: Path) -> None:
+    drafts = Drafts(file)
+    drafts.save("one", {})
+    drafts.save("two", {})
+    assert drafts.load() == Draft("two")
+    assert [path.name for path in file.parent.iterdir()] == ["draft.json"]
+
+
+def test_a_draft_that_is_cleared_or_emptied_is_gone(file: Path) -> None:
+    drafts = Drafts(file)
+    drafts.clear()
+    drafts.save("one", {})
+    drafts.clear()
+    assert drafts.load() is None
+    drafts.save("two", {})
+    drafts.save("", {})
+    assert drafts.load() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"text": 1}', b"\xff\xfe", b'{"text": "x", "pastes": 3}'])
+def test_a_file_that_holds_no_draft_is_none(file: Path, content: bytes) -> None:
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert Drafts(file).load() is None
+
+
+def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
+    Drafts(file).save("a\udcffb", {})
+    assert Drafts(file).load() == Draft("a?b")
+
+
+def test_a_disk_that_fails_takes_the_draft_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "no-folder").touch()
+    (tmp_path / "folder").mkdir()
+    for file in (tmp_path / "no-folder" / "draft", tmp_path / "folder"):
+        drafts = Drafts(file)
+        drafts.save("x", {})
+        assert drafts.load() is None
+        drafts.clear()
+    assert list((tmp_path / "folder").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "no-folder"]

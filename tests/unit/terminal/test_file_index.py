@@ -1,0 +1,281 @@
+"""Files found by a few letters of their path: order, freshness, and how long the event loop is held."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcli.errors import ToolError
+from agentcli.frontends.terminal.file_index import FRESH_S, FileIndex, ripgrep_files
+
+PROJECT = (
+    "README.md",
+    "src/main.py",
+    "src/domain.py",
+    "src/main/handler.py",
+    "src/mechanical_adaptive_index.py",
+    "docs/Main.md",
+    "maintenance/log.txt",
+    ".github/workflows/ci.yml",
+    "a folder/a file.txt",
+)
+
+
+class Listing:
+    """A project whose files can change; counts how often it was listed."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+        self.times = 0
+
+    async def __call__(self) -> AsyncGenerator[Sequence[str], None]:
+        self.times += 1
+        for start in range(0, len(self.paths), 1_000):
+            await asyncio.sleep(0)
+            yield self.paths[start : start + 1_000]
+
+
+def with_index(paths: Sequence[str], use: Callable[[FileIndex], Awaitable[list[str]]]) -> list[str]:
+    async def run() -> list[str]:
+        index = FileIndex(Listing(paths))
+        try:
+            return await use(index)
+        finally:
+            await index.aclose()
+
+    return asyncio.run(run())
+
+
+def matches(query: str, paths: Sequence[str] = PROJECT, limit: int = 12) -> list[str]:
+    return with_index(paths, lambda index: index.match(query, limit))
+
+
+def test_a_name_that_begins_with_the_query_comes_first_then_one_that_holds_it_then_paths_then_letters() -> None:
+    assert matches("main") == [
+        "src/main/",
+        "src/main.py",
+        "docs/Main.md",
+        "maintenance/",
+        "src/domain.py",
+        "maintenance/log.txt",
+        "src/main/handler.py",
+        "src/mechanical_adaptive_index.py",
+    ]
+
+
+def test_among_equals_the_shorter_path_comes_first() -> None:
+    paths = ("tests/unit/app.py", "app.py", "lib/app.py")
+    assert matches("app", paths) == ["app.py", "lib/app.py", "tests/unit/app.py"]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("readme", "README.md"),
+        ("READ", "README.md"),
+        ("smp", "src/main.py"),
+        ("handler", "src/main/handler.py"),
+        ("s/ma", "src/main/"),
+        ("s/main.", "src/main.py"),
+        ("src/main/h", "src/main/handler.py"),
+        ("a fi", "a folder/a file.txt"),
+        ("ci.yml", ".github/workflows/ci.yml"),
+    ],
+)
+def test_a_few_letters_find_a_file(query: str, first: str) -> None:
+    assert matches(query)[0] == first
+
+
+def test_a_capital_matches_capitals_only() -> None:
+    assert matches("Main") == ["docs/Main.md"]
+    assert matches("mAin") == []
+
+
+def test_letters_beyond_ascii_match_in_both_cases() -> None:
+    assert matches("éta", ("ÉTAT.md", "etat.md")) == ["ÉTAT.md"]
+
+
+@pytest.mark.parametrize("query", ["zzz", "main/zzz", "x" * 5_000, "a\nb", "[", "\\", "(?", "^", "]-["])
+def test_what_matches_nothing_gives_nothing(query: str) -> None:
+    assert matches(query) == []
+
+
+def test_marks_of_expressions_are_letters_like_others() -> None:
+    assert matches("[x]", ("a[x].py", "ax.py")) == ["a[x].py"]
+    assert matches("a^-]", ("a^-].py", "a.py")) == ["a^-].py"]
+
+
+def test_an_empty_query_gives_what_is_at_the_top_with_hidden_names_last() -> None:
+    assert matches("") == ["a folder/", "docs/", "maintenance/", "README.md", "src/", ".github/"]
+
+
+def test_the_path_of_a_folder_gives_what_is_in_it() -> None:
+    assert matches("src/") == [
+        "src/domain.py",
+        "src/main/",
+        "src/main.py",
+        "src/mechanical_adaptive_index.py",
+    ]
+    assert matches("docs/") == ["docs/Main.md"]
+
+
+def test_no_more_than_the_limit_comes() -> None:
+    assert matches("main", limit=3) == ["src/main/", "src/main.py", "docs/Main.md"]
+    assert len(matches("", limit=2)) == 2
+
+
+def test_a_query_typed_letter_by_letter_finds_what_the_whole_one_finds() -> None:
+    steps = ["src/mcx"[:end] for end in range(8)]
+    steps += reversed(steps)  # and taking the letters back
+
+    async def typed(index: FileIndex) -> list[str]:
+        return ["\n".join(await index.match(query)) for query in steps]
+
+    assert with_index(PROJECT, typed) == ["\n".join(matches(query)) for query in steps]
+    assert matches("src/mcx") == ["src/mechanical_adaptive_index.py"]
+
+
+paths_strategy = st.lists(
+    st.text("abAB/._é", min_size=1, max_size=12).filter(lambda path: not path.startswith("/") and path[-1] != "/"),
+    max_size=30,
+    unique=True,
+)
+
+
+@given(paths=paths_strategy, query=st.text("abA/é", min_size=1, max_size=5))
+def test_every_path_with_the_letters_in_order_is_found(paths: list[str], query: str) -> None:
+    def holds(path: str) -> bool:
+        letters = iter(path if query != query.lower() else path.lower())
+        return all(letter in letters for letter in query)
+
+    async def all_prefixes(index: FileIndex) -> list[str]:
+        for end in range(1, len(query)):
+            await index.match(query[:end], 1_000)
+        return await index.match(query, 1_000)
+
+    found = with_index(paths, all_prefixes)
+    assert len(found) == len(set(found))
+    assert all(holds(path) for path in found)
+    if not query.endswith("/"):
+        assert {path for path in paths if holds(path)} <= {*found, query}
+
+
+def test_files_are_listed_at_the_first_query_and_again_at_a_new_mention_when_they_are_old() -> None:
+    async def run() -> None:
+        now = 100.0
+        listing = Listing(["one.py"])
+        index = FileIndex(listing, clock=lambda: now)
+        assert listing.times == 0
+        assert await index.match("") == ["one.py"]
+        listing.paths.append("two.py")
+        assert await index.match("") == ["one.py"]
+        now += FRESH_S + 1
+        assert await index.match("t") == []  # the same mention goes on
+        assert listing.times == 1
+        await index.match("")  # answers from the old listing while the new one is made
+        while listing.times < 2 or len(await index.match("o")) < 2:
+            await asyncio.sleep(0)
+        assert await index.match("two") == ["two.py"]
+        await index.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_later_query_ends_the_one_before() -> None:
+    async def run() -> None:
+        index = FileIndex(Listing([f"file{n}.py" for n in range(20_000)]))
+        await index.match("f")
+        earlier = asyncio.ensure_future(index.match("e9999"))
+        await asyncio.sleep(0)
+        assert await index.match("file1", 1) == ["file1.py"]
+        assert await earlier == []
+
+    asyncio.run(run())
+
+
+def test_a_query_that_is_not_wanted_any_more_gives_nothing() -> None:
+    assert with_index(PROJECT, lambda index: index.match("main", is_wanted=lambda: False)) == []
+    assert with_index(PROJECT, lambda index: index.match("", is_wanted=lambda: False)) == []
+
+
+@pytest.mark.parametrize("error", [ToolError("ripgrep is missing"), OSError("no such folder")])
+def test_files_that_cannot_be_listed_are_none(error: Exception) -> None:
+    async def broken() -> AsyncGenerator[Sequence[str], None]:
+        yield ["seen.py"]
+        raise error
+
+    async def run() -> list[str]:
+        return await FileIndex(broken).match("s")
+
+    assert asyncio.run(run()) == ["seen.py"]
+
+
+def test_ripgrep_lists_hidden_files_and_no_ignored_ones(tmp_path: Path) -> None:
+    for name in ("a.py", "sub/b c.py", ".hidden/x", "out/ignored.o", ".git/config", 'say "hi"', "line\nend", "é.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".gitignore").write_text("out/\n")
+
+    async def run() -> list[str]:
+        return [path async for batch in ripgrep_files(tmp_path) for path in batch]
+
+    assert sorted(asyncio.run(run())) == [".gitignore", ".hidden/x", "a.py", "sub/b c.py", "é.txt"]
+
+
+def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
+    (tmp_path / "a.py").touch()
+
+    async def run() -> None:
+        index = FileIndex(partial(ripgrep_files, tmp_path))
+        asking = asyncio.ensure_future(index.match(""))
+        await asyncio.sleep(0)
+        await index.aclose()
+        assert await asking == []
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        return await FileIndex(partial(ripgrep_files, tmp_path / "gone")).match("")
+
+    assert asyncio.run(run()) == []
+
+
+@pytest.mark.slow
+def test_a_query_among_100_000_files_takes_little_and_lets_the_event_loop_breathe() -> None:
+    pick = random.Random(1)
+    words = "src app core model utils test handler service index main config parser view page api server user".split()
+    folders = ["/".join(pick.choices(words, k=pick.randint(1, 6))) for _ in range(8_000)]
+    paths = [f"{pick.choice(folders)}/{pick.choice(words)}_{pick.choice(words)}{n}.py" for n in range(100_000)]
+
+    async def run() -> None:
+        index = FileIndex(Listing(paths))
+        await index.match("")
+        for query in ("a", "ab", "srcapp", "x", "zzz", "handler_parser9", "src/ma", "servicemainpy"):
+            longest, total = 0.0, 0.0
+
+            async def ask(query: str = query) -> None:
+                await index.match("")  # so that nothing is narrowed yet
+                await index.match(query)
+
+            asking = asyncio.ensure_future(ask())
+            start = last = time.perf_counter()
+            while not asking.done():
+                await asyncio.sleep(0)
+                longest = max(longest, time.perf_counter() - last)
+                last = time.perf_counter()
+            total = last - start
+            # Ten times what it takes on a laptop, for machines that do something else meanwhile.
+            assert total < 1.0, query
+            assert longest < 0.05, query
+
+    asyncio.run(run())

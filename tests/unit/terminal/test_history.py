@@ -1,0 +1,161 @@
+"""What was sent before: for each project, over sessions, whatever the disk does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.history import FileHistory
+
+from agentcli.frontends.terminal import history as limits
+from agentcli.frontends.terminal.history import ProjectHistory
+
+
+def entries(history: ProjectHistory) -> list[str]:
+    """Newest first, as a buffer loads them."""
+
+    async def run() -> list[str]:
+        return [text async for text in history.load()]
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "history"
+
+
+def test_entries_of_a_session_are_there_in_the_next(file: Path) -> None:
+    first = ProjectHistory(file, "/p")
+    for text in ("one", "two\nlines", "drei ü 文"):
+        first.append_string(text)
+    assert first.get_strings() == ["one", "two\nlines", "drei ü 文"]
+    second = ProjectHistory(file, "/p")
+    assert entries(second) == ["drei ü 文", "two\nlines", "one"]
+    assert second.get_strings() == ["one", "two\nlines", "drei ü 文"]
+
+
+def test_each_project_has_its_own(file: Path) -> None:
+    ProjectHistory(file, "/p").append_string("in p")
+    ProjectHistory(file, "/q").append_string("in q")
+    assert entries(ProjectHistory(file, "/p")) == ["in p"]
+    assert entries(ProjectHistory(file, "/q")) == ["in q"]
+
+
+def test_the_file_is_the_persons_alone_and_says_when(file: Path) -> None:
+    ProjectHistory(file, "/p").append_string("secret")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    line = json.loads(file.read_text())
+    assert line.keys() == {"project", "text", "time"}
+    assert abs(line["time"] - time.time()) < 60
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(file: Path) -> None:
+    file.parent.mkdir()
+    file.touch(mode=0o644)
+    ProjectHistory(file, "/p").append_string("x")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_same_twice_is_one_entry(file: Path) -> None:
+    history = ProjectHistory(file, "/p")
+    for text in ("a", "a", "b", "a"):
+        history.append_string(text)
+    assert history.get_strings() == ["a", "b", "a"]
+    ProjectHistory(file, "/p").append_string("a")  # has not read what another session sent last
+    assert entries(ProjectHistory(file, "/p")) == ["a", "b", "a"]
+
+
+def test_what_is_sent_before_the_file_is_read_comes_first_and_once(file: Path) -> None:
+    ProjectHistory(file, "/p").append_string("old")
+    history = ProjectHistory(file, "/p")
+    history.append_string("new")
+    assert entries(history) == ["new", "old"]
+    history.append_string("newer")
+    assert entries(history) == ["newer", "new", "old"]
+
+
+def test_nothing_is_read_before_it_is_asked_for(file: Path) -> None:
+    history = ProjectHistory(file, "/p")
+    assert not file.parent.exists()
+    ProjectHistory(file, "/p").append_string("later")
+    assert entries(history) == ["later"]
+
+
+def test_lines_that_are_no_entries_are_skipped(file: Path) -> None:
+    file.parent.mkdir()
+    FileHistory(str(file)).store_string("of the\nold format")
+    with file.open("ab") as stream:
+        stream.write(b'{"project": "/p"}\n{"project": 1, "text": 2, "time": 3}\n[]\n\xff\xfe{\n{"project"')
+    ProjectHistory(file, "/p").append_string("good")
+    assert entries(ProjectHistory(file, "/p")) == ["good"]
+
+
+def test_the_newest_thousand_are_loaded(file: Path) -> None:
+    file.parent.mkdir()
+    lines = [json.dumps({"project": "/p", "text": f"entry {n}", "time": n}) for n in range(1_500)]
+    file.write_text("\n".join(lines) + "\n")
+    loaded = entries(ProjectHistory(file, "/p"))
+    assert (len(loaded), loaded[0], loaded[-1]) == (1_000, "entry 1499", "entry 500")
+
+
+def test_a_huge_file_is_read_at_its_end_only_and_trimmed(file: Path) -> None:
+    file.parent.mkdir()
+    line = json.dumps({"project": "/other", "text": "x" * 9_000, "time": 1}) + "\n"
+    old = json.dumps({"project": "/p", "text": "too old", "time": 1}) + "\n"
+    file.write_text(old + line * 1_000)
+    history = ProjectHistory(file, "/p")
+    assert entries(history) == []
+    history.append_string("new")
+    assert file.stat().st_size <= limits.KEPT_BYTES
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [json.loads(kept)["project"] for kept in file.read_text().splitlines()][-2:] == ["/other", "/p"]
+    assert entries(ProjectHistory(file, "/p")) == ["new"]
+    assert [path.name for path in file.parent.iterdir()] == ["history"]
+
+
+def test_an_entry_as_long_as_a_book_is_kept_for_the_session_only(file: Path) -> None:
+    history = ProjectHistory(file, "/p")
+    history.append_string("x" * (limits.LONGEST_ENTRY + 1))
+    assert len(history.get_strings()) == 1
+    assert entries(ProjectHistory(file, "/p")) == []
+
+
+def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
+    ProjectHistory(file, "/p").append_string("a\udcffb")
+    assert entries(ProjectHistory(file, "/p")) == ["a?b"]
+
+
+def test_a_disk_that_fails_takes_the_history_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "no-folder").touch()
+    (tmp_path / "folder").mkdir()
+    for file in (tmp_path / "no-folder" / "history", tmp_path / "folder"):
+        history = ProjectHistory(file, "/p")
+        history.append_string("kept in memory")
+        assert entries(history) == ["kept in memory"]
+
+
+def _send(file: Path, name: str, filler: str) -> None:
+    history = ProjectHistory(file, "/p")
+    for number in range(100):
+        history.append_string(f"{name} {number} {filler}")
+
+
+@pytest.mark.slow
+def test_several_processes_write_at_once_even_while_the_file_is_trimmed(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text((json.dumps({"project": "/q", "text": "x" * 9_000, "time": 1}) + "\n") * 930)  # just below 8 MB
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_send, args=(file, name, "y" * 500)) for name in "abcd"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert file.stat().st_size < limits.LARGEST_FILE
+    loaded = entries(ProjectHistory(file, "/p"))
+    assert {text.removesuffix(" " + "y" * 500) for text in loaded} == {f"{n} {i}" for n in "abcd" for i in range(100)}

@@ -1,0 +1,149 @@
+"""Images a person gives: by path, from the clipboard; and what their headers say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.images import (
+    LARGEST_IMAGE,
+    clipboard_image,
+    dimensions,
+    image_path,
+    media_type_of,
+    read_image,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80)
+GIF = b"GIF89a" + struct.pack("<HH", 120, 80)
+JPEG = (
+    b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0\xff\xff\xc4\0\x02\xff\xc2\0\x0b\x08"
+    + struct.pack(">HH", 80, 120)
+    + b"\1"
+)
+WEBP = {
+    "lossy": b"VP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 120 | 0x4000, 80),
+    "lossless": b"VP8L\0\0\0\0\x2f" + struct.pack("<I", 119 | 79 << 14) + bytes(8),
+    "extended": b"VP8X\x0a\0\0\0\0\0\0\0" + (119).to_bytes(3, "little") + (79).to_bytes(3, "little"),
+}
+IMAGES = {
+    "image/png": PNG,
+    "image/gif": GIF,
+    "image/jpeg": JPEG,
+    **{f"image/webp {kind}": b"RIFF\0\0\0\0WEBP" + data for kind, data in WEBP.items()},
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_a_header_says_what_an_image_is_and_how_large(kind: str) -> None:
+    assert media_type_of(IMAGES[kind]) == kind.partition(" ")[0]
+    assert dimensions(IMAGES[kind]) == (120, 80)
+
+
+@given(st.sampled_from(list(IMAGES.values())), st.integers(0, 60), st.binary(max_size=40))
+def test_a_broken_header_says_nothing_wrong_enough_to_fail(data: bytes, kept: int, rest: bytes) -> None:
+    dimensions(data[:kept] + rest)
+    dimensions(data + rest)
+
+
+def test_other_bytes_are_no_image() -> None:
+    for data in (b"", b"RIFF\0\0\0\0WAVE", b"%PDF-1.7", b"text"):
+        assert media_type_of(data) == ""
+        assert dimensions(data) is None
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "my (new) picture é.PNG"
+    path.write_bytes(PNG)
+    return path
+
+
+def test_a_dropped_file_is_recognised_as_terminals_write_it(picture: Path) -> None:
+    path = str(picture)
+    escaped = "".join(f"\\{letter}" if letter in " ()" else letter for letter in path)
+    for text in (path, f"'{path}'", f'"{path}"', escaped, f"{path}\n", picture.as_uri(), f"file://localhost{path}"):
+        assert image_path(text) == picture
+
+
+def test_other_text_is_no_dropped_image(picture: Path) -> None:
+    texts = (
+        "",
+        "'",
+        "picture.png",
+        f"see {picture}",
+        f"{picture}\n{picture}",
+        f"{picture}.txt",
+        f"{picture.parent}/gone.png",
+        str(picture.parent),
+        "/" + "x" * 300 + ".png",
+        "/" + "x" * 5_000 + ".png",
+        "/a\0.png",
+        "~nobody-of-that-name/x.png",
+        "https://example.com/a.png",
+        "file://[/a.png",
+    )
+    for text in texts:
+        assert image_path(text) is None
+
+
+def test_an_image_is_read_with_its_type_whatever_its_name(picture: Path) -> None:
+    picture.write_bytes(JPEG)
+    assert read_image(picture) == (JPEG, "image/jpeg")
+
+
+def test_a_file_that_cannot_be_sent_says_why(tmp_path: Path, picture: Path) -> None:
+    with pytest.raises(UserError, match=r"gone\.png cannot be read: No such file"):
+        read_image(tmp_path / "gone.png")
+    picture.write_bytes(b"text")
+    with pytest.raises(UserError, match="is no PNG, JPEG, GIF or WebP image"):
+        read_image(picture)
+    os.truncate(picture, LARGEST_IMAGE + 1_000_000)
+    with pytest.raises(UserError, match=r"has 6\.0 MB; a model takes images of 5 MB at most\. Make it smaller"):
+        read_image(picture)
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def pasted(folder: Path) -> bytes | None:
+    return asyncio.run(clipboard_image({"PATH": f"{folder}:/usr/bin:/bin" if folder.exists() else ""}))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("wl-paste", "-t image/png"), ("xclip", "-selection clipboard -t image/png -o"), ("pngpaste", "-")],
+)
+def test_an_image_on_the_clipboard_is_read(tmp_path: Path, name: str, arguments: str) -> None:
+    (tmp_path / "image").write_bytes(PNG)
+    program(tmp_path, name, f'[ "$*" = "{arguments}" ] && cat {tmp_path}/image')
+    for other in {"wl-paste", "xclip", "pngpaste"} - {name}:
+        program(tmp_path, other, "exit 1")
+    assert pasted(tmp_path) == PNG
+
+
+def test_without_an_image_there_is_none(tmp_path: Path) -> None:
+    for name in ("wl-paste", "xclip", "pngpaste"):
+        program(tmp_path, name, "echo text")
+    assert pasted(tmp_path) is None
+    assert pasted(tmp_path / "gone") is None
+
+
+@pytest.mark.slow
+def test_a_clipboard_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("wl-paste", "xclip", "pngpaste"):
+        program(tmp_path, name, "exec sleep 60" if name == "wl-paste" else "exit 1")
+    start = time.monotonic()
+    assert pasted(tmp_path) is None
+    assert time.monotonic() - start < 10

@@ -1,0 +1,137 @@
+"""What is pasted: shown short, sent whole, and harmless."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.images import LARGEST_IMAGE
+from agentcli.frontends.terminal.pastes import Pastes, clean
+from agentcli.llm.messages import Base64Source, Image, Text
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06\0\0\0"
+IMAGE = Image(Base64Source("image/png", base64.b64encode(PNG).decode()))
+
+
+def test_a_short_paste_is_itself() -> None:
+    pastes = Pastes()
+    for text in ("", "word", "8 lines\n" * 8, "x" * 1_000):
+        assert pastes.token_for(text) == text
+
+
+def test_a_long_paste_is_a_token() -> None:
+    pastes = Pastes()
+    assert pastes.token_for("line\n" * 119 + "line") == "[Pasted #1 +120 lines]"
+    assert pastes.token_for("line\n" * 120) == "[Pasted #2 +120 lines]"
+    assert pastes.token_for("x" * 2_400) == "[Pasted #3 2,400 characters]"
+    assert pastes.expand("a [Pasted #3 2,400 characters]b") == f"a {'x' * 2_400}b"
+
+
+def test_a_token_that_was_not_made_is_text() -> None:
+    pastes = Pastes()
+    for text in ("[Pasted #1 +120 lines]", "[Image #1]"):
+        assert pastes.expand(text) == text
+        assert pastes.blocks(text) == (Text(text),)
+        assert pastes.token_at(text, 5) is None
+
+
+def test_a_token_inside_a_paste_stays_as_it_was_pasted() -> None:
+    pastes = Pastes()
+    first = pastes.token_for("one\n" * 20)
+    second = pastes.token_for(f"see {first}\n" * 20)
+    assert pastes.expand(second) == f"see {first}\n" * 20
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(alphabet=st.characters(exclude_characters="[]"), max_size=5), st.text() | st.just("y\n" * 9))
+    )
+)
+def test_every_paste_comes_back_where_it_was(parts: list[tuple[str, str]]) -> None:
+    pastes = Pastes()
+    shown = "".join(typed + pastes.token_for(pasted) for typed, pasted in parts)
+    assert pastes.expand(shown) == "".join(typed + clean(pasted) for typed, pasted in parts)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "cleaned"),
+    [
+        ("a\r\nb\rc\n", "a\nb\nc\n"),
+        ("tab\there", "tab\there"),
+        ("\x03\x04\x00\x1a\x7f\x9b", ""),
+        ("rm -rf\x1b[201~\r", "rm -rf\n"),
+        ("\x1b[200~in\x1b[201~", "in"),
+        ("\x1b\x1b[201~[201~", "[201~"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("a\udcffb", "a?b"),
+        ("ü 文 🙂", "ü 文 🙂"),
+    ],
+)
+def test_a_paste_presses_no_keys(pasted: str, cleaned: str) -> None:
+    assert clean(pasted) == cleaned
+    assert Pastes().token_for(pasted) == cleaned
+
+
+@given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[201~\r\n\x03\x9b"), max_size=50))
+def test_whatever_is_pasted_holds_no_control_characters_but_line_ends_and_tabs(text: str) -> None:
+    cleaned = clean(text)
+    assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in cleaned if letter not in "\n\t")
+    assert clean(cleaned) == cleaned
+    cleaned.encode()
+
+
+def test_an_image_is_a_token_with_its_size() -> None:
+    pastes = Pastes()
+    pastes.token_for("line\n" * 20)
+    assert pastes.add_image(PNG, "image/png") == "[Image #1 120×80]"
+    assert pastes.add_image(b"?", "image/png") == "[Image #2]"
+
+
+def test_an_image_no_model_takes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"5\.0 MB; a model takes images of 5 MB at most"):
+        Pastes().add_image(bytes(LARGEST_IMAGE + 1), "image/png")
+
+
+def test_what_is_sent_is_parted_by_its_images() -> None:
+    pastes = Pastes()
+    image, paste = pastes.add_image(PNG, "image/png"), pastes.token_for("line\n" * 20)
+    assert pastes.blocks(f"what is {image}? {paste}end") == (
+        Text("what is "),
+        IMAGE,
+        Text("? " + "line\n" * 20 + "end"),
+    )
+    assert pastes.blocks(f"{image} {image}") == (IMAGE, IMAGE)
+    assert pastes.blocks(f"no {paste}") == (Text("no " + "line\n" * 20),)
+    assert pastes.blocks("  ") == ()
+    assert pastes.expand(f"{image} {paste}") == f"{image} " + "line\n" * 20
+
+
+def test_a_token_moves_and_goes_as_one() -> None:
+    pastes = Pastes()
+    token = pastes.token_for("line\n" * 20)
+    text, start = f"see {token} now", 4
+    end = start + len(token)
+    assert pastes.token_at(text, start) is None
+    assert pastes.token_at(text, end + 1) is None
+    for cursor in range(start + 1, end + 1):
+        assert pastes.token_at(text, cursor) == (start, end)
+    assert pastes.token_at(token * 2, len(token)) == (0, len(token))
+    assert pastes.token_at(token * 2, len(token) + 1) == (len(token), 2 * len(token))
+
+
+def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
+    pastes = Pastes()
+    image, paste = pastes.add_image(PNG, "image/png"), pastes.token_for("line\n" * 20)
+    pastes.token_for("not in the text\n" * 20)
+    contents = pastes.contents(f"{paste} {image}")
+    assert contents == {paste: "line\n" * 20, image: IMAGE}
+    later = Pastes()
+    later.restore({**contents, "no token": "x"})
+    assert later.blocks(f"{paste}{image}") == (Text("line\n" * 20), IMAGE)
+    assert later.expand("no token") == "no token"
+    assert later.token_for("next\n" * 20) == "[Pasted #2 +20 lines]"
