@@ -22,7 +22,8 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, UserError
+from agentcli.infra.grants import FileGrants
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
@@ -81,6 +82,7 @@ class Builder:
         self._extras = extras
         self._can_ask = can_ask
         self._on_notice = on_notice
+        self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
@@ -94,13 +96,15 @@ class Builder:
             ),
             entries,
         )
+        if not self._can_ask:
+            state.follow_ups.clear()  # what waits in the log is for the person to start, in a session of theirs
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
         self.models.provider(state.model)
         state.notes.extend(self._opening_notes(state, info))
         state.notes.extend(mode_notes("default", state.mode))
         runtime = Runtime(
             self._resolve,
-            CallRunner(registry, workspace, max_parallel=settings.tools.max_parallel),
+            CallRunner(registry, workspace, max_parallel=settings.tools.max_parallel, grants=self._grants),
             log,
             self._prefixes(registry),
             Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
@@ -151,8 +155,17 @@ class Builder:
         return self._workspace("tools")
 
     def _rules(self) -> Rules:
+        """What the settings and the person's lasting grants say."""
         permissions = self.config.settings.permissions
-        return Rules([parse_rule(text) for text in permissions.allow], [parse_rule(text) for text in permissions.deny])
+        rules = Rules(
+            [parse_rule(text, "settings") for text in permissions.allow],
+            [parse_rule(text, "settings") for text in permissions.deny],
+        )
+        try:
+            rules.allow += [parse_rule(text, "granted") for text in self._grants.list()]
+        except UserError as error:
+            self._on_notice(str(error))
+        return rules
 
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""

@@ -17,7 +17,7 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
-from agentcli.paths import Paths, project_root
+from agentcli.paths import Paths, markdown_files, project_root
 
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -146,7 +146,10 @@ NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal")
 
 
 class Config(Struct, frozen=True):
-    """The merged settings, and where they came from. `notices` are for the person."""
+    """The merged settings, and where they came from. `notices` are for the person.
+
+    `command_folders` hold slash commands in Markdown, the nearest last; a project's own only where it is trusted.
+    """
 
     settings: Settings
     paths: Paths
@@ -154,6 +157,7 @@ class Config(Struct, frozen=True):
     environment: dict[str, str]
     files: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
+    command_folders: tuple[Path, ...] = ()
 
 
 def load_config(
@@ -176,13 +180,16 @@ def load_config(
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = project_files(cwd)
-    if found and not (trust or is_trusted(paths, cwd)):
-        names = ", ".join(str(file) for file in found)
+    command_folders = [paths.config / "commands"]
+    if found and (trust or is_trusted(paths, cwd)):
+        command_folders.append(_project_folder(cwd) / "commands")
+    elif found:
+        names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
         notices.append(
             f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it."
         )
         found = []
-    for file in found:
+    for file in (file for file in found if file.suffix == ".toml"):
         layer = read_layer(file)
         for section in NOT_FROM_PROJECTS:
             if layer.pop(section, None) is not None:
@@ -197,7 +204,15 @@ def load_config(
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _merged(merged, layer)
-    return Config(to_settings(merged, "settings"), paths, cwd, dict(environment), tuple(files), tuple(notices))
+    return Config(
+        to_settings(merged, "settings"),
+        paths,
+        cwd,
+        dict(environment),
+        tuple(files),
+        tuple(notices),
+        tuple(command_folders),
+    )
 
 
 def read_layer(file: Path) -> dict[str, Any]:
@@ -320,17 +335,23 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def project_files(cwd: Path) -> list[Path]:
-    folder = project_root(cwd) / ".agentcli"
-    return [file for file in (folder / "config.toml", folder / "config.local.toml") if file.is_file()]
+    """What of a project is used only when it is trusted: its settings, its slash commands."""
+    folder = _project_folder(cwd)
+    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if file.is_file()]
+    return [*settings, *markdown_files(folder / "commands")]
+
+
+def _project_folder(cwd: Path) -> Path:
+    return project_root(cwd) / ".agentcli"
 
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Whether the person has trusted this project's files as they are now."""
     try:
         trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
+        return trusted.get(str(project_root(cwd))) == _fingerprint(cwd)
     except (OSError, msgspec.DecodeError):
         return False
-    return trusted.get(str(project_root(cwd))) == _fingerprint(cwd)
 
 
 def trust_project(paths: Paths, cwd: Path) -> None:

@@ -41,3 +41,8 @@ def find_paths(home: str | None) -> Paths:
 def project_root(cwd: Path) -> Path:
     """The nearest folder upwards that holds `.git`, else `cwd` itself."""
     return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
+
+
+def markdown_files(folder: Path) -> list[Path]:
+    """The Markdown files of a folder and its sub-folders, in the order of their names."""
+    return sorted(file for file in folder.rglob("*.md") if file.is_file()) if folder.is_dir() else []

@@ -69,11 +69,13 @@ def script(name: str, deltas: int) -> list[list[bytes]]:
     if name == "turns":
         calls = [call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)]
         return [*calls, text_reply("done")]
+    if name.endswith(".json"):  # a file with the deltas of one reply
+        return [text_reply(*json.loads(Path(name).read_text("utf-8")))]
     words = ["word ", "## head\n", "`code` ", "text.\n", "more "]
     return [text_reply(*(words[n % 5][:5].ljust(5) for n in range(deltas)))]
 
 
-async def serve(name: str, deltas: int) -> None:
+async def serve(name: str, deltas: int, delay_ms: float) -> None:
     replies = script(name, deltas)
     rows: list[dict] = []
 
@@ -99,6 +101,8 @@ async def serve(name: str, deltas: int) -> None:
                     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 )
                 for part in reply:
+                    if delay_ms:
+                        await asyncio.sleep(delay_ms / 1000)
                     writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
                     if writer.transport.get_write_buffer_size() > 65_536:
                         await writer.drain()
@@ -112,9 +116,13 @@ async def serve(name: str, deltas: int) -> None:
 
 
 @contextlib.contextmanager
-def loopback(name: str, *, deltas: int = 20_000) -> Iterator[tuple[str, Callable[[], list[dict]]]]:
-    """The server's address, and what gives its requests so far (`arrived`, `ended`, `body`)."""
-    process = subprocess.Popen([sys.executable, __file__, name, str(deltas)], stdout=subprocess.PIPE, text=True)
+def loopback(name: str, *, deltas: int = 20_000, delay_ms: float = 0) -> Iterator[tuple[str, Callable[[], list[dict]]]]:
+    """The server's address, and what gives its requests so far (`arrived`, `ended`, `body`).
+
+    `name` is a script's, or a JSON file with the deltas of one reply; `delay_ms` passes before each delta.
+    """
+    command = [sys.executable, __file__, name, str(deltas), str(delay_ms)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
 
@@ -194,4 +202,4 @@ def median(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
     Approve,
@@ -25,9 +25,6 @@ from agentcli.agent.events import (
     SetModel,
     Steer,
     TakeBack,
-    TextDelta,
-    ThinkingDelta,
-    ToolOutput,
     TurnFailed,
 )
 from agentcli.agent.loop import Runtime, Turn, begin_turn, run_turn, store
@@ -42,33 +39,6 @@ from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
-
-
-class EventQueue:
-    """One subscriber's events: unbounded; deltas nobody has read yet are joined, nothing else is dropped."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-
-    def put(self, event: Event) -> None:
-        last = self._events[-1] if self._events else None
-        match event:
-            case TextDelta(text) if isinstance(last, TextDelta):
-                self._events[-1] = TextDelta(last.text + text)
-            case ThinkingDelta(text) if isinstance(last, ThinkingDelta):
-                self._events[-1] = ThinkingDelta(last.text + text)
-            case ToolOutput(id, text) if isinstance(last, ToolOutput) and last.id == id:
-                self._events[-1] = ToolOutput(id, last.text + text)
-            case _:
-                self._events.append(event)
-        self._arrived.set()
-
-    async def get(self) -> Event:
-        while not self._events:
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._events.popleft()
 
 
 class Session:
@@ -174,10 +144,10 @@ class Session:
         self._publish(ModeChanged(state.mode))
 
     def _queue_changed(self) -> None:
-        self._keep(queue_event(self.state))
+        self.keep(queue_event(self.state))
         self._publish(queue_changed(self.state))
 
-    def _keep(self, *bodies: Body) -> None:
+    def keep(self, *bodies: Body) -> None:
         """Store entries that are no turn's. What could not be stored is told and ends nothing."""
         _, stored = store(self.state, self.runtime, self._publish, *bodies)
         self._storing.add(stored)
@@ -194,7 +164,7 @@ class Session:
         if isinstance(entry, User) and self.is_busy:
             self.state.notes.append(entry)  # nothing may stand between a call and its result
         else:
-            self._keep(entry)
+            self.keep(entry)
 
     def prompts(self) -> list[tuple[str, str]]:
         """The person's prompts, oldest first: entry id and text."""
@@ -206,7 +176,7 @@ class Session:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
         text, event = going_back(state, entry_id)
-        self._keep(event)
+        self.keep(event)
         forget_request(state)
         state.notes.extend(untold_mode(state))
         return text
@@ -248,6 +218,9 @@ class Session:
             self._publish(
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )
+        if self.state.notes:  # what came too late for the last request is not to be lost
+            self.keep(*self.state.notes)
+            self.state.notes.clear()
         if self._model_afterwards:
             self.state.model, self._model_afterwards = self._model_afterwards, ""
         if not self._is_closing:

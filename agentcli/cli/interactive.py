@@ -25,14 +25,16 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
-    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.console import Console, fitting  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.theme import Theme, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
     console = Console(Theme(palette), config.environment, editing_mode=terminal.editing_mode)
-    for number, line in enumerate(banner(config)):
-        console.print([("bold" if number == 0 else "muted", line + "\n")])
+    name, folder = banner(config)
+    if len(folder) > console.columns:
+        folder = f"…{folder[1 - console.columns :]}"
+    console.print([("bold", f"{fitting(name, console.columns)}\n"), ("muted", f"{folder}\n")])
     console.print([("", "\n")])
 
     async def load() -> Face:
@@ -51,11 +53,11 @@ def _import_the_rest() -> None:
     import agentcli.cli.terminal_house  # noqa: F401 - 100 ms and more, after the first frame
 
 
-def banner(config: Config) -> list[str]:
-    """At most three lines."""
+def banner(config: Config) -> tuple[str, str]:
+    """The program and where it runs."""
     from agentcli import __version__
 
-    return [f"agentcli {__version__}", f"{_short(config.cwd)} · /help shows commands, ? shows keys"]
+    return f"agentcli {__version__} · /help shows commands · ? shows keys", _short(config.cwd)
 
 
 def _short(folder: Path) -> str:

@@ -13,8 +13,9 @@ from contextlib import redirect_stdout
 import msgspec
 from prompt_toolkit.history import History, InMemoryHistory
 
-from agentcli.agent.commands.command import Commands, Topic
+from agentcli.agent.commands.command import Topic
 from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.app import Builder, SessionChoice
@@ -45,7 +46,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     app = TerminalApp(
         console,
         house,
-        commands_for(config),
+        conversation_commands(),
         look=Look(terminal.theme, terminal.notifications, terminal.status_command),
         history=history,
         drafts=Drafts(draft) if keeps else None,
@@ -53,21 +54,20 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     )
     house.tell = lambda text: app.view.line(text, "warning")
     app.on_close = house.aclose
+    add_user_commands(app.desk.commands, config.command_folders, house.tell)
     app.start(prompt)
     return app
 
 
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
     house = TerminalHouse(config, options)
-    terminal = PlainTerminal(house, commands_for(config), stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
+    commands = conversation_commands()
+    add_user_commands(commands, config.command_folders, house.tell)
+    terminal = PlainTerminal(house, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
     try:
         return await terminal.run(prompt)
     finally:
         await house.aclose()
-
-
-def commands_for(config: Config) -> Commands:
-    return conversation_commands()
 
 
 class TerminalHouse:

@@ -140,8 +140,7 @@ def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
     Results come first in their message, as the Messages API wants; replies that said nothing are left out.
     """
     messages: list[Message] = []
-    remaining = kept(entries)
-    for entry in remaining[_start(remaining) :]:
+    for entry in since_summary(entries):
         if (message := _message(entry.body)) is None:
             continue
         last = messages[-1] if messages else None
@@ -172,8 +171,11 @@ def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> 
     return bodies
 
 
-def _start(entries: Sequence[Entry]) -> int:
-    return next((n for n in range(len(entries) - 1, -1, -1) if isinstance(entries[n].body, Summary)), 0)
+def since_summary(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries a request is made of: the newest summary and all after it, without what was taken back."""
+    remaining = kept(entries)
+    newest = (n for n in range(len(remaining) - 1, -1, -1) if isinstance(remaining[n].body, Summary))
+    return remaining[next(newest, 0) :]
 
 
 def _message(body: Body) -> Message | None:

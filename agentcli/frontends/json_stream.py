@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -263,8 +263,8 @@ def _op(line: bytes, stream: JsonStream) -> Any:
             case {"type": "control", "subtype": "set_model", "model": str(model)}:
                 return SetModel(model)
             case {"type": "control", "subtype": "approve" | "deny" as answer, "id": str(id)}:
-                scope: Literal["once", "session"] = "session" if data.get("scope") == "session" else "once"
-                return Approve(id, answer == "approve", scope, str(data.get("comment", "")))
+                fields = {key: data[key] for key in ("scope", "comment", "rule", "hunks") if key in data}
+                return msgspec.convert({"id": id, "allowed": answer == "approve", "type": "approve", **fields}, Approve)
         raise ValueError("expected a user message or a control object")
     except (ValueError, UserError) as error:
         stream.write(

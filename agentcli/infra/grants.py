@@ -13,7 +13,8 @@ import msgspec
 
 from agentcli.errors import StorageError
 
-_Grants = dict[str, list[str]]  # rules by project root
+_Rules = list[str]
+_Grants = dict[str, _Rules]  # by project root
 
 
 class FileGrants:
@@ -40,7 +41,7 @@ class FileGrants:
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self._file} could not be read ({error}): mend it, or move it away.") from error
 
-    def _change(self, change: Callable[[list[str]], list[str]]) -> None:
+    def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with filelock.FileLock(self._file.with_suffix(".lock"), timeout=5):

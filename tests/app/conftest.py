@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.app.terminal import Open, Terminal
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -14,3 +20,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
     return True
+
+
+@pytest.fixture
+def open_terminal(tmp_path: Path) -> Iterator[Open]:
+    """Opens the program on a script of replies."""
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    (cwd / "a.py").write_text('print("hi")\n')
+    opened: list[Terminal] = []
+
+    def open_on(replies: list[dict[str, Any]] | None, *flags: str, columns: int = 100, **env: str) -> Terminal:
+        if replies is not None:
+            (cwd / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+            flags = ("-m", "scripted/script.jsonl", *flags)
+        opened.append(Terminal(cwd, *flags, columns=columns, **env))
+        return opened[-1]
+
+    yield open_on
+    for terminal in opened:
+        terminal.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -53,7 +54,16 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
     assert is_stream(ran)
     init = ran.lines[0]
     assert (init["cwd"], init["permission_mode"]) == (str(place.folder), "default")
-    assert init["tools"] == ["file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think", "todo"]
+    assert init["tools"] == [
+        "file_read",
+        "file_write",
+        "file_edit",
+        "file_list",
+        "grep_search",
+        "bash",
+        "think",
+        "todo",
+    ]
     assert init["model"].startswith("scripted/")
     assert (init["mcp_servers"], init["slash_commands"], init["skills"]) == ([], [], [])
     first, second = ran.of("assistant")
@@ -210,6 +220,35 @@ def test_a_prompt_that_waits_is_answered_after_an_interrupt(place: Place) -> Non
         running.control("interrupt")
         ran = running.ended()
     assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
+
+
+def test_prompts_that_wait_survive_a_kill_and_leave_a_single_question_alone(place: Place) -> None:
+    def stored(id: str) -> list[dict[str, Any]]:
+        """The bodies of the session's entries."""
+        shown = place.run("sessions", "show", id, "--json")
+        return [entry["body"] for entry in json.loads(shown.out)["entries"]] if shown.code == 0 else []
+
+    def waiting(id: str) -> list[str]:
+        queues = [body["data"] for body in stored(id) if body.get("event") == "queue"]
+        return [message[0]["text"] for message in queues[-1]["follow_ups"]] if queues else []
+
+    with talk(place, SLOW) as running:
+        id = running.wait_for_type("system", "init")["session_id"]
+        running.say("first")
+        running.say("second")
+        wait_until(lambda: waiting(id) == ["second"], "the prompt to be stored")
+        running.signal(signal.SIGKILL)
+        running.left()
+    once = place.run("-m", place.script({"text": "Just this."}), "-c", "-p", "third")
+    assert (once.code, once.out) == (0, "Just this.\n")
+    assert waiting(id) == ["second"]
+    with talk(place, {"text": "Four."}, {"text": "Two."}, flags=("-c",)) as running:
+        running.say("fourth")
+        ran = running.ended()
+    assert [line["result"] for line in ran.of("result")] == ["Four.", "Two."]
+    assert waiting(id) == []
+    said = [body["content"][0]["text"] for body in stored(id) if body["kind"] == "user" and not body.get("is_reminder")]
+    assert said == ["first", "third", "fourth", "second"]
 
 
 def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:

@@ -400,3 +400,24 @@ def test_a_full_disk_ends_the_run_with_a_clear_error(place: Place) -> None:
     assert ran.code == 1
     assert "sessions.db" in ran.result["result"]
     assert is_clean(ran)
+
+
+def test_what_was_granted_for_good_in_this_project_runs_unasked(place: Place) -> None:
+    grants = place.home / "state" / "grants.json"
+    grants.parent.mkdir(parents=True)
+    grants.write_text(json.dumps({"/elsewhere": ["bash(touch made)"]}))
+    place.run("-m", place.script(*ASKS), "-p", "go")
+    assert not (place.folder / "made").exists()
+    grants.write_text(json.dumps({str(place.folder): ["bash(touch made)"]}))
+    ran = place.run("-m", place.script(*ASKS), "-p", "go")
+    assert (place.folder / "made").exists()
+    assert is_clean(ran)
+
+
+def test_a_broken_file_of_grants_is_told_and_grants_nothing(place: Place) -> None:
+    (place.home / "state").mkdir(parents=True)
+    (place.home / "state" / "grants.json").write_text("[")
+    ran = place.run("-m", place.script(*ASKS), "-p", "go")
+    assert ran.code == 0
+    assert "grants.json could not be read" in ran.err
+    assert not (place.folder / "made").exists()

@@ -53,7 +53,7 @@ def test_the_tour_needs_no_key_and_says_that_it_is_scripted(program: Program) ->
     run = program("demo")
     assert run.returncode == 0, run.stderr
     assert "SCRIPTED" in run.stdout
-    assert "+    return net + net * TAX" in run.stdout
+    assert "+     return net + net * TAX" in run.stdout
     assert "test passes now" in run.stdout
 
 

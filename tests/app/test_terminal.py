@@ -1,118 +1,64 @@
 """The terminal session, typed into through a pseudo-terminal and read from the screen."""
 
-import json
-import os
+import base64
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
+import signal
 from pathlib import Path
-from typing import Any
 
-import pexpect
-import pyte
 import pytest
+
+from tests.app.terminal import Open
 
 pytestmark = pytest.mark.slow  # each opens the program in a terminal and waits as a person would
 
-KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "NO_COLOR", "FORCE_COLOR")
-
-
-class Terminal:
-    """A person at a screen: `type` keys, `see` text."""
-
-    def __init__(self, cwd: Path, *flags: str, columns: int = 100, **env: str) -> None:
-        self.screen = pyte.HistoryScreen(columns, 40, history=1_000)
-        self._stream = pyte.ByteStream(self.screen)
-        self.written = b""
-        kept = {name: value for name, value in os.environ.items() if name not in KEYS}
-        home = {"AGENTCLI_HOME": str(cwd.parent / "home"), "OLLAMA_HOST": "127.0.0.1:9", "TERM": "xterm-256color"}
-        self._child = pexpect.spawn(
-            sys.executable,
-            ["-m", "agentcli", *flags],
-            cwd=cwd,
-            env={**kept, **home, **env},
-            dimensions=(40, columns),
-            timeout=10,
-        )
-        self.screen.write_process_input = self._child.send  # a terminal answers where its cursor is
-
-    def type(self, keys: str) -> None:
-        self._child.send(keys)
-
-    def see(self, text: str, seconds: float = 8.0) -> str:
-        """Read until the screen shows `text` (a regular expression); gives the screen."""
-        deadline = time.monotonic() + seconds
-        while not re.search(text, self.text()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{text!r} is not on the screen:\n{self.text()}")
-            self._read()
-        return self.text()
-
-    def text(self) -> str:
-        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
-
-    def _read(self) -> None:
-        try:
-            data = self._child.read_nonblocking(65_536, timeout=0.1)
-        except pexpect.TIMEOUT:
-            return
-        except pexpect.EOF:
-            self._child.wait()
-            return
-        self.written += data
-        self._stream.feed(data)
-
-    def exit_code(self) -> int:
-        deadline = time.monotonic() + 8
-        while self._child.isalive() and time.monotonic() < deadline:
-            self._read()
-        self._child.close()
-        return int(self._child.exitstatus if self._child.exitstatus is not None else -1)
-
-    def close(self) -> None:
-        self._child.close(force=True)
-
-
-Open = Callable[..., Terminal]
-
-
-@pytest.fixture
-def open_terminal(tmp_path: Path) -> Iterator[Open]:
-    """Opens the program on a script of replies."""
-    cwd = tmp_path / "project"
-    cwd.mkdir()
-    (cwd / "a.py").write_text('print("hi")\n')
-    opened: list[Terminal] = []
-
-    def open_on(replies: list[dict[str, Any]] | None, *flags: str, columns: int = 100, **env: str) -> Terminal:
-        if replies is not None:
-            (cwd / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
-            flags = ("-m", "scripted/script.jsonl", *flags)
-        opened.append(Terminal(cwd, *flags, columns=columns, **env))
-        return opened[-1]
-
-    yield open_on
-    for terminal in opened:
-        terminal.close()
-
-
 EDIT = {"tool_calls": [{"name": "file_edit", "input": {"path": "a.py", "old_string": "hi", "new_string": "hello"}}]}
+SLOW = {"text": "word " * 400, "delay_ms": 20, "chunk": 5}
 
 
-def test_an_answer_appears_and_what_it_used(open_terminal: Open) -> None:
-    terminal = open_terminal([{"text": "It prints **hi**."}])
+def running(command: str) -> dict[str, object]:
+    return {"tool_calls": [{"name": "bash", "input": {"command": command}}]}
+
+
+def test_an_answer_appears_with_its_markup_and_what_it_used(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "It prints **hi** with `print`."}])
     terminal.see("›")
     terminal.type("what is a.py?")
-    terminal.see("› what is a.py\\?")
+    terminal.see(r"› what is a.py\?")
     terminal.type("\r")
-    terminal.see(r"It prints \*\*hi\*\*\.\nscripted/script.jsonl · [\d,]+ tokens in, \d+ out")
+    terminal.see(r"It prints hi with print\.\n\nscripted/script.jsonl · [\d,]+ tokens in, \d+ out")
     terminal.type("\x04")
     assert terminal.exit_code() == 0
 
 
+def test_leaving_gives_the_terminal_back_as_it_was(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "said"}], "go")
+    terminal.see("said")
+    terminal.type("\x04")
+    assert terminal.exit_code() == 0
+    for mode in (b"2004", b"1004"):
+        assert terminal.written.rindex(b"\x1b[?" + mode + b"l") > terminal.written.rindex(b"\x1b[?" + mode + b"h")
+    assert "Go on with: agentcli -r" in terminal.text()
+    assert not re.search(rb"\x1b\[[23]J", terminal.written)
+
+
+def test_sigterm_gives_the_terminal_back_too(open_terminal: Open) -> None:
+    terminal = open_terminal([SLOW], "go")
+    terminal.see("word word")
+    terminal.kill(signal.SIGTERM)
+    assert terminal.exit_code() == 143
+    assert b"\x1b[?2004l" in terminal.written
+
+
 def test_a_first_prompt_on_the_command_line_is_answered(open_terminal: Open) -> None:
     open_terminal([{"text": "Hello back."}], "hello").see("Hello back")
+
+
+def test_what_is_typed_before_the_session_is_ready_is_not_lost(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "got: early"}])
+    terminal.type("early bird")
+    terminal.see("early bird")
+    terminal.type("\r")
+    terminal.see("got: early")
 
 
 def test_calls_take_a_line_each(open_terminal: Open) -> None:
@@ -120,78 +66,206 @@ def test_calls_take_a_line_each(open_terminal: Open) -> None:
     terminal = open_terminal(
         [{"tool_calls": [call, {"name": "bash", "input": {"command": "ls"}}]}, {"text": "done"}], "go"
     )
-    assert "✓ Read a.py · 1 line" in terminal.see("done")
-    assert "✓ Run ls · 2 lines" in terminal.text()
+    assert re.search(r"✓ Read a.py · 1 line · \d+ ms", terminal.see("done"))
+    assert re.search(r"✓ Run ls · 2 lines · \d+ ms\n  a.py\n  script.jsonl", terminal.text())
+
+
+def test_a_long_output_is_folded_and_ctrl_o_unfolds_it(open_terminal: Open) -> None:
+    terminal = open_terminal([running("seq 30")], "--permission-mode", "bypassPermissions", "go")
+    assert "  12\n" not in terminal.see(r"… 25 more lines \(Ctrl-O shows all\)\n  26\n")
+    terminal.type("\x0f")
+    terminal.see("▾ Run seq 30\n  1\n  2\n")
+
+
+def test_a_running_command_shows_its_tail(open_terminal: Open) -> None:
+    terminal = open_terminal(
+        [running("echo begun; sleep 5"), {"text": "x"}], "--permission-mode", "bypassPermissions", "go"
+    )
+    terminal.see(r". Run echo begun; sleep 5 · \d s\n  begun\n›")
+
+
+# Approvals
 
 
 def test_an_edit_shows_its_diff_once_and_is_made_on_yes(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([EDIT, {"text": "edited"}], "go")
-    screen = terminal.see("Allow\\?")
-    assert '-print("hi")' in screen
-    assert '+print("hello")' in screen
-    terminal.type("y\r")
-    assert terminal.see("edited").count('+print("hello")') == 1
+    screen = terminal.see("Allow it\\?")
+    assert '- print("hi")' in screen
+    assert '+ print("hello")' in screen
+    terminal.type("y")
+    assert terminal.see("edited").count('+ print("hello")') == 1
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
 
 
-@pytest.mark.parametrize("answer", ["n\r", "\r", "\x03", "\x04"])
+@pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
 def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
-    terminal.see("Allow\\?")
+    terminal.see("Allow it\\?")
     terminal.type(answer)
     terminal.see("understood: The user declined")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
-def test_words_in_place_of_a_yes_go_to_the_model(open_terminal: Open) -> None:
+def test_a_no_can_carry_a_comment(open_terminal: Open) -> None:
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
-    terminal.see("Allow\\?")
+    terminal.see("Allow it\\?")
+    terminal.type("\t")
+    terminal.see("no, but:")
     terminal.type("say good morning instead\r")
     terminal.see("understood: .*say good morning instead")
 
 
 def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: Path) -> None:
-    command = {"tool_calls": [{"name": "bash", "input": {"command": "touch made && echo made"}}]}
+    command = running("touch made && echo made")
     terminal = open_terminal([command, command, {"text": "done"}], "go")
-    terminal.see("Allow\\?")
-    terminal.type("s\r")
-    assert terminal.see("\ndone").count("Allow?") == 1
+    terminal.see("Allow it\\?")
+    terminal.type("s")
+    assert terminal.see("\ndone").count("? Run a command") == 1
     assert (tmp_path / "project" / "made").exists()
 
 
-def test_ctrl_c_interrupts_a_streaming_answer_and_the_next_prompt_works(open_terminal: Open) -> None:
-    terminal = open_terminal([{"text": "word " * 200, "delay_ms": 50, "chunk": 5}, {"text": "second answer"}], "go")
+def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -> None:
+    script = [running("git init one"), {"text": "done"}]
+    first = open_terminal(script, "go")
+    first.see("rule: bash\\(git init one\\)")
+    first.type("\x1b[C")
+    first.see("rule: bash\\(git init \\*\\)")
+    first.type("a")
+    first.see("\ndone")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    second = open_terminal([running("git init two"), {"text": "done"}], "go")
+    assert "Allow" not in second.see("\ndone")
+    assert (tmp_path / "project" / "two").is_dir()
+
+
+def test_a_letter_in_the_middle_of_a_word_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"text": "thinking", "delay_ms": 700, **EDIT}, {"text": "steered"}], "go")
+    terminal.see("Working")
+    for letter in "definitely yes":
+        terminal.type(letter)
+        terminal.settle(0.1)
+    terminal.see("Allow it\\?")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+    terminal.see("› definitely yes")
+
+
+# While it works
+
+
+def test_esc_interrupts_and_keeps_what_was_said(open_terminal: Open) -> None:
+    terminal = open_terminal([SLOW, {"text": "second answer"}], "go")
     terminal.see("word word")
-    started = time.monotonic()
-    terminal.type("\x03")
+    terminal.type("\x1b")
     terminal.see("Interrupted; what was said is kept")
-    assert time.monotonic() - started < 2
+    assert "word word" in terminal.text()
     terminal.type("again\r")
     terminal.see("second answer")
 
 
 def test_ctrl_c_ends_a_running_command(open_terminal: Open) -> None:
-    sleep = {"tool_calls": [{"name": "bash", "input": {"command": "echo begun; sleep 60"}}]}
+    sleep = running("echo begun; sleep 60")
     terminal = open_terminal([sleep, {"text": "next"}], "--permission-mode", "bypassPermissions", "go")
-    terminal.see(r"\(running\)")
+    terminal.see("Run echo begun; sleep 60 · 1 s")
     terminal.type("\x03")
     terminal.see("✗ Run echo begun; sleep 60 · interrupted")
     terminal.type("and now?\r")
     terminal.see("next")
 
 
-@pytest.mark.parametrize("key", ["\x03", "\x04"])
-def test_ctrl_c_and_ctrl_d_leave_from_an_empty_line(open_terminal: Open, key: str) -> None:
+def test_typing_stays_possible_and_enter_steers(open_terminal: Open) -> None:
+    both = {"tool_calls": [running("sleep 1")["tool_calls"][0], running("touch skipped")["tool_calls"][0]]}  # type: ignore[index]
+    terminal = open_terminal([both, {"text": "I heard you"}], "--permission-mode", "bypassPermissions", "go")
+    terminal.see("Run sleep 1")
+    terminal.type("stop there\r")
+    terminal.see("next: stop there")
+    screen = terminal.see("I heard you")
+    assert "Not run, because your message came first: Run touch skipped" in screen
+    assert "› stop there" in screen
+
+
+def test_tab_queues_for_afterwards_and_up_takes_it_back(open_terminal: Open) -> None:
+    terminal = open_terminal([SLOW, {"text": "second"}], "go")
+    terminal.see("word word")
+    terminal.type("afterwards\t")
+    terminal.see("queued: afterwards")
+    terminal.type("\x1b[A")
+    terminal.see("› afterwards")
+    assert "queued:" not in terminal.settle()
+    terminal.type(", please\t")
+    terminal.see("queued: afterwards, please")
+    terminal.type("\x1b")
+    terminal.see("Interrupted")
+    assert "queued: afterwards, please" in terminal.settle()
+    terminal.type("\r")
+    terminal.see("› afterwards, please\n\nsecond")
+
+
+def test_what_was_queued_survives_a_kill(open_terminal: Open) -> None:
+    first = open_terminal([SLOW], "go")
+    first.see("word word")
+    first.type("for later\t")
+    first.see("queued: for later")
+    first.settle()  # it is stored a few milliseconds after it is shown
+    first.kill(signal.SIGKILL)
+    second = open_terminal([{"text": "here it is"}], "--continue")
+    second.see("queued: for later")
+    second.type("\r")
+    second.see("› for later\n\nhere it is")
+
+
+def test_a_draft_survives_a_kill(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "x"}])
+    first.see("script.jsonl")
+    first.type("a long thought")
+    first.settle(1.0)
+    first.kill(signal.SIGKILL)
+    open_terminal([{"text": "x"}]).see("› a long thought")
+
+
+def test_shift_tab_changes_the_mode_without_stopping_anything(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([running("sleep 1"), EDIT, {"text": "done"}], "--allow", "bash(sleep *)", "go")
+    terminal.see("Run sleep 1")
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits")
+    assert "Allow it" not in terminal.see("\ndone")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
+
+
+def test_ctrl_b_sends_the_running_command_to_the_background(open_terminal: Open) -> None:
+    terminal = open_terminal(
+        [running("echo begun; sleep 30"), {"text": "went on"}], "--permission-mode", "bypassPermissions", "go"
+    )
+    terminal.see("Run echo begun")
+    terminal.settle(0.3)
+    terminal.type("\x02")
+    terminal.see("went on")
+    terminal.see("1 job")
+
+
+def test_a_shell_command_of_the_person_runs_at_once(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"text": "told: yes"}])
+    terminal.see("script.jsonl")
+    terminal.type("!echo out > made; echo printed\r")
+    terminal.see("  printed")
+    assert (tmp_path / "project" / "made").exists()
+
+
+# Input
+
+
+def test_ctrl_c_twice_leaves(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "x"}])
-    terminal.see("›")
-    time.sleep(0.3)
-    terminal.type(key)
+    terminal.see("script.jsonl")
+    terminal.type("\x03")
+    terminal.see("Ctrl-C again leaves")
+    terminal.type("\x03")
     assert terminal.exit_code() == 0
 
 
 def test_ctrl_c_clears_a_line_that_is_not_empty(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "answered: yes"}])
-    terminal.see("›")
+    terminal.see("script.jsonl")
     terminal.type("unfinished")
     terminal.see("unfinished")
     terminal.type("\x03")
@@ -201,28 +275,124 @@ def test_ctrl_c_clears_a_line_that_is_not_empty(open_terminal: Open) -> None:
 
 def test_several_lines_are_one_prompt(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "got it"}])
-    terminal.see("›")
-    terminal.type("first\x1b\rsecond\x0athird\\\rfourth")
-    terminal.see("first\n  second\n  third\n  fourth")
+    terminal.see("script.jsonl")
+    terminal.type("first\x1b\rsecond\x0athird\x1b[27;2;13~fourth\\")
+    terminal.see("fourth")
+    terminal.type("\rfifth")
+    terminal.see("first\n  second\n  third\n  fourth\n  fifth")
     terminal.type("\r")
     terminal.see("got it")
 
 
+def test_a_paste_is_one_token_and_one_undo(open_terminal: Open) -> None:
+    lines = "".join(f"pasted line {number}\n" for number in range(10_000))
+    terminal = open_terminal([{"text": "ok"}])
+    terminal.see("script.jsonl")
+    terminal.type(f"see \x1b[200~{lines}\x1b[201~")
+    terminal.see(r"› see \[Pasted #1 \+10,000 lines\]")
+    terminal.type("\x7f")
+    terminal.see("› see\n")
+    terminal.type(f"\x1b[200~{lines}\x1b[201~")
+    terminal.see(r"› see \[Pasted #\d \+10,000 lines\]")
+    terminal.type(" please\r")
+    terminal.see("\nok\n")
+
+
+def test_history_is_kept_for_the_project_and_can_be_searched(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "one"}, {"text": "two"}], "--no-session")
+    first.see("script.jsonl")
+    first.close()
+    second = open_terminal([{"text": "one"}, {"text": "two"}])
+    second.see("script.jsonl")
+    for text, answer in (("find the parser", "one"), ("write tests", "two")):
+        second.type(f"{text}\r")
+        second.see(f"\n{answer}\n")
+    second.type("\x04")
+    assert second.exit_code() == 0
+    third = open_terminal([{"text": "x"}])
+    third.see("script.jsonl")
+    third.type("\x1b[A")
+    third.see("› write tests")
+    third.type("\x03\x12")
+    third.see("History")
+    third.type("parser")
+    third.see("❯ find the parser")
+    third.type("\r")
+    third.see("› find the parser")
+
+
+def test_paths_are_completed_behind_an_at_sign(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    (tmp_path / "project" / "src").mkdir()
+    (tmp_path / "project" / "src" / "parser.py").write_text("")
+    terminal.see("script.jsonl")
+    terminal.type("look at @srpar")
+    terminal.see("❯ src/parser.py")
+    terminal.type("\t")
+    terminal.see("› look at @src/parser.py")
+
+
+def test_commands_are_completed_and_enter_runs_the_marked_one(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("script.jsonl")
+    terminal.type("/hel")
+    terminal.see("❯ /help")
+    terminal.type("\r")
+    terminal.see("/quit")
+
+
+def test_ctrl_s_stashes_and_brings_back(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "first things first"}])
+    terminal.see("script.jsonl")
+    terminal.type("a half-written thought\x13")
+    terminal.see("Stashed")
+    terminal.type("quick question\r")
+    terminal.see("first things first")
+    terminal.type("\x13")
+    terminal.see("› a half-written thought")
+
+
+def test_the_external_editor_changes_the_text(open_terminal: Open, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf " and edited" >> "$1"\n')
+    editor.chmod(0o755)
+    terminal = open_terminal([{"text": "x"}], EDITOR=str(editor), VISUAL="")
+    terminal.see("script.jsonl")
+    terminal.type("written")
+    terminal.see("› written")
+    terminal.type("\x07")
+    terminal.see("› written and edited")
+
+
+def test_vi_keys_when_the_settings_say_so(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}], AGENTCLI_TERMINAL_EDITING_MODE="vi")
+    terminal.see("script.jsonl")
+    terminal.type("one two")
+    terminal.see("› one two")
+    terminal.type("\x1b")
+    terminal.settle()
+    terminal.type("bD")
+    terminal.see("› one\n")
+
+
+# Commands
+
+
 def test_commands_help_model_clear_resume_quit(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "first answer"}])
-    terminal.see("›")
+    terminal.see("script.jsonl")
     terminal.type("/help\r")
     screen = terminal.see("/quit")
     assert all(f"/{name}" in screen for name in ("model", "clear", "resume", "quit", "help"))
     terminal.type("remember me\r")
     terminal.see("first answer")
     terminal.type("/model\r")
-    terminal.see("scripted/script.jsonl\\. Another one")
+    terminal.see("scripted/script.jsonl")
     terminal.type("/clear\r")
     terminal.see("A new conversation")
     terminal.type("/resume\r")
-    terminal.see("1 .* remember me")
-    terminal.type("/resume 1\r")
+    terminal.see("❯ .*remember me")
+    terminal.type("\r")
     terminal.see("Going on with")
     terminal.type("/quit\r")
     assert terminal.exit_code() == 0
@@ -230,7 +400,7 @@ def test_commands_help_model_clear_resume_quit(open_terminal: Open) -> None:
 
 def test_an_unknown_command_suggests_the_nearest_and_sends_nothing(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "sent"}])
-    terminal.see("›")
+    terminal.see("script.jsonl")
     terminal.type("/modle\r")
     assert "sent" not in terminal.see("Did you mean /model")
 
@@ -243,6 +413,35 @@ def test_the_model_is_switched_in_mid_conversation(open_terminal: Open, tmp_path
     terminal.see("From the next request on")
     terminal.type("and you?\r")
     assert "script.jsonl → scripted/other.jsonl" in terminal.see("from the second")
+
+
+def test_esc_twice_rewinds_to_an_earlier_prompt(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "answer one"}, {"text": "answer two"}])
+    terminal.see("script.jsonl")
+    for prompt, answer in (("first question", "answer one"), ("second question", "answer two")):
+        terminal.type(f"{prompt}\r")
+        terminal.see(answer)
+        terminal.see("Ask, or describe")
+    terminal.type("\x1b")
+    terminal.see("Esc again")
+    terminal.type("\x1b")
+    terminal.see("❯ .*(first|second) question")
+    terminal.type("second")
+    terminal.settle()
+    terminal.type("\r")
+    terminal.see("› second question$|› second question\n")
+
+
+def test_copy_sends_the_source_of_an_answer_to_the_clipboard(open_terminal: Open) -> None:
+    source = "Use **this**:\n\n```sh\nls -l\n```\n"
+    terminal = open_terminal([{"text": source}], "go", PATH="/usr/bin:/bin")
+    terminal.see("ls -l")
+    terminal.type("/copy code\r")
+    terminal.see("Copied 6 characters")
+    assert b"\x1b]52;c;" + base64.b64encode(b"ls -l\n") in terminal.written
+
+
+# Failures, looks, starts
 
 
 def test_a_failure_is_told_and_the_session_goes_on(open_terminal: Open) -> None:
@@ -268,22 +467,62 @@ def test_escape_sequences_from_model_and_tools_do_not_reach_the_terminal(open_te
 )
 def test_colours_can_be_turned_off(open_terminal: Open, flag: str, env: dict[str, str]) -> None:
     terminal = open_terminal([EDIT, {"text": "done"}], "--permission-mode", "acceptEdits", flag, "go", **env)
-    assert '+print("hello")' in terminal.see("done")
-    assert not re.search(rb"\x1b\[(3[1-6]|2)m", terminal.written)
+    assert '+ print("hello")' in terminal.see("done")
+    assert not re.search(rb"\x1b\[[\d;]*3[0-9]m|\x1b\[38;", terminal.written)
 
 
-def test_forty_columns_are_enough(open_terminal: Open) -> None:
-    text = "wide 漢字 and 🎉 " * 8
-    terminal = open_terminal([{"text": text + "END"}], "go", columns=40)
+@pytest.mark.parametrize(("flag", "env"), [("--plain", {}), ("--verbose", {"TERM": "dumb"})])
+def test_plain_is_a_line_after_another(open_terminal: Open, flag: str, env: dict[str, str]) -> None:
+    terminal = open_terminal([EDIT, {"text": "all **done**"}, {"text": "more"}], flag, "go", **env)
+    terminal.see("Allow\\? y once")
+    terminal.type("y\n")
+    terminal.see("all \\*\\*done\\*\\*")
+    terminal.type("and?\n")
+    terminal.see("more")
+    terminal.type("\x04")
+    assert terminal.exit_code() == 0
+    assert b"\x1b" not in terminal.written
+
+
+def test_the_background_chooses_the_theme(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "`code`"}])
+    terminal.see("script.jsonl")
+    terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07")
+    terminal.settle()
+    terminal.type("go\r")
+    terminal.see("\ncode")
+    assert b"38;5;23mcode" in terminal.written
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_any_width_is_enough(open_terminal: Open, columns: int) -> None:
+    text = "wide 漢字 and 🎉, combining e\u0301 and שלום " * 8
+    terminal = open_terminal([{"text": text + "END"}], "go", columns=columns)
     terminal.see("END")
     terminal.type("next")
     terminal.see("› next")
+    assert (terminal.screen.cursor.y, terminal.screen.cursor.x) == (terminal.row_of("› next"), 6)
 
 
-def test_without_a_model_the_ways_to_get_one_are_named(open_terminal: Open) -> None:
+def test_a_window_resized_in_mid_stream_keeps_every_word(open_terminal: Open) -> None:
+    words = [f"w{number}" for number in range(300)]
+    terminal = open_terminal([{"text": " ".join(words), "delay_ms": 5, "chunk": 6}], "go", columns=100)
+    terminal.see("w10 ")
+    for rows, columns in ((40, 120), (30, 140), (20, 120), (5, 130), (40, 150)):
+        terminal.resize(rows, columns)
+        terminal.settle(0.2)
+    terminal.see("tokens in")
+    assert " ".join(terminal.transcript().split()).count(" ".join(words[-50:])) == 1
+    assert not re.search(rb"\x1b\[[23]J", terminal.written)
+
+
+def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Open) -> None:
     terminal = open_terminal(None)
-    terminal.see("agentcli local install")
+    assert "The built-in model" in terminal.see("No model is set up. What shall answer")
+    terminal.type("\x1b")
     assert terminal.exit_code() == 2
+    assert "agentcli local install" in terminal.text()
+    assert "Traceback" not in terminal.text()
 
 
 def test_resume_without_an_id_lists_what_there_is(open_terminal: Open) -> None:
@@ -292,7 +531,9 @@ def test_resume_without_an_id_lists_what_there_is(open_terminal: Open) -> None:
     first.type("\x04")
     assert first.exit_code() == 0
     second = open_terminal([{"text": "unused"}], "--resume")
-    second.see("1 .* a prompt to find again")
+    second.see("❯ .*a prompt to find again")
+    second.type("\r")
+    second.see("kept answer")
 
 
 def test_continue_goes_on_where_the_last_session_ended(open_terminal: Open) -> None:
@@ -301,4 +542,4 @@ def test_continue_goes_on_where_the_last_session_ended(open_terminal: Open) -> N
     first.type("\x04")
     assert first.exit_code() == 0
     second = open_terminal([{"text": "on we go"}], "--continue", "and then?")
-    second.see("on we go")
+    assert "› a prompt\n\nkept answer" in second.see("on we go")

@@ -246,6 +246,7 @@ async def test_a_session_is_renamed_whether_it_is_open_closed_or_not_stored_yet(
             await one.close()
 
 
+@every_store
 async def test_a_session_is_found_by_its_name(make: MakeStore, tmp_path: Path) -> None:
     async with opened(make, tmp_path) as store:
         await a_session(store, "one")

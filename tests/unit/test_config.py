@@ -25,6 +25,7 @@ from agentcli.config import (
     RetrySettings,
     ServerSettings,
     Settings,
+    TerminalSettings,
     TokenSettings,
     ToolSettings,
     is_trusted,
@@ -45,6 +46,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "permissions": PermissionSettings,
     "limits": LimitSettings,
     "observability": ObservabilitySettings,
+    "terminal": TerminalSettings,
     "local": LocalSettings,
 }
 
@@ -476,6 +478,23 @@ def test_a_project_whose_files_changed_is_untrusted_again(
     assert load(paths, project).settings.limits.max_turns == 25
     trust_project(paths, project)
     assert is_trusted(paths, project)
+
+
+def test_a_project_s_slash_commands_count_only_while_they_are_as_they_were_trusted(paths: Paths, project: Path) -> None:
+    folder = project / ".agentcli" / "commands"
+    command = folder / "deep" / "do.md"
+    command.parent.mkdir(parents=True)
+    command.write_text("Do it.")
+    users = paths.config / "commands"
+    found = load(paths, project)
+    assert found.command_folders == (users,)
+    assert str(command) in found.notices[0]
+    assert load(paths, project, trust=True).command_folders == (users, folder)
+    trust_project(paths, project)
+    found = load(paths, project)
+    assert (found.command_folders, found.notices, found.files) == ((users, folder), (), ())
+    command.write_text("Do something else.")
+    assert load(paths, project).command_folders == (users,)
 
 
 def test_trust_is_for_one_project(paths: Paths, project: Path, shared: Path, tmp_path: Path) -> None:

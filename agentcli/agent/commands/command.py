@@ -82,6 +82,20 @@ class Command:
     aliases: tuple[str, ...] = ()
 
 
+def listed(options: Sequence[tuple[str, str]], how: str) -> str:
+    """What could be chosen, as numbered lines, and how to choose without a picker."""
+    width = max(len(label) for label, _ in options)
+    rows = [f"  {n:>2}  {label:<{width}}  {detail}".rstrip() for n, (label, detail) in enumerate(options, 1)]
+    return "\n".join([*rows, how])
+
+
+def number_in(argument: str, count: int, what: str) -> int:
+    """The index a person means by a number from 1 on. Raises `UsageError`."""
+    if not argument.isdecimal() or not 1 <= int(argument) <= count:
+        raise UsageError(f"There is no {what} {argument}: give a number from 1 to {count}." if count else f"No {what}.")
+    return int(argument) - 1
+
+
 class Commands:
     """Commands by name and alias."""
 

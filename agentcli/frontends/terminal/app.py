@@ -105,8 +105,10 @@ class TerminalApp:
         )
         console.area.use_history(history)
         self._file_index = file_index
+        self._keeps = drafts is not None
         console.area.buffer.completer = PromptCompleter(lambda: self.desk.commands, file_index, self._arguments)
-        console.app.key_bindings = key_bindings(self)
+        console.area.buffer.on_text_changed += lambda _: self.key_pressed()
+        console.keys = key_bindings(self)
 
     # Living
 
@@ -137,7 +139,7 @@ class TerminalApp:
             self._status_task.cancel()
         if not self.composer.area.buffer.text.strip():
             self.composer.forget_draft()
-        was_used = self.desk.is_open and bool(self.desk.session.state.entries)
+        was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.entries)
         await self.desk.close()
         if was_used:
             self.view.line(f"Go on with: agentcli -r {self.desk.session.id[:13]}", "muted")
@@ -204,7 +206,7 @@ class TerminalApp:
         return status_row(self.desk.status, columns, custom="" if hint else self._custom_status, hint=hint)
 
     def placeholder(self) -> str:
-        if self.purpose != "prompt" or self.approval is not None:
+        if self.purpose != "prompt" or self.approval is not None or self.picker is not None:
             return ""
         return "Enter steers · Tab queues · Esc interrupts" if self.is_busy else HINT
 
@@ -523,7 +525,8 @@ class TerminalApp:
 
     def _wants_argument(self, text: str) -> bool:
         name = text[1:].strip()
-        return any(name == command.name and command.argument for command in self.desk.commands)
+        needs = (command.argument for command in self.desk.commands if command.name == name)
+        return any(argument and not argument.startswith("[") for argument in needs)
 
     def take_completion(self) -> None:
         buffer = self.composer.area.buffer
@@ -650,7 +653,9 @@ class TerminalApp:
     def _page(self, text: str) -> None:
         async def page() -> None:
             async with self.console.hand_over():
-                await run_pager(text, self.console.environment)
+                was_shown = await run_pager(text, self.console.environment)
+            if not was_shown:
+                self.view.line(text)
 
         self.desk.spawn(page())
 

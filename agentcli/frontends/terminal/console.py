@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, Protocol
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.enums import EditingMode
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.terminal.fragments import Fragment
@@ -26,6 +29,13 @@ from agentcli.frontends.terminal.theme import Theme
 FRAME_S = 1 / 30  # at most so often while something changes
 ESCAPE_ALONE_S = 0.03  # after which an Esc is a key and not the start of a sequence
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
+
+
+def fitting(hint: str, columns: int) -> str:
+    """As many of a hint's parts as fit beside the mark."""
+    while len(hint) > columns - 3 and hint:
+        hint = hint.rpartition(" · ")[0]
+    return hint
 
 
 class Face(Protocol):
@@ -50,6 +60,18 @@ class Face(Protocol):
         ...
 
 
+class Stray(io.TextIOBase):
+    """Takes what other code prints past the screen, which it would garble; it goes to the log."""
+
+    def __init__(self, name: str) -> None:
+        self._log = logging.getLogger(f"{__name__}.{name}")
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            self._log.warning("%s", text.rstrip())
+        return len(text)
+
+
 class Console:
     """The terminal while the program runs in it. Text is printed above the input, which stays at the bottom."""
 
@@ -69,12 +91,13 @@ class Console:
         self.screen = Screen(self.output, theme, self._draw, environment)
         self.area = PromptArea(
             mark=lambda: self._face.mark() if self._face else "› ",
-            placeholder=lambda: self._face.placeholder() if self._face else HINT,
+            placeholder=lambda: fitting(self._face.placeholder() if self._face else HINT, self.columns),
         )
+        self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._reported)
         self.app: Application[None] = Application(
             layout=self.area.layout,
-            key_bindings=self._first_keys(),
+            key_bindings=DynamicKeyBindings(lambda: self.keys),
             editing_mode=EditingMode.VI if editing_mode == "vi" else EditingMode.EMACS,
             include_default_pygments_style=False,
             terminal_size_polling_interval=None,
@@ -94,10 +117,11 @@ class Console:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
-        try:
-            await self.app.run_async(set_exception_handler=False)
-        finally:
-            await self._wind_up()
+        with redirect_stdout(Stray("stdout")), redirect_stderr(Stray("stderr")):
+            try:
+                await self.app.run_async(set_exception_handler=False)
+            finally:
+                await self._wind_up()
         if self._failure is not None:
             raise self._failure
         return self.exit_code

@@ -26,7 +26,12 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
-from agentcli.llm.messages import Block, Usage
+from agentcli.llm.messages import Block, Text, Usage
+
+
+class NothingChosen(UserError):
+    """The person left a picker: the command that asked ends, and nothing needs to be said."""
+
 
 AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
 
@@ -206,11 +211,18 @@ class TerminalDesk:
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
+                if event.reason == "max_turns":
+                    self.spawn(self._ask_to_go_on(event.turns))
             case TurnFailed():
                 self.refresh_status()
                 self._front.turn_ended("failed")
             case _:
                 pass
+
+    async def _ask_to_go_on(self, turns: int) -> None:
+        options = [("Go on", f"up to {turns} requests more"), ("Stop here", "")]
+        if await self._front.choose(f"{turns} requests were made for this prompt.", options) == 0:
+            self._say((Text("Go on."),), shown="Go on.", queue=False)
 
     # What the person typed
 
@@ -231,14 +243,15 @@ class TerminalDesk:
             return
         if found := self.commands.parse(text):
             command, argument = found
-            self._view.prompt(text)
+            self._view.typed(text)
             outcome = await command.run(self, argument)
             if isinstance(outcome, AsPrompt):
                 content = self._house.attach(outcome.text, self.session)
                 self._say(content, shown="", queue=queue, model=outcome.model)
             elif outcome:
+                self._view.gap()
                 self._view.line(outcome)
-                self._view.line("")
+                self._view.gap()
             self.refresh_status()
             self._front.changed()
             if not self.session.is_busy:
@@ -250,14 +263,14 @@ class TerminalDesk:
         to_model = not text.startswith("!!")
         command = text.lstrip("!").strip()
         if command:
-            self._view.prompt(text)
+            self._view.typed(text)
             self.session.submit(RunCommand(command, to_model))
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         session = self.session
         if not session.is_busy:
             if shown:
-                self._view.prompt(shown)
+                self._view.typed(shown)
             session.submit(Prompt(content, model) if model else Prompt(content))
         elif queue or model:
             session.submit(Prompt(content, model) if model else Prompt(content))
@@ -270,8 +283,11 @@ class TerminalDesk:
         async def run() -> None:
             try:
                 await work
+            except NothingChosen:
+                self._front.changed()
             except UserError as error:
                 self._view.line(str(error), "error")
+                self._view.gap()
                 self._front.changed()
 
         task = asyncio.create_task(run())
@@ -284,7 +300,10 @@ class TerminalDesk:
         return self._house.check_model(name)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        return await self._front.choose(title, options)
+        chosen = await self._front.choose(title, options)
+        if chosen is None and options:
+            raise NothingChosen
+        return chosen
 
     async def describe(self, topic: Topic) -> str:
         return await asyncio.to_thread(self._house.describe, topic)

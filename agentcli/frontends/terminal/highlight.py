@@ -209,6 +209,8 @@ def _painted(tokens: list[Token]) -> list[Fragment]:
         role = _role(token)
         if token is Name.Function.Magic and not after_keyword:
             role = ""
+        if token is Keyword.Type and colour == "number" and not space:
+            role = "number"  # its unit
         after_keyword = role == "keyword"
         if space:
             fragments.append((colour if role else "", space))

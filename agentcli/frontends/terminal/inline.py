@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import string
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -36,13 +37,17 @@ _TAG = re.compile(
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});")
 _ENTITY_BEGUN = re.compile(r"&(?:#(?:[0-9]{0,7}|[xX][0-9a-fA-F]{0,6})|[A-Za-z][A-Za-z0-9]{0,31})?\Z")
 _TARGET = re.compile(
-    r"""\([ \t]*+(?:<((?:[^<>\\\n]|\\.)*+)>|((?!<)(?:[^\s()\\]|\\.|\\|\((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*+\))*+\))*+))"""
+    r"""\([ \t]*+"""
+    r"""(?:<((?:[^<>\\\n]|\\.)*+)>|((?!<)(?:[^\s()\\]|\\.|\\|\((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*+\))*+\))*+))"""
     r"""(?:[ \t]++(?:"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|\((?:[^()\\\n]|\\.)*+\)))?+[ \t]*+\)"""
 )
 _NO_TARGET = re.compile(r"""\([ \t]*+(?:[^\n]*\n|[^\s()<>\\"']++[ \t]++[^ \t"'()])""")
 _LABEL = re.compile(r"\[((?:[^\[\]\\\n]|\\.)*+)\]")
 _NO_LABEL = re.compile(r"\[(?:[^\[\]\\\n]|\\.)*+[\[\n]")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])|" + _ENTITY.pattern)
+
+# What a bare address is made of (RFC 3986, section 2), but for brackets.
+_ADDRESS_CHARACTERS = "".join(sorted(_PUNCTUATION - set('"<>[]\\^`{|}'))) + string.ascii_letters + string.digits
 
 # What must come before a construct that is waited for is looked at again.
 _ANGLE_WAKES = re.compile(r"[<>\n]")
@@ -111,6 +116,7 @@ class InlineScanner:
         self._origin = 0  # where in the paragraph the buffer begins
         self._before = "\n"  # the character before the buffer
         self._word = ""  # what matters of the word that the buffer's start may continue
+        self._word_origin = 0  # where in the paragraph it begins, at the earliest: behind the last link
         self._given = 0  # nodes
         self._lines_held = 0
         self._wake = _ANYTHING
@@ -212,18 +218,18 @@ class InlineScanner:
             return
         done = self._buffer[:cut]
         self._before = done[-1]
-        self._word = self._word_at_end_of(done)
+        word = self._word_until(cut)
+        self._word = "://" if "://" in word else word[-2:]
         self._buffer = self._buffer[cut:]
         self._at -= cut
         self._origin += cut
 
-    def _word_at_end_of(self, text: str) -> str:
-        """Whether it is an address, and what a later part may make one."""
-        if text[-1] in " \t\n":
-            return ""
-        begin = _last_space(text, len(text)) + 1
-        word = text[begin:] if begin else self._word + text
-        return "://" if "://" in word else word[-2:]
+    def _word_until(self, end: int) -> str:
+        """The text before `end` in the buffer, as far back as an address could reach."""
+        first = max(0, self._word_origin - self._origin)
+        text = self._buffer[first:end]
+        begin = len(text.rstrip(_ADDRESS_CHARACTERS))
+        return text[begin:] if begin or first else self._word + text
 
     def _add(self, text: str, roles: int = 0) -> None:
         if self._nodes:
@@ -285,11 +291,11 @@ class InlineScanner:
             return end
         before = _kind(buffer[start - 1] if start else self._before)
         after = _kind(buffer[end] if end < len(buffer) else "\n")
-        opens = after != " " and (after == "a" or before != "a")
-        closes = before != " " and (before == "a" or after != "a")
+        opens = after != " " and (after != "." or before != "a")
+        closes = before != " " and (before != "." or after != "a")
         if char == "_":
             opens, closes = opens and (not closes or before == "."), closes and (not opens or after == ".")
-        if opens and self._is_in_address(start):
+        if opens and "://" in self._word_until(start):
             opens = False
         left = self._close(char, count, start, opens_too=opens) if closes else count
         if left and opens:
@@ -297,10 +303,6 @@ class InlineScanner:
         elif left:
             self._add(char * left)
         return end
-
-    def _is_in_address(self, at: int) -> bool:
-        begin = _last_space(self._buffer, at) + 1
-        return "://" in (self._buffer[begin:at] if begin else self._word + self._buffer[:at])
 
     def _close(self, char: str, count: int, start: int, *, opens_too: bool) -> int:
         """Match a run of delimiters with the openers before it. Gives how many of its characters are left."""
@@ -389,6 +391,7 @@ class InlineScanner:
         self._nodes[opener.node - self._given].text = ""
         for node in content:
             node.roles |= LINK
+        self._word_origin = self._origin + end
         del self._openers[index:]
         for outer in self._openers:
             outer.active = outer.active and (outer.kind != "[" or opener.kind == "!")
@@ -494,19 +497,16 @@ def _as_character(entity: re.Match[str]) -> str:
     return re.sub(r"[\t\n]", " ", printable(text))
 
 
-def _last_space(text: str, end: int) -> int:
-    return max(text.rfind(" ", 0, end), text.rfind("\n", 0, end), text.rfind("\t", 0, end))
-
-
 def _last_wide(text: str, at: int) -> int:
     """Where the last character of a script without spaces ends that nothing can join any more."""
     for end in range(len(text) - 1, at, -1):
-        char, follows = text[end - 1], text[end]
-        if ("\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef") and unicodedata.category(follows)[
-            0
-        ] not in "MC":
+        if _is_wide(text[end - 1]) and unicodedata.category(text[end])[0] not in "MC":
             return end
     return at
+
+
+def _is_wide(char: str) -> bool:
+    return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"
 
 
 @lru_cache(maxsize=256)
@@ -521,9 +521,12 @@ def _closing_run(count: int) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1024)
 def _kind(char: str) -> str:
-    """A space " ", punctuation ".", or anything else "a" (CommonMark 0.31, section 2.1)."""
+    """A space " ", punctuation ".", a letter of a script without spaces "c", or anything else "a".
+
+    CommonMark (0.31, section 2.1) does not know "c", and so does not close `**注意：**请`.
+    """
     if char.isspace():
         return " "
     if char in _PUNCTUATION or (not char.isascii() and unicodedata.category(char)[0] in "PS"):
         return "."
-    return "a"
+    return "c" if _is_wide(char) else "a"

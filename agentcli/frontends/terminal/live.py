@@ -16,6 +16,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.25
 TAIL_ROWS = 3
 SHOW_TAIL_AFTER_S = 0.5
+SHORT_TEXT = 40  # characters
 LONGEST_TAIL = 4_000  # characters kept of a running command's output
 
 
@@ -55,6 +56,8 @@ class Live:
         calls = self._call_rows(columns, room) if room > 0 else []
         room -= len(calls)
         pending = unfinished + self.pending_text
+        if len(pending) < SHORT_TEXT and "\n" not in pending:
+            pending = ""  # half a word that comes and goes would only be restless
         text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
         return [*([("muted", row)] for row in text), *calls, *status, *queue]
 

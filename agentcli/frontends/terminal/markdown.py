@@ -1,4 +1,4 @@
-"""Prints Markdown while it comes in, close to its source: what is copied from the screen is the text without the marks."""
+"""Prints Markdown while it comes in, close to its source: what is copied from the screen is the text without marks."""
 
 from __future__ import annotations
 

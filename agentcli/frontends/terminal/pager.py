@@ -6,7 +6,6 @@ import asyncio
 import shlex
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,16 +16,18 @@ from agentcli.errors import UserError
 _PAGERS = ("less -R", "more")
 
 
-async def run_pager(text: str, environment: Mapping[str, str]) -> None:
-    """Show `text` in `$PAGER`, else in one that is there, else print it. The screen must have let go the terminal."""
+async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
+    """Show `text` in `$PAGER`, else in one that is there; False when there is none.
+
+    The screen must have let go the terminal.
+    """
     data = text.encode(errors="replace")
     for command in (environment.get("PAGER", ""), *_PAGERS):
         argv = _argv(command, environment)
         # Colours in the text are shown by a `less` that $PAGER names too; git has the same default.
         if argv and await _run(argv, {"LESS": "R", **environment}, data) is not None:
-            return
-    sys.stdout.write(text)
-    sys.stdout.flush()
+            return True
+    return False
 
 
 async def edit_text(text: str, environment: Mapping[str, str], suffix: str = ".md") -> str:

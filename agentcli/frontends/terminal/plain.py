@@ -73,7 +73,7 @@ class PlainTerminal:
             columns=lambda: WIDTH,
             at_line_start=lambda: self._output.at_line_start,
             stream=AsWritten,
-            announces=True,
+            is_live=False,
         )
         self._desk = TerminalDesk(house, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()

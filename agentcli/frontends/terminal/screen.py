@@ -9,21 +9,27 @@ out as a bare newline, of which the terminal driver makes return and newline.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
 from prompt_toolkit.application import Application
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.layout import Layout
 from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.text_width import TAB, advance, is_unsure, row_width, width
+from agentcli.frontends.terminal.fragments import Fragment, plain
+from agentcli.frontends.terminal.text_width import advance, is_unsure, row_width, width, with_spaces
 from agentcli.frontends.terminal.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
 LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
+# From the cursor's row down. Not from the first column: tmux takes that in the first row for the wish to clear the
+# window, and keeps in its scrollback what it clears.
+ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
+WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 
 Row = list[Fragment]
 
@@ -49,10 +55,9 @@ class Screen(Renderer):
         self._held: list[Fragment] = []  # of it, a line of unsure width that has no end yet
         self._rows: list[Row] = []
         self._row = self._column = 0
-        self._columns = 0
+        self._size = Size(rows=0, columns=0)
         self._printed_column = 0  # cells of the last printed line, wrapped or not
         self._modes_are_on = False
-        self._start_line()
         super().__init__(DummyStyle(), output)
 
     # The transcript
@@ -60,11 +65,8 @@ class Screen(Renderer):
     def print(self, fragments: Sequence[Fragment]) -> None:
         """Add to the transcript with the next frame; tabs become the spaces up to their stop."""
         for roles, text in fragments:
-            if "\t" in text:
-                text = _expanded(text, self._printed_column)
+            text, self._printed_column = with_spaces(text, self._printed_column)
             if text:
-                _, end, last = text.rpartition("\n")
-                self._printed_column = width(last) + (0 if end else self._printed_column)
                 self._waiting.append((roles, text))
 
     @property
@@ -87,21 +89,19 @@ class Screen(Renderer):
         if is_done:
             self.finish()
             return
-        size = self.output.get_size()
-        if size.columns != self._columns:
-            self.erase()
+        self._fit()
         self._switch_modes(on=True)
-        frame = self._draw_region(size.columns, max(1, size.rows - 2))
-        self._show(frame, size.rows)
+        self._show(self._draw_region(self._size.columns, max(1, self._size.rows - 2)))
         self.output.flush()
 
     def finish(self) -> None:
         """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
+        self._fit()
         self._waiting = self._held + self._waiting
         self._held = []
         if not self.at_line_start:
             self._waiting.append(("", "\n"))
-        self._show(Frame([], (0, 0)), self.output.get_size().rows, is_last=True)
+        self._show(Frame([], (0, 0)), is_last=True)
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
@@ -109,13 +109,17 @@ class Screen(Renderer):
 
         Called before a resized window is drawn, and before another program gets the terminal.
         """
-        columns = self.output.get_size().columns
+        size = self.output.get_size()
         if self._rows:
-            self._write([_up(self._rows_above_cursor(columns)), "\r\x1b[J"])
+            above = self._rows_above_cursor(size.columns)
+            if above + 1 >= size.rows:
+                self._start_line()  # the row above the region may have left the window
+            self._write([_up(above), ERASE_BELOW])
         self._rows, self._row, self._column = [], 0, 0
-        if columns != self._columns:
-            self._columns = columns
-            self._resize_tail(columns)
+        if size.columns != self._size.columns:
+            self._resize_tail(size.columns)
+        self._size = size
+        self._switch_modes(on=False)
         self.output.flush()
 
     def hand_over(self) -> None:
@@ -128,6 +132,7 @@ class Screen(Renderer):
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
+        self._start_line()
         self._rows, self._row, self._column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()
@@ -137,7 +142,9 @@ class Screen(Renderer):
 
     # Drawing
 
-    def _show(self, frame: Frame, screen_rows: int, *, is_last: bool = False) -> None:
+    def _show(self, frame: Frame, *, is_last: bool = False) -> None:
+        if self._size.rows < 2:
+            self._start_line()  # the region's row is all there is in the window
         text = self._text_to_write(is_last=is_last)
         rows = [list(row) for row in frame.rows]
         before = len(self._rows)
@@ -145,7 +152,7 @@ class Screen(Renderer):
             out = self._redraw_changed(rows, frame.cursor) if rows or before else []
         else:
             begun = self._rows_begun(text)
-            room = screen_rows - before - 1
+            room = self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
             is_simple = 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text)
             if text == [("", "\n")] and self._tail is not None:  # ends the line and shows nothing
@@ -177,11 +184,11 @@ class Screen(Renderer):
         return out
 
     def _redraw_all(self, text: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        out = [_up(self._row), "\r\x1b[J"] if self._rows else []
+        out = [_up(self._row), ERASE_BELOW] if self._rows else []
         if self._tail is not None:
             out += [_up(1), *self._go_to_tail()]
         out += [self._written(text), "\n"]
-        out.append("\n".join(self._theme.paint(row) for row in rows))
+        out.append("\n".join(self._painted(row) for row in rows))
         self._rows = rows
         if rows:
             self._row, self._column = cursor
@@ -203,18 +210,19 @@ class Screen(Renderer):
             old = before[number] if number < len(before) else []
             if row == old and before:
                 continue
-            same, rest = _difference(old, row) if number < len(before) else (0, row)
+            is_guess = _unsure(old) or _unsure(row)
+            same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
             if before or number == 0:
                 out += [_vertical(number - at)]
             else:
                 out.append("\n" * (number - at))
                 column = 0
-            out += [_to(same) if same != column else "", self._theme.paint(rest)]
-            if number < len(before) and row_width(old) > row_width(row):
+            out += [_to(same) if same != column else "", "\x1b[K" if is_guess else "", self._painted(rest)]
+            if not is_guess and row_width(old) > row_width(row):
                 out.append("\x1b[K")
             at, column = number, -1
         if len(before) > len(rows):
-            out += [_vertical(len(rows) - at), "\r\x1b[J"]
+            out += [_vertical(len(rows) - at), ERASE_BELOW]
             at, column = len(rows), 0
         if rows:
             if at != cursor[0] or column != cursor[1]:
@@ -225,12 +233,17 @@ class Screen(Renderer):
         self._rows = rows
         return out
 
+    def _painted(self, row: Row) -> str:
+        """A row of the region; one that a terminal may find too long must not go on in the next."""
+        text = self._theme.paint(row)
+        return f"{WRAP_OFF}{text}{WRAP_ON}" if _unsure(row) else text
+
     # The end of the transcript
 
     def _start_line(self) -> None:
         self._tail: int | None = None  # the column behind an unfinished line, None when there is none
-        self._tail_end: Fragment = ("", "")  # its last character
-        self._line_width = 0
+        self._tail_end: Fragment = ("", "")  # its last character, with the marks on it
+        self._line: list[str] = []  # the unfinished line
 
     def _text_to_write(self, *, is_last: bool) -> list[Fragment]:
         """What can be written now: all but an unfinished line on whose width terminals disagree.
@@ -262,7 +275,7 @@ class Screen(Renderer):
                     begun, tail = begun + (tail is None), None
                 if line:
                     begun += tail is None
-                    rows, tail = advance(tail or 0, line, self._columns)
+                    rows, tail = advance(tail or 0, line, self._size.columns)
                     begun += rows
         return begun
 
@@ -277,43 +290,50 @@ class Screen(Renderer):
                         if not is_first_row:
                             parts.append((roles, "\n"))
                         is_first_row = False
-                    self._tail, self._line_width = None, 0
+                    self._start_line()
                 if not line:
                     continue
                 if self._tail is None:
                     if not is_first_row:
                         parts.append((roles, "\n"))
                     is_first_row = False
-                _, self._tail = advance(self._tail or 0, line, self._columns)
-                self._line_width += width(line)
-                self._tail_end = (roles, line[-1])
+                _, self._tail = advance(self._tail or 0, line, self._size.columns)
+                self._line.append(line)
+                last = _last_character(line)
+                self._tail_end = (roles, last) if width(last) else (self._tail_end[0], self._tail_end[1] + last)
                 parts.append((roles, line))
         return self._theme.paint(parts)
 
     def _go_to_tail(self) -> list[str]:
         """From its row to the end of the unfinished line."""
         assert self._tail is not None
-        if self._tail < self._columns:
+        if self._tail < self._size.columns:
             return [_to(self._tail)]
         # The row is full: only writing its last cell again makes the terminal wrap what follows softly.
         roles, last = self._tail_end
-        return [_to(self._columns - max(1, width(last))), self._theme.paint([(roles, last)])]
+        return [_to(max(0, self._size.columns - width(last))), self._theme.paint([(roles, last)])]
 
     # Sizes and modes
 
+    def _fit(self) -> None:
+        if self.output.get_size() != self._size:
+            self.erase()
+
     def _rows_above_cursor(self, columns: int) -> int:
-        if columns == self._columns or not self._reflows:
+        """Of the region, in a window of so many columns. Rather too few than too many: above is the transcript."""
+        if columns == self._size.columns or not self._reflows:
             return self._row
-        above = sum(max(1, -(-row_width(row) // columns)) for row in self._rows[: self._row])
-        return above + self._column // columns
+        texts = [plain(row) for row in self._rows[: self._row + 1]]
+        texts[-1] = _through(texts[-1], self._column)
+        return self._row + sum(advance(0, text, columns)[0] for text in texts)
 
     def _resize_tail(self, columns: int) -> None:
         if self._tail is None:
             return
         if self._reflows:
-            self._tail = 1 + (self._line_width - 1) % columns
+            _, self._tail = advance(0, "".join(self._line), columns)
         else:
-            self._tail = None  # where the line ends now is the terminal's secret: it goes on in a new row
+            self._start_line()  # where the line ends now is the terminal's secret: it goes on in a new row
 
     def _switch_modes(self, *, on: bool) -> None:
         if self._modes_are_on != on:
@@ -332,7 +352,8 @@ def reflows(environment: Mapping[str, str]) -> bool:
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
-    return any(environment.get(name) for name in known) and "XTERM_VERSION" not in environment
+    within = ("XTERM_VERSION", "STY", "INSIDE_EMACS")  # terminals that run in others and leave such marks of them
+    return any(environment.get(name) for name in known) and not any(environment.get(name) for name in within)
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:
@@ -357,9 +378,17 @@ def _unsure(text: Sequence[Fragment]) -> bool:
     return any(is_unsure(part) for _, part in text)
 
 
-def _expanded(text: str, column: int) -> str:
-    """Tabs as spaces, for text that goes on at a column of its line."""
-    return (" " * (column % TAB) + text).expandtabs(TAB)[column % TAB :]
+def _last_character(text: str) -> str:
+    """With the marks on it; all of the text when it is made of marks."""
+    start = len(text) - 1
+    while start and not width(text[start]):
+        start -= 1
+    return text[start:]
+
+
+def _through(text: str, column: int) -> str:
+    """Up to the character that stands in a column, and with it."""
+    return text[: 1 + sum(end <= column for end in accumulate(map(width, text)))]
 
 
 def _up(rows: int) -> str:

@@ -17,7 +17,7 @@ NARROWEST = 8  # columns that a wrapped column gets at least
 _SEPARATOR = " │ "
 _DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
 _PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
-_TOKEN = re.compile(r"\n|[^\S\n]+|\S+")
+_WORD = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 def split_row(source: str) -> list[str]:
@@ -37,7 +37,7 @@ def alignments(source: str) -> list[str] | None:
 def table_lines(
     header: Sequence[Cell], rows: Sequence[Sequence[Cell]], aligned: Sequence[str], width: int
 ) -> list[list[Fragment]]:
-    """The lines of a table in at most `width` columns; each row as `header: value` lines when it cannot have columns."""
+    """The lines of a table in at most `width` columns; where columns do not fit, `header: value` lines for each row."""
     natural = [
         max([1, *(_width(line) for row in (header, *rows) for line in plain(row[column]).split("\n"))])
         for column in range(len(header))
@@ -136,16 +136,16 @@ def _wrapped(cell: Cell, columns: int) -> list[Cell]:
         word, space = [], ("", "")
 
     for roles, text in cell:
-        for token in _TOKEN.findall(text):
-            if token == "\n":
+        for part in _WORD.findall(text):
+            if part == "\n":
                 place_word()
                 lines.append([])
                 used = 0
-            elif token.isspace():
+            elif part.isspace():
                 place_word()
                 space = (roles, " ")
             else:
-                word.append((roles, token))
+                word.append((roles, part))
     place_word()
     return lines
 

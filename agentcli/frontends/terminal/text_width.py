@@ -9,12 +9,16 @@ from wcwidth import wcwidth
 
 from agentcli.frontends.terminal.fragments import Fragment
 
-# Characters on whose width terminals disagree: joiners, variation selectors, flags, skin tones, jamo, Indic clusters.
+# Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
+# spacing marks of Brahmic and other scripts, and what Unicode 16 made wide. (Found by comparing with glibc 2.41.)
 _UNSURE = re.compile(
-    "[\u0900-\u0dff\u1000-\u109f\u1160-\u11ff\u1780-\u17ff\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
+    "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
+    "\ufe00-\ufe0f\ufeff\uffa0\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
     "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 TAB = 8
+LONGEST_SEEN = 10_000  # characters of a text of which only the end is shown
 
 
 def is_unsure(text: str) -> bool:
@@ -52,18 +56,23 @@ def advance(column: int, text: str, columns: int) -> tuple[int, int]:
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     """One row: cut at `columns` cells with an ellipsis, nothing after a line end, tabs as single spaces."""
     row: list[Fragment] = []
-    left = columns
     for roles, text in fragments:
         text, end, _ = text.replace("\t", " ").partition("\n")
-        cells = width(text)
-        if cells > left:
-            row.append((roles, _fitting(text, left - 1) + "…" if left > 0 else ""))
-            return [part for part in row if part[1]]
-        row.append((roles, text))
-        left -= cells
+        if text:
+            row.append((roles, text))
         if end:
             break
-    return [part for part in row if part[1]]
+    if row_width(row) <= columns:
+        return row
+    cut: list[Fragment] = []
+    left = columns - 1
+    for roles, text in row:
+        fits = _fitting(text, left)
+        if len(fits) < len(text):
+            return [*cut, (roles, f"{fits}…")] if columns > 0 else []
+        cut.append((roles, text))
+        left -= width(text)
+    return cut
 
 
 def _fitting(text: str, cells: int) -> str:
@@ -79,23 +88,41 @@ def _fitting(text: str, cells: int) -> str:
 def wrapped_tail(text: str, columns: int, most_rows: int) -> list[str]:
     """The last rows of a text as a terminal would wrap it; looks only at as much of its end as can be shown."""
     rows: list[str] = []
-    for line in reversed(text[-columns * most_rows * 2 :].rstrip("\n").split("\n")[-most_rows:]):
-        rows = _rows_of(line.expandtabs(TAB), columns) + rows
-        if len(rows) >= most_rows:
-            break
-    return rows[-most_rows:]
+    lines = text[-LONGEST_SEEN:].rstrip("\n").split("\n")
+    while lines and len(rows) < most_rows:
+        line, _ = with_spaces(lines.pop())
+        # Whole rows are left out, so that those that stay do not move as the line grows.
+        out = max(0, len(line) // columns - 2 * most_rows) * columns
+        rows = _rows_of(line[out:], columns) + rows
+    return rows[len(rows) - most_rows :] if len(rows) > most_rows else rows
 
 
 def _rows_of(line: str, columns: int) -> list[str]:
     rows, row, column = [], "", 0
     for character in line:
         cells = max(0, wcwidth(character))
+        if cells > columns:
+            character, cells = "…", 1
         if column + cells > columns and row:
             rows.append(row)
             row, column = "", 0
         row += character
         column += cells
     return [*rows, row]
+
+
+def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
+    """Tabs as the spaces up to their stop, for text that goes on at a column of its line; and the column behind it."""
+    parts: list[str] = []
+    for number, part in enumerate(text.split("\t")):
+        if number:
+            gap = TAB - column % TAB
+            parts.append(" " * gap)
+            column += gap
+        parts.append(part)
+        _, end, last = part.rpartition("\n")
+        column = width(last) + (0 if end else column)
+    return "".join(parts), column
 
 
 def row_width(row: Sequence[Fragment]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
@@ -11,6 +10,7 @@ from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text_width import clipped, width
 from agentcli.llm.messages import Text, ToolResult
 
 DIFF_LINES = 30
@@ -35,7 +35,7 @@ class View(Struct, frozen=True):
 
 def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False) -> View:
     """The view of a finished call."""
-    head = summary_line(event, title)
+    head = summary_line(event, title, columns)
     if event.result.is_error:
         body = _output(result_text(event.result), columns)
     else:
@@ -45,11 +45,13 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
     return View([*head, *body], folded)
 
 
-def summary_line(event: ToolFinished, title: str) -> list[Fragment]:
-    """`✓ Read a.py · 12 lines · 3 ms`."""
+def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
+    """`✓ Read a.py · 12 lines · 3 ms`; a long title is cut so that the outcome stays on its line."""
     mark: Fragment = ("error", "✗") if event.result.is_error else ("ok", "✓")
     parts = [printable(event.summary), duration(event.duration_ms)]
-    return [mark, ("", f" {title}"), ("muted", "".join(f" · {part}" for part in parts if part) + "\n")]
+    outcome = "".join(f" · {part}" for part in parts if part)
+    room = max(12, columns - 2 - width(outcome))
+    return [mark, ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
 
 
 def duration(milliseconds: float) -> str:
@@ -113,8 +115,3 @@ _BODIES: dict[str, Callable[[ToolFinished, int, bool], list[Fragment]]] = {
     "file_write": _diff,
     "todo": _todo,
 }
-
-
-def shown_json(value: Any) -> str:
-    """Arguments as a person reads them."""
-    return printable(str(value))

@@ -57,7 +57,8 @@ Print = Callable[[Sequence[Fragment]], None]
 class TurnView:
     """Shows a session's events through `print`; `columns` tells how wide the window is now.
 
-    `stream` makes what prints an answer (None: Markdown); with `announces` a call is told of when it starts.
+    `stream` makes what prints an answer (None: Markdown). Without a live screen calls are told of when they start, and
+    what was typed stands there already.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TurnView:
         columns: Callable[[], int],
         at_line_start: Callable[[], bool],
         stream: Callable[[], TextStream] | None = None,
-        announces: bool = False,
+        is_live: bool = True,
     ) -> None:
         self._print = print
         self._columns = columns
@@ -76,13 +77,14 @@ class TurnView:
         self._live = live
         self._clean = PrintableStream()
         self._new_stream = stream or (lambda: MarkdownStream(width=columns))
-        self._announces = announces
+        self._is_live = is_live
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
         self._previewed: set[str] = set()
         self._expected_gone = 0
         self._model = ""
+        self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
 
     def show(self, event: Event) -> None:
@@ -91,7 +93,9 @@ class TurnView:
             case TextDelta(text):
                 self._end_thinking()
                 live.waiting = ""
-                self._has_text = True
+                if not self._has_text:
+                    self._begin("answer")
+                    self._has_text = True
                 self._print(self._markdown.feed(self._clean.feed(text)))
                 live.pending_text = self._markdown.pending
             case ThinkingDelta(text):
@@ -104,7 +108,7 @@ class TurnView:
             case ToolStarted(id, _, _, title):
                 self._end_text()
                 live.calls[id] = RunningCall(printable(title), time.monotonic())
-                if self._announces:
+                if not self._is_live:
                     self.line(f"… {title}", "muted")
             case ToolOutput(id, text):
                 if call := live.calls.get(id):
@@ -133,7 +137,7 @@ class TurnView:
             case TurnFailed(error):
                 self._end_turn()
                 self.line(f"✗ {error}", "error")
-                self._print([("", "\n")])
+                self.gap()
             case Done():
                 self._done(event)
             case _:
@@ -144,22 +148,44 @@ class TurnView:
     def line(self, text: str, roles: str = "") -> None:
         """Text on lines of its own."""
         self._end_text()
+        self._begin("note")
         self._print([(roles, printable(text).rstrip("\n") + "\n")])
 
     def block(self, fragments: Sequence[Fragment]) -> None:
         self._end_text()
+        self._begin("note")
         self._print(fragments)
+
+    def gap(self) -> None:
+        """An empty line, where there is none yet."""
+        self._begin("")
 
     def markdown(self, text: str) -> None:
         """A whole Markdown text."""
         self._end_text()
+        self._begin("answer")
         whole = self._new_stream()
         self._print([*whole.feed(printable(text)), *whole.close()])
+
+    def typed(self, text: str) -> None:
+        """What the person has just typed and sent."""
+        self._end_text()
+        if self._is_live:
+            self.prompt(text)
+        else:
+            self._last_kind = "prompt"
 
     def prompt(self, text: str) -> None:
         """What the person said."""
         self._end_text()
-        self._print([("prompt", "› "), ("said", printable(text).strip("\n") + "\n"), ("", "\n")])
+        self._begin("prompt")
+        self._print([("prompt", "› "), ("said", printable(text).strip("\n") + "\n")])
+
+    def _begin(self, kind: str) -> None:
+        """Part blocks of different kinds by an empty line; calls and notes stand close together."""
+        if self._last_kind and (kind != self._last_kind or kind == "prompt"):
+            self._print([("", "\n")])
+        self._last_kind = kind
 
     def folded_part(self, part: Folded) -> None:
         self.folded.append(part)
@@ -188,7 +214,6 @@ class TurnView:
                     for block in content:
                         if isinstance(block, Text) and block.text.strip():
                             self.markdown(block.text)
-                            self._print([("", "\n")])
                         elif isinstance(block, ToolUse):
                             calls[block.id] = block
                 case Result(result, name, summary, took, structured):
@@ -198,6 +223,8 @@ class TurnView:
                     self._show_tool(finished, title)
                 case _:
                     pass
+        if shown:
+            self.gap()
 
     # Inside
 
@@ -211,6 +238,7 @@ class TurnView:
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
+        self._begin("calls")
         self._print(view.fragments)
 
     def _end_thinking(self) -> None:
@@ -221,6 +249,7 @@ class TurnView:
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         words = len(thought.split())
         self.folded.append(Folded("Thinking", thought))
+        self._begin("calls")
         self._print([("muted", f"∴ Thought for {took} · {words:,} words (Ctrl-O shows them)\n")])
 
     def _end_text(self) -> None:
@@ -228,7 +257,7 @@ class TurnView:
         if self._has_text:
             self._has_text = False
             rest = self._markdown.feed(self._clean.close())
-            self._print([*rest, *self._markdown.close(), ("", "\n")])
+            self._print([*rest, *self._markdown.close()])
             self._markdown = self._new_stream()
             self._live.pending_text = ""
         elif not self._at_line_start():
@@ -268,12 +297,12 @@ class TurnView:
             duration(took * 1000),
         ]
         self.line(" · ".join(part for part in parts if part), "muted")
-        self._print([("", "\n")])
+        self.gap()
 
 
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",
-    "max_turns": "Stopped at the limit of requests for one prompt; say “go on” to go on.",
+    "max_turns": "Stopped at the limit of requests for one prompt.",
     "max_budget": "Stopped: the budget is used up.",
     "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
     "stopped": "Stopped by a hook.",

@@ -60,7 +60,9 @@ def _numbered(text: str, encoding: str, given: FileRead, shown: str) -> ToolOutp
     if last < total:
         numbered.append(f"[lines {first}-{last} of {total}; go on with offset={last + 1}]")
     body = "\n".join(numbered) if total else "[the file is empty]"
-    summary = f"{total} lines" if last - first + 1 == total else f"lines {first}-{last} of {total}"
+    summary = (
+        f"{total} line{'' if total == 1 else 's'}" if last - first + 1 == total else f"lines {first}-{last} of {total}"
+    )
     return ToolOutput(body, {"text": raw, "total_lines": total, "encoding": encoding}, summary)
 
 

@@ -120,6 +120,17 @@ async def test_closing_ends_a_command(tmp_path: Folder) -> None:
         assert "interrupted by the user" in notes(stage)[0]
 
 
+async def test_a_command_that_ended_too_late_for_a_turn_is_stored_all_the_same(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [{"text": "One two three", "chunk": 4, "delay_ms": 30}]) as stage:
+        stage.say("Go")
+        await stage.heard(TextDelta)
+        stage.submit(RunCommand("echo mine"))
+        await stage.heard(ToolFinished)
+        await stage.ended()
+        await stage.session.close()
+        assert any("<bash-output>mine" in text for text in stage.reminders())
+
+
 # To the background.
 
 

@@ -30,6 +30,7 @@ CONTRACT = {
     ),
     "bash": (["command"], ["timeout_ms", "cwd", "background", "description", "output_level"]),
     "think": (["thought"], []),
+    "todo": (["items"], []),
 }
 
 
@@ -162,12 +163,13 @@ def test_effects_say_what_the_permission_step_must_know() -> None:
         "grep_search": "read",
         "bash": "command",
         "think": "none",
+        "todo": "none",
     }
 
 
 def test_only_tools_that_change_nothing_may_overlap() -> None:
     overlapping = [tool.name for tool in builtin_tools() if tool.may_overlap]
-    assert overlapping == ["file_read", "file_list", "grep_search", "think"]
+    assert overlapping == ["file_read", "file_list", "grep_search", "think", "todo"]
 
 
 def test_two_tools_of_a_name_are_an_error_that_names_both_sources() -> None:

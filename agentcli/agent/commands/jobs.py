@@ -1,0 +1,34 @@
+"""Commands in the background."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentcli.agent.commands.command import Command, Desk, Outcome
+from agentcli.errors import ToolError, UserError
+
+
+async def _tasks(desk: Desk, argument: str) -> Outcome:
+    jobs = desk.session.runtime.calls.workspace.sandbox.jobs()
+    rows = [f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}" for job in jobs]
+    return "\n".join(rows) or "No command runs in the background."
+
+
+async def _stop(desk: Desk, which: str) -> Outcome:
+    sandbox = desk.session.runtime.calls.workspace.sandbox
+    running = [job.id for job in sandbox.jobs() if job.is_running]
+    if which:
+        running = [f"job_{which}" if which.isdecimal() else which]
+    if not running:
+        return "No command runs in the background."
+    try:
+        await asyncio.gather(*map(sandbox.stop_job, running))
+    except ToolError as error:
+        raise UserError(str(error)) from error
+    return f"Ended {', '.join(running)}."
+
+
+JOB_COMMANDS = (
+    Command("tasks", "list the commands in the background", _tasks, aliases=("bashes", "ps", "shells")),
+    Command("stop", "end a command in the background, or all of them", _stop, "[JOB]"),
+)

@@ -1,0 +1,81 @@
+"""What may run without asking: the mode, the rules, the grants that stay."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
+from agentcli.agent.events import SetMode
+from agentcli.agent.permissions import Rule, parse_rule
+from agentcli.agent.state import AgentState
+from agentcli.errors import UsageError
+
+
+async def _permissions(desk: Desk, argument: str) -> Outcome:
+    verb, _, rest = argument.partition(" ")
+    rules = desk.session.state.rules
+    match verb:
+        case "":
+            return await _shown(desk)
+        case "allow" | "deny" if rest.strip():
+            rule = parse_rule(rest, "session")
+            (rules.allow if verb == "allow" else rules.deny).append(rule)
+            return f"{rule} is {'allowed' if verb == 'allow' else 'refused'} in this session."
+        case "forget":
+            return await _forget(desk, rest.strip())
+        case _:
+            raise UsageError("Write /permissions, /permissions allow RULE, deny RULE or forget NUMBER.")
+
+
+async def _shown(desk: Desk) -> str:
+    state = desk.session.state
+    granted = await _granted(desk)
+    lines = [f"Mode {state.mode}."]
+    lines += [f"  refused  {rule}  ({rule.source or 'settings'})" for rule in state.rules.deny]
+    lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state)]
+    if granted:
+        lines.append("Granted for good in this project (/permissions forget NUMBER takes one back):")
+        lines += [f"  {number:>2}  {rule}" for number, rule in enumerate(granted, 1)]
+    if len(lines) == 1:
+        lines.append("No rules: what changes something asks.")
+    return "\n".join(lines)
+
+
+def _not_granted(state: AgentState) -> list[Rule]:
+    return [rule for rule in state.rules.allow if rule.source != "granted"]
+
+
+async def _granted(desk: Desk) -> list[str]:
+    grants = desk.session.runtime.calls.grants
+    return [] if grants is None else list(await asyncio.to_thread(grants.list))
+
+
+async def _forget(desk: Desk, number: str) -> str:
+    granted = await _granted(desk)
+    rule = granted[number_in(number, len(granted), "lasting grant")]
+    grants, rules = desk.session.runtime.calls.grants, desk.session.state.rules
+    assert grants is not None
+    await asyncio.to_thread(grants.remove, rule)
+    rules.allow = [other for other in rules.allow if other.source != "granted" or str(other) != rule]
+    return f"{rule} asks again."
+
+
+async def _plan(desk: Desk, argument: str) -> Outcome:
+    session = desk.session
+    if session.state.mode == "plan":
+        session.submit(SetMode(session.state.mode_before_plan))
+        return f"Plan mode is off; permissions are {session.state.mode} again."
+    session.submit(SetMode("plan"))
+    return "Plan mode is on: the model looks and plans, nothing is changed. /plan ends it."
+
+
+PERMISSION_COMMANDS = (
+    Command(
+        "permissions",
+        "show the mode, the rules and the grants; change those of this session",
+        _permissions,
+        "[allow RULE|deny RULE|forget NUMBER]",
+        ("approvals",),
+    ),
+    Command("plan", "turn plan mode on or off", _plan),
+)

@@ -1,0 +1,78 @@
+"""The project: its uncommitted changes, a review of them, its instruction file, further folders."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from pathlib import Path
+
+from agentcli.agent.commands.command import AsPrompt, Command, Desk, Outcome
+from agentcli.conversation.entries import reminder
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.tools.tool import Workspace
+
+# Nothing that a repository's own settings name may run.
+_GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
+_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
+_GIT_TIME_LIMIT_S = 30.0
+WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
+
+
+async def _diff(desk: Desk, argument: str) -> Outcome:
+    workspace = desk.session.runtime.calls.workspace
+    has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
+    ok, changes = await _git(workspace, *_DIFF, "HEAD" if has_commit else "--cached")
+    if not ok:
+        raise UserError(f"There is no diff: {changes.strip() or 'git failed'}")
+    _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
+    untracked = [f"Untracked: {name}" for name in names.splitlines()]
+    return "\n".join([*([changes.rstrip()] if changes.strip() else []), *untracked]) or "Nothing has changed."
+
+
+async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
+    """Whether git succeeded, and what it said."""
+    try:
+        code, output, errors = await workspace.sandbox.run_program(
+            [*_GIT, *arguments], cwd=workspace.cwd, timeout_s=_GIT_TIME_LIMIT_S
+        )
+    except ToolError as error:
+        raise UserError(str(error)) from error
+    return code == 0, (output if code == 0 else errors).decode(errors="replace")
+
+
+async def _review(desk: Desk, what: str) -> Outcome:
+    return AsPrompt(_prose("review").replace("{what}", what or WORKING_CHANGES))
+
+
+async def _init(desk: Desk, argument: str) -> Outcome:
+    return AsPrompt(_prose("init"))
+
+
+def _prose(name: str) -> str:
+    return files("agentcli.agent.commands").joinpath(f"{name}.md").read_text("utf-8").strip()
+
+
+async def _add_dir(desk: Desk, argument: str) -> Outcome:
+    session = desk.session
+    workspace = session.runtime.calls.workspace
+    if not argument:
+        return "Folders: " + ", ".join(map(str, workspace.sandbox.roots)) + ". Another one: /add-dir PATH"
+    folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
+    workspace.sandbox.add_root(folder)
+    session.state.notes.append(reminder(f"The user added the folder {folder} to the workspace."))
+    return f"{folder} may be read and changed in this session."
+
+
+def _folder(cwd: Path, name: str) -> Path:
+    folder = cwd / Path(name).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder.")
+    return folder.resolve()
+
+
+PROJECT_COMMANDS = (
+    Command("diff", "show the uncommitted changes of the repository", _diff),
+    Command("review", "let the model review the uncommitted changes, or what you name", _review, "[WHAT]"),
+    Command("init", "let the model write AGENTS.md for this repository", _init),
+    Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
+)

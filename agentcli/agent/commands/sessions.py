@@ -1,0 +1,132 @@
+"""Conversations: a new one, another one, a copy, an earlier point of this one, its name, its text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+from agentcli.agent.commands.command import Command, Desk, Outcome, listed, number_in
+from agentcli.agent.commands.transcript import transcript
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.errors import UsageError, UserError
+
+MOST_LISTED = 20
+LONGEST_LABEL = 80  # characters
+
+
+async def _clear(desk: Desk, argument: str) -> Outcome:
+    before = desk.session.id
+    await desk.open_session(None)
+    return f"A new conversation. The one before: /resume {before[:13]}"
+
+
+async def _resume(desk: Desk, which: str) -> Outcome:
+    sessions = [info for info in await desk.sessions() if info.id != desk.session.id]
+    if not which:
+        if not sessions:
+            return "There is no other conversation in this directory."
+        options = [(title_of(info), _when(info.updated)) for info in sessions]
+        chosen = await desk.choose("Go on with", options)
+        if chosen is None:
+            return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER")
+        which = sessions[chosen].id
+    elif which.isdigit() and len(which) < 4:
+        which = sessions[number_in(which, len(sessions), "conversation")].id
+    session = await desk.open_session(which)
+    return (
+        f"Going on with {session.id} ({len(session.state.entries)} entries).{_waiting(len(session.state.follow_ups))}"
+    )
+
+
+def _waiting(count: int) -> str:
+    if not count:
+        return ""
+    return f" {count} message{'s' if count > 1 else ''} from then still wait{'' if count > 1 else 's'} in the queue."
+
+
+def title_of(info: SessionInfo) -> str:
+    return info.name or info.title or "(no prompt)"
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+async def _fork(desk: Desk, argument: str) -> Outcome:
+    before = desk.session
+    if before.is_busy:
+        raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
+    if not before.state.entries:
+        return "There is nothing to copy yet."
+    copy = await desk.open_session(before.id, fork=True)
+    return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
+
+
+async def _rewind(desk: Desk, which: str) -> Outcome:
+    """Numbers count from the newest prompt, which is what one most often wants back."""
+    prompts = list(reversed(desk.session.prompts()))
+    if not prompts:
+        return "There is no prompt to go back to."
+    if which:
+        chosen: int | None = number_in(which, len(prompts), "prompt")
+    else:
+        options = [(_label(text), "") for _, text in prompts]
+        chosen = await desk.choose("Go back to before", options)
+        if chosen is None:
+            return listed(options[:MOST_LISTED], "Go back to before one: /rewind NUMBER")
+    assert chosen is not None
+    text = desk.session.rewind(prompts[chosen][0])
+    desk.put_into_input(text)
+    return f"Back before: {_label(text)}\nFiles are as they are now. What it cost stays counted."
+
+
+def _label(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_LABEL else f"{line[: LONGEST_LABEL - 1]}…"
+
+
+async def _rename(desk: Desk, name: str) -> Outcome:
+    if not name:
+        raise UsageError("Give a name: /rename NAME")
+    await desk.stored_sessions.rename(desk.session.id, name)
+    return f"This conversation is called {name} now."
+
+
+async def _export(desk: Desk, name: str) -> Outcome:
+    session = desk.session
+    info = next((info for info in await desk.sessions() if info.id == session.id), None)
+    prompts = session.prompts()
+    title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
+    text = transcript(session.state.entries, title)
+    cwd = session.runtime.calls.workspace.cwd
+    file = await asyncio.to_thread(_write_new, cwd, name or f"{_file_name(title)}.md", text)
+    return f"Written to {file}."
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
+
+
+def _write_new(cwd: Path, name: str, text: str) -> Path:
+    """Raises `UserError` for a file that is there already."""
+    file = cwd / Path(name).expanduser()
+    try:
+        with file.open("x", encoding="utf-8", errors="replace") as out:
+            out.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{file} exists: name another file, /export FILE.") from error
+    except OSError as error:
+        raise UserError(f"{file} could not be written: {error.strerror}.") from error
+    return file
+
+
+SESSION_COMMANDS = (
+    Command("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
+    Command("resume", "go on with a stored conversation", _resume, "[NUMBER|ID|NAME]", ("sessions", "continue")),
+    Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
+    Command("rewind", "go back to before one of your prompts", _rewind, "[NUMBER]", ("checkpoint",)),
+    Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),
+    Command("export", "write this conversation to a Markdown file", _export, "[FILE]"),
+)

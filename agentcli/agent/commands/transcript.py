@@ -1,0 +1,55 @@
+"""A conversation as a Markdown document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, kept
+from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.tools.summary import call_title
+
+
+def transcript(entries: Iterable[Entry], title: str) -> str:
+    """What was said and done, without what was taken back and what only the model was told."""
+    parts = [f"# {title}"]
+    calls: dict[str, ToolUse] = {}
+    for entry in kept(entries):
+        match entry.body:
+            case User(_, is_reminder=False) as prompt:
+                parts.append(f"## Prompt\n\n{prompt.text.strip()}")
+            case Assistant(content, provider, model):
+                uses = [block for block in content if isinstance(block, ToolUse)]
+                calls |= {use.id: use for use in uses}
+                if text := "".join(block.text for block in content if isinstance(block, Text)).strip():
+                    parts.append(f"## {provider}/{model}\n\n{text}")
+            case Result() as result:
+                parts.append(_done(result, calls.get(result.result.tool_use_id)))
+            case Summary(text):
+                parts.append(f"## Summary of what came before\n\n{text.strip()}")
+            case _:
+                pass
+    return "\n\n".join(parts) + "\n"
+
+
+def _done(result: Result, use: ToolUse | None) -> str:
+    title = call_title(result.name, use.input if use else {})
+    failed = " (failed)" if result.result.is_error else ""
+    diff = result.structured.get("diff") if isinstance(result.structured, dict) else None
+    block = _fenced(diff, "diff") if diff else _fenced(_shown(result.result), "")
+    return f"**{title}**{failed}\n\n{block}"
+
+
+def _shown(result: ToolResult) -> str:
+    if isinstance(result.content, str):
+        return result.content
+    return "\n".join(
+        part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in result.content
+    )
+
+
+def _fenced(text: str, language: str) -> str:
+    """A code block whose fence is longer than any in the text."""
+    longest = max((len(fence) for fence in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
