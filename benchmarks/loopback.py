@@ -69,6 +69,9 @@ def script(name: str, deltas: int) -> list[list[bytes]]:
     if name == "turns":
         calls = [call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)]
         return [*calls, text_reply("done")]
+    if name == "reads":  # `deltas` turns, each a call and an answer
+        calls = [call_reply(f"toolu_{n:016d}", "file_read", {"path": f"module_{n % 23}.py"}) for n in range(deltas)]
+        return [reply for n, call in enumerate(calls) for reply in (call, text_reply(f"It returns **{n}**."))]
     if name.endswith(".json"):  # a file with the deltas of one reply
         return [text_reply(*json.loads(Path(name).read_text("utf-8")))]
     words = ["word ", "## head\n", "`code` ", "text.\n", "more "]
@@ -96,7 +99,7 @@ async def serve(name: str, deltas: int, delay_ms: float) -> None:
                 )
                 body = await reader.readexactly(size)
                 reply = replies[min(len(rows), len(replies) - 1)]
-                rows.append({"arrived": arrived, "body": body.decode()})
+                rows.append({"arrived": arrived, "body": "" if name == "reads" else body.decode()})
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 )

@@ -618,7 +618,7 @@ def idle(table: Table, place: Place, seconds: float = 30) -> None:
         place.open(*place.script({"tool_calls": [write]}, {"text": "ok"})) as asking,
     ):
         asking.type("go\r")
-        asking.wait_for(b"Allow?")
+        asking.wait_for(b"Allow")
         both = (("at the prompt", resting), ("while an approval waits", asking))
         for _, terminal in both:
             terminal.read(3)
@@ -640,28 +640,33 @@ def memory(table: Table, place: Place, turns: int = 2_000) -> None:
     for number in range(turns):
         read = {"name": "file_read", "input": {"path": f"module_{number % 23}.py"}}
         replies += [{"tool_calls": [read]}, {"text": f"It returns **{number}**."}]
-    with place.open(*place.script(*replies), settled_s=3) as terminal:
-        table.row("after the start", terminal.rss(), "MiB", at_most=75)
-        began = time.perf_counter()
-        cpu = terminal.cpu()
-        marks: list[tuple[float, float]] = []
+    grow(table, place, "scripted", turns, *place.script(*replies))
+    with loopback("reads", deltas=turns) as (url, _):
+        grow(table, place, "loopback", turns, **reaching(url))
+
+
+def grow(table: Table, place: Place, name: str, turns: int, *script: str, **environment: str) -> None:
+    with place.open(*script, settled_s=3, **environment) as terminal:
+        table.row(f"{name}: after the start", terminal.rss(), "MiB", at_most=75)
+        began, cpu = time.perf_counter(), terminal.cpu()
+        sizes: list[float] = []
+        cpus = [cpu]
         for number in range(turns):
             terminal.type(f"what does {number} do?\r")
             terminal.wait_for(TURN_ENDED)
             if (number + 1) % (turns // 4) == 0:
-                marks.append((terminal.rss(), terminal.cpu()))
+                sizes.append(terminal.rss())
+                cpus.append(terminal.cpu())
                 del terminal.reads[:-4]
-        terminal.settle()
-        grown = ", ".join(f"{rss:.0f}" for rss, _ in marks)
-        table.row(f"after {turns:,} turns", terminal.rss(), "MiB", at_most=130, note=f"by quarters: {grown}")
-        each = [(b - a) / (turns // 4) * 1000 for a, b in pairwise([cpu, *(at for _, at in marks)])]
         wall = time.perf_counter() - began
+        terminal.settle()
+        grown = ", ".join(f"{size:.0f}" for size in sizes)
         table.row(
-            "CPU of a turn",
-            (terminal.cpu() - cpu) / turns * 1000,
-            "ms",
-            note=f"by quarters: {', '.join(f'{ms:.1f}' for ms in each)}; {wall:.0f} s in all",
+            f"{name}: after {turns:,} turns", terminal.rss(), "MiB", at_most=130, note=f"{grown} after each quarter"
         )
+        each = ", ".join(f"{(b - a) / (turns // 4) * 1000:.1f}" for a, b in pairwise(cpus))
+        note = f"{each} in each quarter; {wall / turns * 1000:.0f} ms wall"
+        table.row(f"{name}: CPU of a turn", (cpus[-1] - cpu) / turns * 1000, "ms", note=note)
 
 
 PARTS = {part.__name__: part for part in (start, keys, stream, idle, memory)}

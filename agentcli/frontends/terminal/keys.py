@@ -49,18 +49,19 @@ _CHOICES: tuple[tuple[str, Choice], ...] = (
 def key_bindings(app: TerminalApp) -> KeyBindings:
     """The table of keys: `bind("key", "other key", to=action, when=filter)`; a space joins the keys of a sequence."""
     keys = KeyBindings()
-    composer = app.composer
-    buffer = composer.area.buffer
+    composer, asking = app.composer, app.asking
+    area = composer.area
+    buffer = area.buffer
 
     def claim(is_so: Callable[[], bool]) -> Filter:
         return Condition(is_so)
 
-    picking = claim(lambda: app.picker is not None)
-    asked = claim(lambda: app.picker is None and app.takes_approval_keys)
-    in_hunks = asked & claim(lambda: app.approval is not None and app.approval.hunk is not None)
+    picking = claim(lambda: asking.picker is not None)
+    asked = claim(lambda: asking.picker is None and asking.takes_approval_keys)
+    in_hunks = asked & claim(lambda: asking.approval is not None and asking.approval.hunk is not None)
     approving = asked & ~in_hunks
     writing = ~picking & ~asked
-    answering = claim(lambda: app.purpose != "prompt")  # the input takes a comment or a rule
+    answering = claim(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
     is_busy = claim(lambda: app.is_busy)
     is_empty = claim(lambda: not buffer.text)
     menu = writing & claim(lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions))
@@ -78,13 +79,13 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("enter", to=app.enter, when=no_menu)
     bind("enter", to=app.accept_with_menu, when=menu)
     bind("escape enter", "c-j", to=lambda: buffer.insert_text("\n"), when=writing)
-    bind("tab", to=app.take_completion, when=menu)
+    bind("tab", to=area.take_completion, when=menu)
     bind("tab", to=lambda: app.accept(queue=True), when=no_menu & is_busy & ~is_empty & ~answering)
     bind("tab", to=buffer.start_completion, when=no_menu & ~is_busy)
 
     # Menus, queue, history
-    bind("up", "c-p", to=lambda: app.move_in_menu(-1), when=menu)
-    bind("down", "c-n", to=lambda: app.move_in_menu(1), when=menu)
+    bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=menu)
+    bind("down", "c-n", to=lambda: area.move_in_menu(1), when=menu)
     bind("up", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
     bind("escape up", to=app.take_back, when=writing)
     bind("c-r", to=app.search_history, when=writing)
@@ -96,35 +97,35 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
 
     # Approvals
     for key, choice in _CHOICES:
-        bind(key, to=partial(app.decide, choice), when=approving)
+        bind(key, to=partial(asking.decide, choice), when=approving)
     for number in range(6):
-        bind(str(number + 1), to=partial(app.decide_number, number), when=approving)
-    bind("enter", to=lambda: app.decide(None), when=approving)
-    bind("escape", to=lambda: app.decide("no"), when=approving)
-    bind("right", to=lambda: app.widen(1), when=approving)
-    bind("left", to=lambda: app.widen(-1), when=approving)
-    bind("down", to=lambda: app.move_choice(1), when=approving)
-    bind("up", to=lambda: app.move_choice(-1), when=approving)
-    bind("e", to=app.edit_rule, when=approving)
-    bind("v", to=app.view_whole_request, when=approving)
-    bind("y", to=lambda: app.decide_hunk(accepted=True), when=in_hunks)
-    bind("n", to=lambda: app.decide_hunk(accepted=False), when=in_hunks)
-    bind("a", to=app.accept_remaining_hunks, when=in_hunks)
-    bind("tab", to=lambda: app.decide("comment"), when=in_hunks)
-    bind("escape", to=app.leave_hunks, when=in_hunks)
+        bind(str(number + 1), to=partial(asking.decide_number, number), when=approving)
+    bind("enter", to=lambda: asking.decide(None), when=approving)
+    bind("escape", to=lambda: asking.decide("no"), when=approving)
+    bind("right", to=lambda: asking.widen(1), when=approving)
+    bind("left", to=lambda: asking.widen(-1), when=approving)
+    bind("down", to=lambda: asking.move_choice(1), when=approving)
+    bind("up", to=lambda: asking.move_choice(-1), when=approving)
+    bind("e", to=asking.edit_rule, when=approving)
+    bind("v", to=asking.view_whole_request, when=approving)
+    bind("y", to=lambda: asking.decide_hunk(accepted=True), when=in_hunks)
+    bind("n", to=lambda: asking.decide_hunk(accepted=False), when=in_hunks)
+    bind("a", to=asking.accept_remaining_hunks, when=in_hunks)
+    bind("tab", to=lambda: asking.decide("comment"), when=in_hunks)
+    bind("escape", to=asking.leave_hunks, when=in_hunks)
     bind("<any>", to=lambda: None, when=asked)  # a stray letter must neither answer nor land in the prompt
 
     # Pickers
     for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
-        bind(key, to=partial(app.move_picker, by), when=picking)
-    bind("enter", to=lambda: app.end_picker(taken=True), when=picking)
-    bind("escape", to=lambda: app.end_picker(taken=False), when=picking)
-    bind("backspace", to=lambda: app.type_in_picker(""), when=picking)
+        bind(key, to=partial(asking.move_picker, by), when=picking)
+    bind("enter", to=lambda: asking.end_picker(taken=True), when=picking)
+    bind("escape", to=lambda: asking.end_picker(taken=False), when=picking)
+    bind("backspace", to=lambda: asking.type_in_picker(""), when=picking)
 
     @keys.add(Keys.Any, filter=picking)
     def _(event: KeyPressEvent) -> None:
         if event.data.isprintable():
-            app.type_in_picker(event.data)
+            asking.type_in_picker(event.data)
 
     # Modes and views
     bind("s-tab", to=app.next_mode, when=Always())

@@ -87,6 +87,30 @@ class PromptArea:
         self.buffer.reset(Document(typed, cursor))
         self.buffer.load_history_if_not_yet_loaded()
 
+    def take_completion(self) -> None:
+        """Put the marked completion into the text; behind a folder completion goes on inside it."""
+        buffer = self.buffer
+        state = buffer.complete_state
+        if state is None or not state.completions:
+            return
+        if state.complete_index is None:
+            buffer.apply_completion(state.completions[0])
+        else:
+            buffer.complete_state = None
+        if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):
+            buffer.start_completion()
+
+    def move_in_menu(self, by: int) -> None:
+        buffer = self.buffer
+        state = buffer.complete_state
+        assert state is not None
+        if state.complete_index is None and by > 0 and len(state.completions) > 1:
+            buffer.go_to_completion(1)  # the first one was marked already
+        elif by > 0:
+            buffer.complete_next()
+        else:
+            buffer.complete_previous()
+
     def set_text(self, text: str) -> None:
         """Replace what is typed, as one step that can be undone."""
         self.buffer.save_to_undo_stack()

@@ -111,8 +111,8 @@ class Screen(Renderer):
         """
         size = self.output.get_size()
         if self._rows:
-            above = self._rows_above_cursor(size.columns)
-            if above + 1 >= size.rows:
+            above, wraps = self._rows_above_cursor(size.columns)
+            if wraps or above + 1 >= size.rows:
                 self._start_line()  # the row above the region may have left the window
             self._write([_up(above), ERASE_BELOW])
         self._rows, self._row, self._column = [], 0, 0
@@ -319,13 +319,17 @@ class Screen(Renderer):
         if self.output.get_size() != self._size:
             self.erase()
 
-    def _rows_above_cursor(self, columns: int) -> int:
-        """Of the region, in a window of so many columns. Rather too few than too many: above is the transcript."""
+    def _rows_above_cursor(self, columns: int) -> tuple[int, bool]:
+        """Of the region, in a window of so many columns, and whether any row of the region is wrapped there.
+
+        Rather too few than too many: above is the transcript.
+        """
         if columns == self._size.columns or not self._reflows:
-            return self._row
-        texts = [plain(row) for row in self._rows[: self._row + 1]]
-        texts[-1] = _through(texts[-1], self._column)
-        return self._row + sum(advance(0, text, columns)[0] for text in texts)
+            return self._row, False
+        texts = [plain(row) for row in self._rows]
+        wraps = [advance(0, text, columns)[0] for text in texts]
+        wraps_before_cursor, _ = advance(0, _through(texts[self._row], self._column), columns)
+        return self._row + sum(wraps[: self._row]) + wraps_before_cursor, any(wraps)
 
     def _resize_tail(self, columns: int) -> None:
         if self._tail is None:

@@ -6,14 +6,15 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, get_args
 
 from agentcli.agent.commands.command import Command, Desk
 from agentcli.conversation.entries import Assistant, retracted_ids
 from agentcli.errors import UsageError
 from agentcli.frontends.terminal.theme import CHOICES
 from agentcli.llm.messages import Text
+from agentcli.llm.provider import Effort
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
@@ -55,6 +56,27 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
         Command("theme", "choose the colours", theme, "[NAME]"),
         Command("copy", "copy an answer's source to the clipboard, or only its code", copy, "[N] [code]"),
     )
+
+
+def argument_options(
+    name: str, typed: str, commands: Iterable[Command], models: Callable[[], Sequence[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """What may follow a command's name, as (value, note), narrowed by what is typed."""
+    options: Iterable[tuple[str, str]]
+    match name:
+        case "theme":
+            options = ((choice, "") for choice in CHOICES)
+        case "effort":
+            options = ((effort, "") for effort in get_args(Effort))
+        case "copy":
+            options = (("code", "only the code blocks"),)
+        case "help":
+            options = ((command.name, command.help) for command in commands)
+        case "model":
+            options = models()
+        case _:
+            options = ()
+    return [(value, note) for value, note in options if typed.lower() in value.lower()]
 
 
 def _answer(desk: Desk, number: int) -> str:

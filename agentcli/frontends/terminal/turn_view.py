@@ -194,9 +194,9 @@ class TurnView:
         """The next message to leave the queue goes back into the input, not to the model."""
         self._expected_gone += 1
 
-    def was_previewed(self, call_id: str) -> None:
-        """The diff of this call is on the screen already."""
-        self._previewed.add(call_id)
+    def was_previewed(self, call_id: str, *, as_made: bool = True) -> None:
+        """Whether the diff that this call makes is on the screen already."""
+        (self._previewed.add if as_made else self._previewed.discard)(call_id)
 
     def replay(self, entries: Sequence[Entry]) -> None:
         """The newest part of a stored conversation."""

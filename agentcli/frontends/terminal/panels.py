@@ -1,0 +1,25 @@
+"""Cards that can stand above the input: the keys, the to-do list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.keys import KEY_HELP
+from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped
+from agentcli.tools.builtin.arguments import TodoItem
+
+_MARKS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸")}
+
+
+def key_rows(columns: int) -> list[Row]:
+    return [clipped([("accent", f"  {key:<28}"), ("muted", text)], columns) for key, text in KEY_HELP]
+
+
+def todo_rows(items: Sequence[TodoItem], columns: int) -> list[Row]:
+    rows = [
+        clipped([("", "  "), _MARKS.get(item.status, ("muted", "○")), ("", f" {printable(item.content)}")], columns)
+        for item in items
+    ]
+    return rows or [[("muted", "  The to-do list is empty.")]]
