@@ -237,6 +237,10 @@ class TerminalApp:
 
         self._status_task = asyncio.create_task(ask())
 
+    def session_opened(self) -> None:
+        self.asking.forget_approvals()
+        self._shows_todo = False
+
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return await self.asking.choose(title, options)
 

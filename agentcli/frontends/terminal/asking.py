@@ -130,6 +130,10 @@ class Asking:
             self.end_answer()
             self._show_approval()
 
+    def forget_approvals(self) -> None:
+        self._approvals.clear()
+        self.end_answer()
+
     def decide(self, choice: Choice | None) -> None:
         """Answer the approval; None takes the marked choice."""
         panel = self.approval

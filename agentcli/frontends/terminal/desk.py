@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -32,6 +33,10 @@ from agentcli.llm.messages import Block, Text, Usage
 class NothingChosen(UserError):
     """The person left a picker: the command that asked ends, and nothing needs to be said."""
 
+
+log = logging.getLogger(__name__)
+
+MOST_LAST_EVENTS = 20
 
 AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
 
@@ -98,6 +103,10 @@ class Front(Protocol):
         """The call has ended otherwise."""
         ...
 
+    def session_opened(self) -> None:
+        """Another session is shown from now on; what the one before asked is no longer open."""
+        ...
+
     def changed(self) -> None:
         """Something to be seen has changed."""
         ...
@@ -159,6 +168,9 @@ class TerminalDesk:
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session))
         state = session.state
+        self._live.clear()
+        self._view.begin_anew()
+        self._front.session_opened()
         self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
         self._context_tokens = _last_context(session)
         if state.entries:
@@ -180,19 +192,25 @@ class TerminalDesk:
         """End what runs and store all of it."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._opening is not None and self._session is None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._session is not None:
             await self._session.close()
-        await asyncio.sleep(0)  # the pump shows the last events
+        for _ in range(MOST_LAST_EVENTS):
+            await asyncio.sleep(0)  # the pump shows the last events, one a step
         if self._pump is not None:
             self._pump.cancel()
+            await asyncio.wait([self._pump])
 
     async def _show_events(self, session: Session) -> None:
         async for event in session.subscribe():
-            self._view.show(event)
-            self._note(event)
+            try:
+                self._view.show(event)
+                self._note(event)
+            except Exception:  # a bug in a view must not leave the person before a dead screen
+                log.exception("an event could not be shown: %r", event)
             self._front.changed()
 
     def _note(self, event: Event) -> None:

@@ -11,17 +11,22 @@ from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.keys import Keys
 
-# Enter with Shift, Alt or Ctrl, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
+# Enter with Shift, Alt, Ctrl or several of them, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
 ANSI_SEQUENCES.update(
-    {f"\x1b[27;{modifier};13~": Keys.ControlJ for modifier in (2, 3, 5)}
-    | {f"\x1b[13;{modifier}u": Keys.ControlJ for modifier in (2, 3, 5)}
+    {f"\x1b[27;{modifier};13~": Keys.ControlJ for modifier in range(2, 9)}
+    | {f"\x1b[13;{modifier}u": Keys.ControlJ for modifier in range(2, 9)}
     | {"\x1b[27u": Keys.Escape}
 )
 
 # What colour is the background (xterm OSC 11)? Is output synchronized on request (DECRQM of mode 2026)?
 QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
-_REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])(?![A-Za-z])")
-_BEGUN_REPORT = re.compile(r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[\?(?:2026?[;\d$]*)?)\Z")
+_REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
+_PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
+# The start of a report or of a paste's mark, at the end of what was read.
+_BEGUN = re.compile(
+    r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
+)
+_LONGEST_BEGUN = 200  # characters; what is longer is no report
 
 
 class TerminalInput(Vt100Input):
@@ -34,24 +39,37 @@ class TerminalInput(Vt100Input):
         super().__init__(stdin)
         self._on_report = on_report
         self._begun = ""
-        self.expects_reports = False  # only then may a key be held back because it could be the start of one
+        self._is_in_paste = False
+        self.expects_reports = False  # while true, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
         data = self._begun + self.stdin_reader.read()
         self._begun = ""
         if "\x1b" in data:
-            data = _REPORT.sub(self._reported, data)
-            if self.expects_reports and (begun := _BEGUN_REPORT.search(data)):
+            begun = _BEGUN.search(data)
+            if begun and len(begun.group()) <= _LONGEST_BEGUN:
                 self._begun, data = begun.group(), data[: begun.start()]
+            data = self._without_reports(data)
         self.vt100_parser.feed(data)
         keys, self._buffer = self._buffer, []
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
-        if self._begun:  # it was no report
+        is_sure = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
+        if self._begun and not is_sure and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
             self._begun = ""
         return super().flush_keys()
+
+    def _without_reports(self, data: str) -> str:
+        """What is pasted stays as it is."""
+        parts = _PASTE_MARK.split(data)
+        for number, part in enumerate(parts):
+            if number % 2:
+                self._is_in_paste = part == "\x1b[200~"
+            elif not self._is_in_paste:
+                parts[number] = _REPORT.sub(self._reported, part)
+        return "".join(parts)
 
     def _reported(self, found: re.Match[str]) -> str:
         self._on_report(next(group for group in found.groups() if group))

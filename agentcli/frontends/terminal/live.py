@@ -43,12 +43,18 @@ class Live:
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
 
+    def clear(self) -> None:
+        """Another session begins."""
+        vars(self).update(vars(Live()))
+
     @property
     def is_busy(self) -> bool:
         return self.turn_since is not None or bool(self.calls)
 
     def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
         """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
+        if most < 1:
+            return []
         queue = self._queue_rows(columns)[-max(1, most // 2) :]
         room = most - len(queue)
         status = self._status_rows(columns)[:room] if room > 0 else []
@@ -85,14 +91,14 @@ class Live:
         took = now - self.turn_since
         if self.waiting:
             left = max(0.0, self.waiting_until - now)
-            return [
-                clipped([("warning", f"{spinner(now)} {self.waiting} · again in {left:.0f} s · Esc gives up")], columns)
-            ]
+            why = " ".join(self.waiting.split())
+            return [clipped([("warning", f"{spinner(now)} {why} · again in {left:.0f} s · Esc gives up")], columns)]
         what = "Thinking" if self.thinking else "Working"
         row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · Esc interrupts")]
         rows = [clipped(row, columns)]
         if self.thinking:
-            rows += [[("muted", f"  {line}")] for line in wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)]
+            lines = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)
+            rows += [clipped([("muted", f"  {line}")], columns) for line in lines]
         return rows
 
     def _queue_rows(self, columns: int) -> list[Row]:

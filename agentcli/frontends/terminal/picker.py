@@ -15,7 +15,7 @@ class Picker:
     """`options` are a label and a detail each; `chosen` is the index of one of them."""
 
     def __init__(self, title: str, options: Sequence[tuple[str, str]]) -> None:
-        self.title = title
+        self.title = printable(title)
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._query = ""
         self._selected = 0
@@ -39,7 +39,7 @@ class Picker:
             self._selected = (min(self._selected, count - 1) + by) % count
 
     def type(self, text: str) -> None:
-        self._query += text
+        self._query += printable(text).replace("\n", " ")
         self._selected = 0
 
     def backspace(self) -> None:
@@ -58,6 +58,6 @@ class Picker:
             mark, role = ("❯ ", "selected") if position == at else ("  ", "")
             rows.append(clipped([("accent", mark), (role, label), ("muted", f"  {detail}" if detail else "")], columns))
         if not shown:
-            rows.append([("muted", "  nothing fits")])
+            rows.append(clipped([("muted", "  nothing fits")], columns))
         rows.append(clipped([("muted", f"  {len(shown)} · ↑↓ move · Enter takes · Esc leaves")], columns))
-        return rows[:most]
+        return rows[: max(0, most)]

@@ -192,6 +192,9 @@ class PlainTerminal:
         finally:
             loop.add_reader(self._stdin, self._read)
 
+    def session_opened(self) -> None:
+        self._approvals.clear()
+
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
 

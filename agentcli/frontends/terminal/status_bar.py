@@ -17,6 +17,7 @@ from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, row_width
 
 COMMAND_TIMEOUT_S = 2.0
+LONGEST_OUTPUT = 65_536  # bytes; a status command that prints more is not waited for
 MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "PERMISSIONS BYPASSED", "dontAsk": "never ask"}
 
 
@@ -83,9 +84,12 @@ def _thousands(tokens: int) -> str:
 async def custom_status(command: str, status: Status, environment: Mapping[str, str]) -> str:
     """The first line a status command prints; empty when it fails or takes longer than two seconds."""
     process = None
+    is_done = False
     try:
+        if not (arguments := shlex.split(command)):
+            return ""
         process = await asyncio.create_subprocess_exec(
-            *shlex.split(command),
+            *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -93,14 +97,26 @@ async def custom_status(command: str, status: Status, environment: Mapping[str, 
             start_new_session=True,
         )
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            output, _ = await process.communicate(msgspec.json.encode(_as_dict(status)))
+            output = await _answer(process, msgspec.json.encode(_as_dict(status)))
+            is_done = await process.wait() == 0
     except (OSError, ValueError, TimeoutError):
         return ""
     finally:
-        if process is not None and process.returncode is None:
+        if process is not None and not is_done:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, 9)
-    return printable(output.decode("utf-8", "replace")).partition("\n")[0]
+    return printable(output.decode("utf-8", "replace")).partition("\n")[0] if is_done else ""
+
+
+async def _answer(process: asyncio.subprocess.Process, question: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(question)
+    process.stdin.close()
+    try:
+        return await process.stdout.readexactly(LONGEST_OUTPUT)
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
 
 
 def _as_dict(status: Status) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: boo
     if not is_terminal and not environment.get("FORCE_COLOR"):
         return "none"
     if choice == "high-contrast":
-        return f"high-contrast-{background or 'dark'}"
+        return f"high-contrast-{background or _told_background(environment) or 'dark'}"
     if choice != "auto":
         return choice
     if not has_256_colours(environment):
@@ -181,7 +181,7 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
 def _told_background(environment: Mapping[str, str]) -> str:
     """From COLORFGBG, which some terminals set: `15;0` is light on dark."""
     last = environment.get("COLORFGBG", "").rpartition(";")[2]
-    if not last.isdigit():
+    if not last.isdecimal():
         return ""
     return "light" if int(last) in (7, *range(9, 16)) else "dark"
 

@@ -143,6 +143,13 @@ class TurnView:
             case _:
                 pass
 
+    def begin_anew(self) -> None:
+        """Another session begins: what was unfinished of the one before is printed, the rest forgotten."""
+        self._end_text()
+        self._previewed.clear()
+        self._expected_gone = 0
+        self.folded.clear()
+
     # What others print
 
     def line(self, text: str, roles: str = "") -> None:
