@@ -4,46 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentcli.frontends.terminal.fragments import Fragment, merged, plain
 from agentcli.frontends.terminal.highlight import CodeHighlighter
 from agentcli.frontends.terminal.inline import InlineScanner, as_address, normalized
+from agentcli.frontends.terminal.line_kinds import (
+    FENCE,
+    LABEL,
+    LONGEST_START,
+    SPACES,
+    Line,
+    column_after,
+    start_of_line,
+)
 from agentcli.frontends.terminal.table import Cell, alignments, split_row, table_lines
 
-LONGEST_START = 400  # characters in which a line's kind must show; else it is text
 RULE = "─" * 24
 
-_SPACES = re.compile(r"[ \t]*")
-_RULE = re.compile(r"([-*_])(?:[ \t]*\1)*[ \t]*")
-_ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
-_ITEM_BEGUN = re.compile(r"(?:[-*+]|[0-9]{1,9}[.)]?)$")
-_TASK = re.compile(r"\[[ xX]\](?=[ \t]|$)")
-_TASK_BEGUN = re.compile(r"\[(?:[ xX]\]?)?$")
-_HEADING = re.compile(r"(#{1,6})(?=[ \t]|$)")
-_HEADING_BEGUN = re.compile(r"#{1,6}$")
-_FENCE = re.compile(r"(`{3,}|~{3,})")
-_FENCE_BEGUN = re.compile(r"(?:`{1,2}|~{1,2})$")
-_LABEL = re.compile(r"\[(?!\^)((?:[^\[\]\\]|\\.)+)\]")
-_LABEL_BEGUN = re.compile(r"\[(?!\^)(?:[^\[\]\\]|\\.)*(?:\\|\])?$")
 _DEFINITION = re.compile(
     r"""[ \t]*(?:<([^<>]*)>|([^\s<]\S*))(?:[ \t]+(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*"""
 )
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
 _BREAK_TAG = re.compile(r"<br[ \t]*/?>", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class _Line:
-    """A line's kind, and what stands before its content."""
-
-    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table", "definition"
-    prefix: list[Fragment] = field(default_factory=list)
-    depth: int = 0  # quote marks
-    start: int = 0  # of the content, in the source
-    column: int = 0  # of the content, on the screen
-    inner: int = 0  # the same, counted from the last quote mark
-    item: int | None = None  # the column of the text of the first list item that begins here
 
 
 @dataclass(slots=True)
@@ -56,7 +39,7 @@ class _Fence:
 
 @dataclass(slots=True)
 class _Table:
-    lines: list[tuple[_Line, str]]
+    lines: list[tuple[Line, str]]
     aligned: list[str] | None = None  # None: there is only what may be a header
 
 
@@ -80,7 +63,7 @@ class MarkdownStream:
         self._scanner = InlineScanner(self._put, self._references)
         self._head = ""  # a line whose kind is not certain
         self._whole: list[str] | None = None  # a line that must be whole, in pieces
-        self._line: _Line | None = None  # the kind of the current line, once it is certain
+        self._line: Line | None = None  # the kind of the current line, once it is certain
         self._paragraph: int | None = None  # quote marks before the paragraph that is open
         self._fence: _Fence | None = None
         self._table: _Table | None = None
@@ -183,17 +166,17 @@ class MarkdownStream:
             self._end_table()
         self._whole_line(line, text)
 
-    def _start_of(self, text: str, *, is_whole: bool) -> _Line | None:
+    def _start_of(self, text: str, *, is_whole: bool) -> Line | None:
         is_cut = len(text) > LONGEST_START
         depth = self._paragraph
         if depth is None and self._table is not None and self._table.aligned is None:
             depth = self._table.lines[0][0].depth
         head = text[:LONGEST_START] if is_cut else text
-        return _start_of_line(
+        return start_of_line(
             head, is_whole=is_whole and not is_cut, is_cut=is_cut, paragraph=depth, in_list=self._list is not None
         )
 
-    def _whole_line(self, line: _Line, text: str) -> None:
+    def _whole_line(self, line: Line, text: str) -> None:
         content = text[line.start :]
         match line.kind:
             case "blank":
@@ -218,11 +201,11 @@ class MarkdownStream:
             case _:
                 self._text_line(line, content)
 
-    def _text_line(self, line: _Line, content: str) -> None:
+    def _text_line(self, line: Line, content: str) -> None:
         self._begin_text(line)
         self._scanner.feed(content + "\n")
 
-    def _begin_text(self, line: _Line) -> None:
+    def _begin_text(self, line: Line) -> None:
         if self._paragraph is not None and line.item is None and line.depth <= self._paragraph:
             self._scanner.continue_line(line.prefix)
             return
@@ -235,7 +218,7 @@ class MarkdownStream:
             self._paragraph = None
             self._scanner.finish()
 
-    def _begin(self, line: _Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
+    def _begin(self, line: Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
         """End what is open, and print what comes before the content of a line that begins something."""
         self._end_paragraph()
         if line.item is not None:
@@ -253,7 +236,7 @@ class MarkdownStream:
         for roles, text in line.prefix if prefix is None else prefix:
             self._put(roles, text)
 
-    def _heading(self, line: _Line, content: str) -> None:
+    def _heading(self, line: Line, content: str) -> None:
         text = content.lstrip("#")
         level = min(3, len(content) - len(text))
         text = text.strip(" \t")
@@ -266,8 +249,8 @@ class MarkdownStream:
         self._scanner.finish()
         self._put("", "\n")
 
-    def _define(self, line: _Line, content: str) -> bool:
-        label = _LABEL.match(content)
+    def _define(self, line: Line, content: str) -> bool:
+        label = LABEL.match(content)
         assert label is not None
         found = _DEFINITION.fullmatch(content, label.end() + 1)
         if found is None:
@@ -278,8 +261,8 @@ class MarkdownStream:
         self._put("", "\n")
         return True
 
-    def _open_fence(self, line: _Line, content: str) -> None:
-        found = _FENCE.match(content)
+    def _open_fence(self, line: Line, content: str) -> None:
+        found = FENCE.match(content)
         assert found is not None
         self._begin(line, prefix=[part for part in line.prefix if line.item is not None and part[1] != "> "])
         self._put("fence", content.rstrip())
@@ -305,7 +288,7 @@ class MarkdownStream:
                 self._put(roles, part)
         self._put("", "\n")
 
-    def _table_line(self, line: _Line, content: str) -> None:
+    def _table_line(self, line: Line, content: str) -> None:
         table = self._table
         is_below = table is not None and line.depth == table.lines[0][0].depth and line.item is None
         if table is not None and is_below and table.aligned is not None:
@@ -354,109 +337,11 @@ class MarkdownStream:
         return merged(cell)
 
 
-def _start_of_line(head: str, *, is_whole: bool, is_cut: bool, paragraph: int | None, in_list: bool) -> _Line | None:
-    """What the line that begins with `head` is; None while that depends on what comes.
-
-    A line that `is_cut` is text where its kind does not show. `paragraph` counts the quote marks before the paragraph
-    that is open.
-    """
-    line = _Line("text")
-    is_open = not (is_whole or is_cut)
-    at = container = 0
-    while True:
-        space = _SPACES.match(head, at)
-        assert space is not None
-        line.start = space.end()
-        line.column = _column_after(space[0], line.column)
-        indentation = line.column - container
-        if line.start == len(head):
-            line.prefix.append(("", space[0] if is_cut else ""))
-            line.kind = "blank" if line.item is None and not is_cut else "text"
-            return None if is_open else line
-        in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
-        if indentation >= 4 and not in_list and line.item is None and not in_paragraph:
-            line.kind, line.start = "code", at
-            return line
-        line.inner += indentation
-        line.prefix.append(("", space[0]))
-        if indentation >= 4 and not in_list and in_paragraph:
-            return line
-        if head[line.start] == ">":
-            at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
-            if is_open and at == len(head):
-                return None
-            line.depth += 1
-            line.inner = 0
-            line.prefix.append(("marker", "> "))
-        else:
-            kind = _kind_of(head, line.start, is_open=is_open, in_paragraph=in_paragraph, in_list=in_list)
-            if kind != "item":
-                line.kind = "text" if is_cut and kind == "rule" else kind
-                return line if kind else None
-            marker = _item_marker(head, line.start, is_open=is_open)
-            if not marker:
-                return None
-            at = line.start + len(marker)
-            line.prefix.append(("marker", marker))
-            line.inner += at - line.start
-            if line.item is None:
-                line.item = line.column + marker.find(" ") + 1
-        container = line.column = line.column + at - line.start
-
-
-def _kind_of(head: str, start: int, *, is_open: bool, in_paragraph: bool, in_list: bool) -> str:
-    """The kind of what begins there, or "item" for a list marker; "" when that depends on what comes."""
-    if (found := _RULE.fullmatch(head, start)) and (is_open or head.count(found[1], start) >= 3):
-        return "" if is_open else "rule"
-    match head[start]:
-        case "#":
-            begun, kind = _HEADING_BEGUN, "heading" if _HEADING.match(head, start) else "text"
-        case "`" | "~":
-            begun, kind = _FENCE_BEGUN, "fence" if _FENCE.match(head, start) else "text"
-        case "|":
-            return "table"
-        case "[" if not in_paragraph:
-            label = _LABEL.match(head, start)
-            begun, kind = _LABEL_BEGUN, "definition" if label and head.startswith(":", label.end()) else "text"
-        case _:
-            begun, kind = _ITEM_BEGUN, "text"
-            if item := _ITEM.match(head, start):
-                is_empty = not head[item.end() :].strip(" \t")
-                if not in_paragraph or in_list:
-                    kind = "item"
-                elif is_empty and is_open:
-                    return ""
-                elif not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1"):
-                    kind = "item"
-    return "" if is_open and begun.match(head, start) else kind
-
-
-def _item_marker(head: str, start: int, *, is_open: bool) -> str:
-    """A list marker as written, with a task's box and the space behind it; "" when there may be a box to come."""
-    found = _ITEM.match(head, start)
-    assert found is not None
-    end = min(found.end() + 1, len(head))
-    if is_open and (end == len(head) or _TASK_BEGUN.match(head, end)):
-        return ""
-    if task := _TASK.match(head, end):
-        end = min(task.end() + 1, len(head))
-    return head[start:end]
-
-
-def _column_after(space: str, column: int) -> int:
-    """Tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
-    if "\t" not in space:
-        return column + len(space)
-    for char in space:
-        column += 4 - column % 4 if char == "\t" else 1
-    return column
-
-
 def _without_indentation(code: str, columns: int) -> str:
     """The line without as much of its indentation as the fence had."""
-    space = _SPACES.match(code)
+    space = SPACES.match(code)
     assert space is not None
     if "\t" not in space[0][:columns]:
         return code[min(columns, space.end()) :]
-    width = _column_after(space[0], 0)
+    width = column_after(space[0], 0)
     return " " * max(0, width - columns) + code[space.end() :]
