@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -12,6 +13,8 @@ from pygments.lexers import LEXERS, find_lexer_class_by_name
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String, _TokenType
 
 from agentcli.frontends.terminal.fragments import Fragment, merged
+
+log = logging.getLogger(__name__)
 
 LONGEST_LINE = 2_000  # characters; some lexers take quadratic time for a long line
 
@@ -55,7 +58,8 @@ class CodeHighlighter:
             return [("", text)] if text else []
         try:
             return _painted(list(self._tokens(self._lexer, text)))
-        except Exception:  # noqa: BLE001  a lexer is a stranger's regular expressions, and colour is not worth an answer
+        except Exception:  # a lexer is a stranger's regular expressions, and colour is not worth an answer
+            log.debug("%s failed", self._lexer, exc_info=True)
             self._lexer = None
             return [("", text)]
 
@@ -142,7 +146,8 @@ def _lexer(name: str) -> Lexer | None:
     try:
         kind = find_lexer_class_by_name(name)
         return kind(startinline=True) if name == "php" else kind()
-    except Exception:  # noqa: BLE001  as above: a lexer whose rules do not compile
+    except Exception:  # as above: a lexer whose rules do not compile
+        log.debug("no lexer for %r", name, exc_info=True)
         return None
 
 
