@@ -117,6 +117,7 @@ def fix_a_test(person: Person) -> None:
     person.type("the price test fails, please fix it\r")
     for _ in range(2):
         person.see("Allow it?")
+        person.wait(1)
         person.type("y")
     person.see("line 7.")
 
@@ -124,6 +125,7 @@ def fix_a_test(person: Person) -> None:
 def approve(person: Person) -> None:
     person.type("the price test fails, please fix it\r")
     person.see("Allow it?")
+    person.wait(1)
     person.type("\x1b[C")
 
 

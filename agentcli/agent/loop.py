@@ -149,8 +149,8 @@ def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) ->
     return [entry.id for entry in entries[:-1]]
 
 
-async def run_turn(turn: Turn) -> None:
-    """Answer a prompt, however many requests and calls it takes; the last event is `Done` or `TurnFailed`.
+async def run_turn(turn: Turn) -> Done | TurnFailed:
+    """Answer a prompt, however many requests and calls it takes; gives its last event.
 
     When cancelled, what was said is kept, every open call is answered, and the last event is `Done` all the same.
     """
@@ -161,8 +161,8 @@ async def run_turn(turn: Turn) -> None:
         await settled_in_any_case(turn)
         turn.emit(_done(turn, "interrupted"))
         raise
-    else:
-        turn.emit(end)
+    turn.emit(end)
+    return end
 
 
 async def _answered(turn: Turn) -> Done | TurnFailed:

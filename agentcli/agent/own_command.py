@@ -14,10 +14,12 @@ from agentcli.tools.builtin import bash
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.tool import ToolContext
 
+OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
+
 
 async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Result:
     """What came of it, told by the events of a call. Cancelled, it ends with what had come by then."""
-    call = ToolUse(f"own_{os.urandom(6).hex()}", "bash", {"command": command})
+    call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     done: dict[str, Result] = {}
     report = Report(call, emit, done, is_running=True)
     report.start()

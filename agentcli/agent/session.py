@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+import msgspec
+
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -36,7 +38,7 @@ from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, User
 from agentcli.errors import UserError
-from agentcli.llm.messages import Block
+from agentcli.llm.messages import Block, without_surrogates
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class Session:
 
     def submit(self, op: Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
+        if isinstance(op, Prompt | Steer):
+            op = msgspec.structs.replace(op, content=without_surrogates(op.content))
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -208,11 +212,11 @@ class Session:
 
     async def _run(self, turn: Turn) -> None:
         """One turn, then what waits. The one place that catches everything."""
-        was_interrupted = False
+        is_answered = False
         try:
-            await run_turn(turn)
+            is_answered = isinstance(await run_turn(turn), Done)
         except asyncio.CancelledError:
-            was_interrupted = True  # run_turn has said so: its last event is Done(interrupted)
+            pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
             log.exception("the turn failed")
             self._publish(
@@ -224,16 +228,16 @@ class Session:
         if self._model_afterwards:
             self.state.model, self._model_afterwards = self._model_afterwards, ""
         if not self._is_closing:
-            self._begin_next(was_interrupted=was_interrupted)
+            self._begin_next(is_answered=is_answered)
 
-    def _begin_next(self, *, was_interrupted: bool) -> None:
-        """Steering that came too late was meant for the model now; follow-ups stay when the person interrupts."""
+    def _begin_next(self, *, is_answered: bool) -> None:
+        """Steering that came too late was meant for the model now; follow-ups wait after a turn without an answer."""
         state = self.state
         if state.steering:
             late = list(state.steering)
             state.steering.clear()
             self._begin(late, from_queue=True)
-        elif state.follow_ups and not was_interrupted:
+        elif state.follow_ups and is_answered:
             self._begin([state.follow_ups.popleft()], from_queue=True)
 
     async def _ask(self, request: ApprovalRequested) -> Approve:

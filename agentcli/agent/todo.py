@@ -15,5 +15,8 @@ def todo_items(entries: Iterable[Entry]) -> tuple[TodoItem, ...]:
     for entry in reversed(kept(entries)):
         body = entry.body
         if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
-            return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
+            try:
+                return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
+            except (msgspec.ValidationError, TypeError, KeyError):
+                return ()  # an older or a newer version's
     return ()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.config import Config
+from agentcli.frontends.printable import printable
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import Face
@@ -57,7 +58,7 @@ def banner(config: Config) -> tuple[str, str]:
     """The program and where it runs."""
     from agentcli import __version__
 
-    return f"agentcli {__version__} · /help shows commands · ? shows keys", _short(config.cwd)
+    return f"agentcli {__version__} · /help shows commands · ? shows keys", printable(_short(config.cwd))
 
 
 def _short(folder: Path) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import io
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 
 import msgspec
 from prompt_toolkit.history import History, InMemoryHistory
@@ -23,6 +21,7 @@ from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.config import Config, to_toml
 from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.system_prompt import git_branch
+from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import Look, TerminalApp
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.desk import Front
@@ -77,10 +76,10 @@ class TerminalHouse:
         self._config = config
         self._options = options
         self._builder = self._new_builder()
-        self._model = ""
         self._warming: asyncio.Task[None] | None = None
         self._root = project_root(config.cwd)
-        self.tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr)  # a live screen has its own way
+        # A live screen has its own way.
+        self.tell: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
 
     def _new_builder(self) -> Builder:
         def on_notice(text: str) -> None:
@@ -100,13 +99,14 @@ class TerminalHouse:
 
     async def first(self, front: Front) -> Session:
         choice = session_choice(self._options)
-        while not self._model:
+        model = ""
+        while not model:
             try:
-                self._model = await self._builder.models.default()
+                model = await self._builder.models.default()
             except NoModel as missing:
                 await self._set_up_model(front, missing)
-        await asyncio.to_thread(self._builder.models.load, self._model)
-        session = await self._builder.build_session(choice, model=self._model)
+        await asyncio.to_thread(self._builder.models.load, model)
+        session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         return session
 
@@ -148,9 +148,9 @@ class TerminalHouse:
         self._builder = self._new_builder()
         await before.aclose()
 
-    async def open(self, session_id: str | None, *, fork: bool = False) -> Session:
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session:
         choice = SessionChoice("id", session_id, fork) if session_id else SessionChoice()
-        return await self._builder.build_session(choice, model=self._model)
+        return await self._builder.build_session(choice, model=model)
 
     async def list(self) -> Sequence[SessionInfo]:
         return await self._builder.store.list(cwd=self._config.cwd)
@@ -158,7 +158,6 @@ class TerminalHouse:
     def check_model(self, name: str) -> str:
         info = self._builder.models.info(name)
         self._builder.models.provider(name)
-        self._model = name
         known = "" if info.is_known else " It is in no table: its window and price are guesses."
         return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
 
@@ -166,9 +165,9 @@ class TerminalHouse:
         table = self._builder.models.table()
         return [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in table]
 
-    def attach(self, text: str, session: Session) -> tuple[Block, ...]:
+    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         small = self._builder.models.info(session.state.model).small
-        return with_attachments(text, session.runtime.calls.workspace, bare_names=small)
+        return with_attachments(text, session.runtime.calls.workspace, bare_names=small, typed=typed)
 
     def window(self, model: str) -> int:
         return self._builder.models.info(model).window
@@ -182,10 +181,7 @@ class TerminalHouse:
             return files + (to_toml(self._config.settings) or "# Every setting has its default.")
         from agentcli.cli.doctor import checks  # typer: 50 ms that only this needs
 
-        said = io.StringIO()
-        with redirect_stdout(said):
-            rows = [f"{'✓' if ok else '✗'} {name:<12} {text}" for name, ok, text in checks(self._config)]
-        return "\n".join([*said.getvalue().splitlines(), *rows])
+        return "\n".join(f"{'✓' if ok else '✗'} {name:<12} {text}" for name, ok, text in checks(self._config))
 
     async def aclose(self) -> None:
         if self._warming is not None:

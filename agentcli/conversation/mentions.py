@@ -16,10 +16,15 @@ _PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 
 
-def with_attachments(prompt: str, workspace: Workspace, *, bare_names: bool) -> tuple[Block, ...]:
-    """The prompt and the files it names. A name that is no readable file of the workspace stays plain text."""
+def with_attachments(
+    prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
+) -> tuple[Block, ...]:
+    """The prompt and the files it names. A name that is no readable file of the workspace stays plain text.
+
+    `typed` is the part in which names count: what was pasted is somebody else's text.
+    """
     blocks: list[Block] = [Text(prompt)]
-    for name in dict.fromkeys(_names(prompt, bare_names=bare_names)):
+    for name in dict.fromkeys(_names(prompt if typed is None else typed, bare_names=bare_names)):
         try:
             path = workspace.readable(name)
             if not path.is_file():

@@ -5,7 +5,7 @@ The blocks carry the names of Anthropic's Messages API, so a stored conversation
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -95,6 +95,24 @@ class Message(Struct, frozen=True):
 
 def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
+
+
+def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
+    """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
+    return tuple(
+        Text(block.text.encode(errors="replace").decode())
+        if isinstance(block, Text) and not _is_clean(block)
+        else block
+        for block in content
+    )
+
+
+def _is_clean(block: Text) -> bool:
+    try:
+        block.text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:

@@ -38,6 +38,14 @@ class Terminal:
     def type(self, keys: str) -> None:
         self._child.send(keys)
 
+    def send(self, data: bytes) -> None:
+        self._child.send(data)
+
+    def asked(self) -> str:
+        """Wait for a question and for as long as nobody could have answered it."""
+        self.see("Allow it")
+        return self.settle(0.5)
+
     def see(self, text: str, seconds: float = 8.0) -> str:
         """Read until the screen shows `text` (a regular expression); gives the screen."""
         deadline = time.monotonic() + seconds
@@ -46,6 +54,13 @@ class Terminal:
                 raise AssertionError(f"{text!r} is not on the screen:\n{self.text()}")
             self._read()
         return self.text()
+
+    def get(self, codes: bytes) -> None:
+        """Read until the program has written these bytes."""
+        deadline = time.monotonic() + 8
+        while codes not in self.written:
+            assert time.monotonic() < deadline, f"{codes!r} was not written"
+            self._read()
 
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()

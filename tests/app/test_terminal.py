@@ -89,7 +89,7 @@ def test_a_running_command_shows_its_tail(open_terminal: Open) -> None:
 
 def test_an_edit_shows_its_diff_once_and_is_made_on_yes(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([EDIT, {"text": "edited"}], "go")
-    screen = terminal.see("Allow it\\?")
+    screen = terminal.asked()
     assert '- print("hi")' in screen
     assert '+ print("hello")' in screen
     terminal.type("y")
@@ -100,7 +100,7 @@ def test_an_edit_shows_its_diff_once_and_is_made_on_yes(open_terminal: Open, tmp
 @pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
 def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
-    terminal.see("Allow it\\?")
+    terminal.asked()
     terminal.type(answer)
     terminal.see("understood: The user declined")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
@@ -108,7 +108,7 @@ def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: 
 
 def test_a_no_can_carry_a_comment(open_terminal: Open) -> None:
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
-    terminal.see("Allow it\\?")
+    terminal.asked()
     terminal.type("\t")
     terminal.see("no, but:")
     terminal.type("say good morning instead\r")
@@ -118,7 +118,7 @@ def test_a_no_can_carry_a_comment(open_terminal: Open) -> None:
 def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: Path) -> None:
     command = running("touch made && echo made")
     terminal = open_terminal([command, command, {"text": "done"}], "go")
-    terminal.see("Allow it\\?")
+    terminal.asked()
     terminal.type("s")
     assert terminal.see("\ndone").count("? Run a command") == 1
     assert (tmp_path / "project" / "made").exists()
@@ -127,6 +127,7 @@ def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: 
 def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -> None:
     script = [running("git init one"), {"text": "done"}]
     first = open_terminal(script, "go")
+    first.asked()
     first.see("rule: bash\\(git init one\\)")
     first.type("\x1b[C")
     first.see("rule: bash\\(git init \\*\\)")
@@ -139,15 +140,30 @@ def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -
     assert (tmp_path / "project" / "two").is_dir()
 
 
-def test_a_letter_in_the_middle_of_a_word_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
+def test_a_letter_of_a_sentence_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([{"text": "thinking", "delay_ms": 700, **EDIT}, {"text": "steered"}], "go")
     terminal.see("Working")
-    for letter in "definitely yes":
+    for letter in "definitely ":
         terminal.type(letter)
         terminal.settle(0.1)
-    terminal.see("Allow it\\?")
-    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+    terminal.see("send or stash .* what you write")
+    terminal.settle(1.5)  # a pause to think is no end of the sentence
+    terminal.type("yes")
     terminal.see("› definitely yes")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+    terminal.type("\x13")
+    terminal.asked()
+    terminal.settle(0.8)
+    terminal.type("y")
+    terminal.see("steered")
+
+
+def test_what_is_typed_as_a_question_comes_up_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([EDIT, {"text": "heard you"}], "go")
+    terminal.see("Allow it")
+    terminal.type("yes do it like this\r")
+    terminal.see("next: yes do it like this")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
 # While it works
@@ -375,6 +391,78 @@ def test_vi_keys_when_the_settings_say_so(open_terminal: Open) -> None:
     terminal.see("› one\n")
 
 
+def test_a_paste_is_never_run_whatever_it_begins_with(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"text": "read it"}])
+    terminal.see("script.jsonl")
+    paste = "!touch owned #" + "\n/quit" * 20
+    terminal.type(f"\x1b[200~{paste}\x1b[201~")
+    terminal.see("Pasted #1")
+    terminal.type("\r")
+    terminal.see("read it")
+    assert not (tmp_path / "project" / "owned").exists()
+
+
+def test_bytes_that_are_no_utf8_are_stored_like_any_prompt(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "understood"}])
+    first.see("script.jsonl")
+    first.send(b"caf\xe9 ok\r")
+    first.see("understood")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    open_terminal([{"text": "x"}], "--continue").see("understood")
+
+
+def test_a_typed_key_is_neither_kept_nor_undone(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal(None)
+    terminal.see("What shall answer")
+    terminal.type("\r")
+    terminal.see("A key for")
+    terminal.type("\r")
+    terminal.see("key:")
+    terminal.type("sk-secret")
+    terminal.see(r"key: \*{9}")
+    terminal.settle(1.0)
+    assert not any(b"sk-secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file())
+    terminal.type("\r")
+    terminal.see("anthropic/")
+    terminal.type("\x1f")
+    assert "sk-secret" not in terminal.settle()
+
+
+def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "old answer"}], "old question")
+    first.see("old answer")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    second = open_terminal([{"text": "new answer"}, {"text": "and again"}])
+    second.see("script.jsonl")
+    second.type("/resume 1\r")
+    second.type("hello there\r")
+    second.see("Going on with")
+    second.see("new answer")
+    second.type("/rewind\r")
+    second.see("old question")
+
+
+def test_a_failed_turn_keeps_what_is_queued(open_terminal: Open) -> None:
+    terminal = open_terminal([{"error": {"kind": "auth"}, "delay_ms": 800}, {"text": "second"}], "go")
+    terminal.see("Working")
+    terminal.type("later\t")
+    terminal.see("queued: later")
+    terminal.see("✗")
+    assert "queued: later" in terminal.settle()
+    terminal.type("\r")
+    terminal.see("second")
+
+
+def test_enter_goes_on_where_the_limit_ended_a_turn(open_terminal: Open) -> None:
+    look = {"tool_calls": [{"name": "file_read", "input": {"path": "a.py"}}]}
+    terminal = open_terminal([look, look, {"text": "there"}], "--max-turns", "2", "go")
+    terminal.see("Enter in the empty input goes on")
+    terminal.type("\r")
+    terminal.see("› Go on.\n\nthere")
+
+
 # Commands
 
 
@@ -488,7 +576,7 @@ def test_the_background_chooses_the_theme(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "`code`"}])
     terminal.see("script.jsonl")
     terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07")
-    terminal.settle()
+    terminal.get(b"38;5;240m")  # the light theme's grey
     terminal.type("go\r")
     terminal.see("\ncode")
     assert b"38;5;23mcode" in terminal.written

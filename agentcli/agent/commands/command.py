@@ -73,13 +73,17 @@ Outcome = str | AsPrompt  # a text to show (empty: nothing), or a prompt to subm
 
 @dataclass(frozen=True)
 class Command:
-    """`run` gets the rest of the line. `argument` is a hint for help."""
+    """`run` gets the rest of the line. `argument` is a hint for help.
+
+    What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing.
+    """
 
     name: str
     help: str
     run: Callable[[Desk, str], Awaitable[Outcome]]
     argument: str = ""
     aliases: tuple[str, ...] = ()
+    is_aside: bool = False
 
 
 def listed(options: Sequence[tuple[str, str]], how: str) -> str:
@@ -115,7 +119,8 @@ class Commands:
 
         Raises `UsageError` for an unknown command, naming the nearest.
         """
-        first, _, rest = text.strip().partition(" ")
+        first, *others = text.strip().split(None, 1)
+        rest = others[0] if others else ""
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
             return None
         name = first[1:]

@@ -92,5 +92,12 @@ MODEL_COMMANDS = (
     Command("effort", "show or set how hard the model thinks", _effort, f"[{'|'.join(_LEVELS)}|default]"),
     Command("context", "show what fills the model's window", _context),
     Command("usage", "show tokens and cost by model", _usage, aliases=("cost", "stats")),
-    Command("btw", "ask something beside the work; the conversation does not keep it", _btw, "QUESTION", ("side",)),
+    Command(
+        "btw",
+        "ask something beside the work; the conversation does not keep it",
+        _btw,
+        "QUESTION",
+        ("side",),
+        is_aside=True,
+    ),
 )

@@ -35,5 +35,5 @@ async def _doctor(desk: Desk, argument: str) -> Outcome:
 STATUS_COMMANDS = (
     Command("status", "show the model, the mode, the session and its folder", _status),
     Command("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
-    Command("doctor", "check this installation", _doctor),
+    Command("doctor", "check this installation", _doctor, is_aside=True),
 )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from prompt_toolkit.history import History
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import ApprovalRequested, Background, Interrupt, RunQueued, SetMode, TakeBack
+from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
 from agentcli.frontends.printable import printable
@@ -24,9 +24,9 @@ from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex
 from agentcli.frontends.terminal.keys import key_bindings
-from agentcli.frontends.terminal.live import TICK_S, Live, said
+from agentcli.frontends.terminal.live import TICK_S, Live
 from agentcli.frontends.terminal.notify import notification
-from agentcli.frontends.terminal.pager import run_pager
+from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
@@ -74,7 +74,7 @@ class TerminalApp:
         self._hint_until = 0.0
         self.last_key = self._last_escape = self._last_control_c = self._last_control_x = 0.0
         self._shows_todo = False
-        self._has_focus = True
+        self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
         self._status_task: asyncio.Task[None] | None = None
@@ -216,14 +216,18 @@ class TerminalApp:
         if why != "interrupted":
             self.notify("The answer is there." if why == "done" else "The turn failed.")
 
+    def status_changed(self) -> None:
+        self._refresh_custom_status()
+
     def idle(self) -> None:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
         return argument_options(name, typed, self.desk.commands, self._house.models)
 
-    def notify(self, text: str) -> None:
-        if not self._has_focus and (codes := notification(text, self._look.notifications, self.console.environment)):
+    def notify(self, text: str, *, is_urgent: bool = False) -> None:
+        is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
+        if is_away and (codes := notification(text, self._look.notifications, self.console.environment)):
             self.console.raw(codes)
 
     def _refresh_custom_status(self) -> None:
@@ -256,7 +260,8 @@ class TerminalApp:
     async def run_outside(self, arguments: Sequence[str]) -> int:
         async with self.console.hand_over():
             process = await asyncio.create_subprocess_exec(*arguments)
-            return await process.wait()
+            with keys_are_not_ours():
+                return await process.wait()
 
     def put_into_input(self, text: str) -> None:
         self.composer.area.set_text(text)
@@ -270,7 +275,7 @@ class TerminalApp:
 
     @property
     def runs_command(self) -> bool:
-        return any(call.title.startswith("Run ") for call in self.live.calls.values())
+        return any(call.name == "bash" for call in self.live.calls.values())
 
     @property
     def has_queue(self) -> bool:
@@ -298,8 +303,7 @@ class TerminalApp:
             self.asking.accept_answer()
             return
         if not self.composer.text.strip():
-            if self.has_queue and not self.is_busy:
-                self.desk.session.submit(RunQueued())
+            self.desk.go_on()
             return
         shown, text, with_images = self.composer.take()
         self.desk.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
@@ -331,7 +335,7 @@ class TerminalApp:
         elif self._shows_todo:
             self._shows_todo = False
         elif self.is_busy or self.live.is_busy:
-            self.desk.session.submit(Interrupt())
+            self.desk.interrupt()
         elif twice and not buffer.text:
             self._last_escape = 0.0
             self.desk.submit("/rewind")
@@ -350,7 +354,7 @@ class TerminalApp:
         elif self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif self.is_busy or self.live.is_busy:
-            self.desk.session.submit(Interrupt())
+            self.desk.interrupt()
         elif self.composer.area.buffer.text:
             self.composer.remember()
             self.composer.area.set_text("")
@@ -365,12 +369,11 @@ class TerminalApp:
 
     def take_back(self) -> None:
         """The newest queued message goes back into the input."""
-        waiting = [*self.live.steering, *self.live.follow_ups]
+        waiting = self.live.follow_ups or self.live.steering
         if not waiting:
             return
-        text = said(self.live.follow_ups[-1] if self.live.follow_ups else self.live.steering[-1])
-        typed = self.composer.area.buffer.text
-        self.view.will_take_back()
+        text, typed = self.composer.take_in(waiting[-1]), self.composer.area.buffer.text
+        self.view.will_take_back(waiting[-1])
         self.desk.session.submit(TakeBack())
         self.composer.area.set_text(f"{text}\n{typed}" if typed else text)
 

@@ -60,9 +60,9 @@ class ApprovalPanel:
         id = self.request.id
         match choice:
             case "once":
-                return Approve(id, True)
+                return Approve(id, True, comment=self.comment)
             case "session" | "always":
-                return Approve(id, True, choice, rule=self.rule)
+                return Approve(id, True, choice, comment=self.comment, rule=self.rule)
             case _:
                 return Approve(id, False, comment=self.comment)
 
@@ -103,8 +103,14 @@ class ApprovalPanel:
         head: Fragment = ("warning", f"Hunk {number} of {count}\n")
         return [head, *diff_fragments(self.request.hunks[self.hunk], width=columns, most_lines=None)]
 
-    def rows(self, columns: int, more: int) -> list[Row]:
-        """The panel; `more` is how many requests wait behind this one."""
+    def rows(self, columns: int, more: int, *, is_writing: bool = False) -> list[Row]:
+        """The panel; `more` is how many requests wait behind this one. While somebody writes it takes no keys."""
+        if is_writing:
+            return [
+                clipped(
+                    [("warning", "? It waits for a yes: send or stash (Ctrl-S) what you write, then answer")], columns
+                )
+            ]
         if self.hunk is not None:
             text = "y accept · n reject · a accept the rest · Tab comment · Esc back"
             return [

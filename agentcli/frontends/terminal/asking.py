@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
 TYPING_PAUSE_S = 0.8  # an approval that comes up while somebody types takes no key before such a pause
+REACTION_S = 0.3  # nobody answers faster than this what has just come up
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
 MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, but: ", "rule": "rule: ", "secret": "key: "}
@@ -39,6 +40,8 @@ class Asking:
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
         self._shown_approval: ApprovalPanel | None = None
+        self._shown_at = 0.0
+        self._is_armed = False
         self._set_aside = ""
 
     @property
@@ -57,7 +60,8 @@ class Asking:
         if self.picker is not None:
             return self.picker.rows(columns, most)
         if self.approval is not None:
-            return self.approval.rows(columns, len(self._approvals) - 1)
+            is_writing = bool(self._app.composer.area.buffer.text) and self.purpose == "prompt"
+            return self.approval.rows(columns, len(self._approvals) - 1, is_writing=is_writing)
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
@@ -102,22 +106,26 @@ class Asking:
 
     @property
     def takes_approval_keys(self) -> bool:
-        """Not while somebody is in the middle of a word, nor while the input takes a comment or a rule."""
-        if self.approval is None or self.purpose != "prompt":
+        """Not while the input holds anything, nor before the panel has stood through a pause in typing."""
+        if self.approval is None or self.purpose != "prompt" or self._app.composer.area.buffer.text:
             return False
-        return not self._app.composer.area.buffer.text or time.monotonic() - self._app.last_key > TYPING_PAUSE_S
+        if not self._is_armed:
+            now = time.monotonic()
+            self._is_armed = now - self._shown_at > REACTION_S and now - self._app.last_key > TYPING_PAUSE_S
+        return self._is_armed
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(ApprovalPanel(request))
         self._app.live.asked.add(request.id)
         self._show_approval()
-        self._app.notify(f"Waits for your yes: {request.title}")
+        self._app.notify(f"Waits for your yes: {request.title}", is_urgent=True)
 
     def _show_approval(self) -> None:
         panel = self.approval
         if panel is None or panel is self._shown_approval:
             return
         self._shown_approval = panel
+        self._shown_at, self._is_armed = time.monotonic(), False
         self._app.view.block(panel.preview(self._app.console.columns))
         self._app.view.was_previewed(panel.request.id)
         self._app.changed()
@@ -221,7 +229,7 @@ class Asking:
             self._app.composer.area.completes = True
             self._app.composer.area.is_secret = False
             self._give_secret(None)
-            self._app.composer.area.set_text(self._set_aside)
+            self._app.composer.area.replace_text(self._set_aside)
             self._set_aside = ""
 
     def _give_secret(self, text: str | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from agentcli.errors import UserError
@@ -12,7 +13,7 @@ from agentcli.frontends.terminal.images import clipboard_image, image_path, read
 from agentcli.frontends.terminal.pager import edit_text
 from agentcli.frontends.terminal.pastes import Pastes
 from agentcli.frontends.terminal.prompt import PromptArea
-from agentcli.llm.messages import Block, Text
+from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
 
@@ -35,15 +36,17 @@ class Composer:
         self._environment = environment
         self._tell = tell
         self._hand_over = hand_over
-        self._stash: list[str] = []
+        self._stash: list[tuple[str, dict[str, str | Image]]] = []
         self._saving: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
         area.buffer.on_text_changed += lambda _: self._save_soon()
 
     @property
     def text(self) -> str:
         """What is typed, with the contents of pastes in place of their tokens."""
-        return self.pastes.expand(self.area.buffer.text)
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
 
     def take(self) -> tuple[str, str, Callable[[tuple[Block, ...]], tuple[Block, ...]]]:
         """Empty the input. Gives what stood there, what it means, and what adds its images to a prompt."""
@@ -120,15 +123,14 @@ class Composer:
     def stash(self) -> None:
         """Lay the text aside, or with an empty input take the newest one back."""
         if self.area.buffer.text:
-            self._stash.append(self.area.buffer.text)
+            text = self.area.buffer.text
+            self._stash.append((text, self.pastes.contents(text)))
             self.area.set_text("")
             self._tell("Stashed; Ctrl-S with an empty input brings it back.")
         elif self._stash:
-            self.area.set_text(self._stash.pop())
-
-    @property
-    def has_stash(self) -> bool:
-        return bool(self._stash)
+            text, contents = self._stash.pop()
+            self.pastes.restore(contents)
+            self.area.set_text(text)
 
     def restore_draft(self) -> bool:
         """Bring back what was being written when the program ended unexpectedly."""
@@ -145,17 +147,39 @@ class Composer:
 
     def _save(self) -> None:
         self._saving = None
-        if self._drafts is None:
+        if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
         text = self.area.buffer.text
-        self._drafts.save(text, self.pastes.contents(text))
+        contents = self.pastes.contents(text)
+        # In a thread: an image is megabytes, and the next key must not wait for the disk.
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, text, contents))
 
     def forget_draft(self) -> None:
         if self._saving is not None:
             self._saving.cancel()
             self._saving = None
-        if self._drafts is not None:
+        if self._drafts is None:
+            return
+        if self._writing is not None and not self._writing.done():
+            self._writing.add_done_callback(lambda _: self._forget_unless_typed())
+        self._drafts.clear()
+
+    def _forget_unless_typed(self) -> None:
+        if self._drafts is not None and not self.area.buffer.text:
             self._drafts.clear()
+
+    def take_in(self, blocks: Sequence[Block]) -> str:
+        """A queued message as text for the input, its images as tokens again."""
+        parts = []
+        for block in blocks:
+            match block:
+                case Text(text) if not text.startswith("<file path="):
+                    parts.append(text)
+                case Image(Base64Source(media_type, data)):
+                    parts.append(self.pastes.add_image(base64.b64decode(data), media_type))
+                case _:
+                    pass  # a file that the text names is attached again
+        return "".join(parts)
 
     async def edit_outside(self) -> None:
         """The text in the person's editor; pastes are laid open there."""

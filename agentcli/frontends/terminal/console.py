@@ -60,6 +60,9 @@ class Face(Protocol):
         ...
 
 
+log = logging.getLogger(__name__)
+
+
 class Stray(io.TextIOBase):
     """Takes what other code prints past the screen, which it would garble; it goes to the log."""
 
@@ -120,6 +123,8 @@ class Console:
         with redirect_stdout(Stray("stdout")), redirect_stderr(Stray("stderr")):
             try:
                 await self.app.run_async(set_exception_handler=False)
+            except (OSError, EOFError):  # the terminal is gone
+                self.exit_code = 128 + signal.SIGHUP
             finally:
                 await self._wind_up()
         if self._failure is not None:
@@ -153,9 +158,14 @@ class Console:
         if self._loading is not None and not self._loading.done():
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        if self._face is not None:
-            await self._face.last_words()
-        self.screen.finish()
+        try:
+            if self._face is not None:
+                await self._face.last_words()
+        finally:
+            try:
+                self.screen.finish()
+            except OSError:
+                self.exit_code = 128 + signal.SIGHUP
 
     def _leave_on_signal(self, number: int) -> None:
         self.exit_code = 128 + number
@@ -222,7 +232,10 @@ class Console:
 
     def _draw(self, columns: int, most: int) -> Frame:
         if self._face is not None:
-            return self._face.draw(columns, most)
+            try:
+                return self._face.draw(columns, most)
+            except Exception:  # a bug in a panel must not take the input from the screen
+                log.exception("a frame could not be drawn")
         rows, cursor = self.area.rows(columns, most)
         return Frame(rows, cursor)
 

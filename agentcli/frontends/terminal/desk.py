@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from agentcli.agent.commands.command import AsPrompt, Commands, Topic
+from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
 from agentcli.agent.events import (
     ApprovalRequested,
     Done,
     Event,
+    Interrupt,
     ModeChanged,
     Prompt,
     ProviderSwitched,
     RunCommand,
+    RunQueued,
     Steer,
     ToolFinished,
     TurnFailed,
@@ -23,7 +26,8 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.errors import UserError
+from agentcli.conversation.entries import kept
+from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
@@ -35,8 +39,6 @@ class NothingChosen(UserError):
 
 
 log = logging.getLogger(__name__)
-
-MOST_LAST_EVENTS = 20
 
 AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
 
@@ -55,7 +57,7 @@ class House(Protocol):
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
         ...
 
-    async def open(self, session_id: str | None, *, fork: bool = False) -> Session: ...
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session: ...
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
@@ -65,8 +67,8 @@ class House(Protocol):
         """Known models as `provider/model`, with a word on each."""
         ...
 
-    def attach(self, text: str, session: Session) -> tuple[Block, ...]:
-        """A prompt with the files it names."""
+    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
+        """A prompt with the files that the part of it that was typed names."""
         ...
 
     def window(self, model: str) -> int:
@@ -113,6 +115,8 @@ class Front(Protocol):
 
     def turn_ended(self, why: str) -> None: ...
 
+    def status_changed(self) -> None: ...
+
     def idle(self) -> None:
         """A command is done, and nothing runs."""
         ...
@@ -135,6 +139,9 @@ class TerminalDesk:
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
+        self.is_cut_short = False  # the last turn ended at the limit of requests
+        self._in_order = asyncio.Lock()  # what is typed first is taken first
+        self._commands: set[asyncio.Task[Outcome]] = set()
 
     # Sessions
 
@@ -166,7 +173,7 @@ class TerminalDesk:
         self._session = session
         if self._pump is not None:
             self._pump.cancel()
-        self._pump = asyncio.create_task(self._show_events(session))
+        self._pump = asyncio.create_task(self._show_events(session.subscribe()))
         state = session.state
         self._live.clear()
         self._view.begin_anew()
@@ -182,7 +189,9 @@ class TerminalDesk:
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
-        opened = await self._house.open(session_id, fork=fork)
+        if before is not None and session_id is not None and before.id.startswith(session_id) and not fork:
+            raise UsageError("That is this conversation.")
+        opened = await self._house.open(session_id, model=self.session.state.model, fork=fork)
         self._take(opened)
         if before is not None:
             await before.close()
@@ -198,19 +207,19 @@ class TerminalDesk:
             await asyncio.wait([self._opening])
         if self._session is not None:
             await self._session.close()
-        for _ in range(MOST_LAST_EVENTS):
-            await asyncio.sleep(0)  # the pump shows the last events, one a step
+        await asyncio.sleep(0)  # the pump shows the last events
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
 
-    async def _show_events(self, session: Session) -> None:
-        async for event in session.subscribe():
+    async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
+        async for event in events:
             try:
                 self._view.show(event)
                 self._note(event)
-            except Exception:  # a bug in a view must not leave the person before a dead screen
+            except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
+                self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
             self._front.changed()
 
     def _note(self, event: Event) -> None:
@@ -229,17 +238,20 @@ class TerminalDesk:
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
-                if event.reason == "max_turns":
-                    self.spawn(self._ask_to_go_on(event.turns))
+                self.is_cut_short = event.reason == "max_turns"
             case TurnFailed():
                 self.refresh_status()
                 self._front.turn_ended("failed")
             case _:
                 pass
 
-    async def _ask_to_go_on(self, turns: int) -> None:
-        options = [("Go on", f"up to {turns} requests more"), ("Stop here", "")]
-        if await self._front.choose(f"{turns} requests were made for this prompt.", options) == 0:
+    def go_on(self) -> None:
+        """What Enter in an empty input means: run what waits, or go on where a limit ended the turn."""
+        if not self.is_open or self.session.is_busy:
+            return
+        if self.session.state.follow_ups:
+            self.session.submit(RunQueued())
+        elif self.is_cut_short:
             self._say((Text("Go on."),), shown="Go on.", queue=False)
 
     # What the person typed
@@ -252,30 +264,71 @@ class TerminalDesk:
         self.spawn(self._submit(text, blocks, shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, blocks: AddBlocks, *, shown: str, queue: bool) -> None:
-        try:
-            await self.start_opening()
-        except UserError:
-            return  # whoever started the opening tells
-        if text.startswith("!"):
-            self._run_shell(text)
-            return
-        if found := self.commands.parse(text):
+        async with self._in_order:
+            try:
+                await self.start_opening()
+            except UserError:
+                return  # whoever started the opening tells
+            # By what was typed: a paste that begins with ! or / is somebody else's text.
+            if shown.startswith("!"):
+                self._run_shell(text)
+                return
+            found = self._command(text, shown)
+            if found is None:
+                content = blocks(self._house.attach(text, self.session, typed=shown))
+                self._say(content, shown=shown, queue=queue)
+                return
             command, argument = found
-            self._view.typed(text)
-            outcome = await command.run(self, argument)
-            if isinstance(outcome, AsPrompt):
-                content = self._house.attach(outcome.text, self.session)
-                self._say(content, shown="", queue=queue, model=outcome.model)
-            elif outcome:
-                self._view.gap()
-                self._view.line(outcome)
-                self._view.gap()
-            self.refresh_status()
-            self._front.changed()
-            if not self.session.is_busy:
-                self._front.idle()
-            return
-        self._say(blocks(self._house.attach(text, self.session)), shown=shown, queue=queue)
+            self._view.typed(shown)
+            if not command.is_aside:
+                await self._run_command(command, argument, queue=queue)
+                return
+        await self._run_command(command, argument, queue=queue)
+
+    def _command(self, text: str, shown: str) -> tuple[Command, str] | None:
+        if not shown.startswith("/"):
+            return None
+        try:
+            return self.commands.parse(text)
+        except UserError:
+            self._front.put_into_input(shown)  # a slip is mended, not typed again
+            raise
+
+    async def _run_command(self, command: Command, argument: str, *, queue: bool) -> None:
+        task = asyncio.ensure_future(command.run(self, argument))
+        self._commands.add(task)
+        self._live.commands[command.name] = time.monotonic()
+        self._front.changed()
+        try:
+            outcome = await task
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise
+            self._view.line(f"/{command.name} was interrupted.", "warning")
+            outcome = ""
+        finally:
+            self._commands.discard(task)
+            self._live.commands.pop(command.name, None)
+        if isinstance(outcome, AsPrompt):
+            content = self._house.attach(outcome.text, self.session, typed=outcome.text)
+            self._say(content, shown="", queue=queue, model=outcome.model)
+        elif outcome:
+            self._view.gap()
+            self._view.line(outcome)
+            self._view.gap()
+        self._context_tokens = _last_context(self.session)
+        self.refresh_status()
+        self._front.changed()
+        if not self.session.is_busy:
+            self._front.idle()
+
+    def interrupt(self) -> None:
+        """End the turn and the person's own commands, else the slash command that runs."""
+        if self.is_open and (self.session.is_busy or self._live.calls):
+            self.session.submit(Interrupt())
+        for task in self._commands:
+            task.cancel()
 
     def _run_shell(self, text: str) -> None:
         to_model = not text.startswith("!!")
@@ -307,6 +360,11 @@ class TerminalDesk:
                 self._view.line(str(error), "error")
                 self._view.gap()
                 self._front.changed()
+            except Exception as bug:  # what a command raises must not vanish with the task
+                log.exception("what was typed could not be done")
+                self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
+                self._view.gap()
+                self._front.changed()
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
@@ -318,7 +376,11 @@ class TerminalDesk:
         return self._house.check_model(name)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        chosen = await self._front.choose(title, options)
+        running, self._live.commands = self._live.commands, {}  # it waits for the person
+        try:
+            chosen = await self._front.choose(title, options)
+        finally:
+            self._live.commands |= running
         if chosen is None and options:
             raise NothingChosen
         return chosen
@@ -337,6 +399,7 @@ class TerminalDesk:
     def refresh_status(self) -> None:
         if self._session is None:
             return
+        before = self.status
         session, state = self._session, self._session.state
         self.status = Status(
             state.model,
@@ -352,6 +415,8 @@ class TerminalDesk:
             session.id,
             session.is_busy,
         )
+        if self.status != before:
+            self._front.status_changed()
 
 
 def _tokens(usage: Usage) -> int:
@@ -360,5 +425,5 @@ def _tokens(usage: Usage) -> int:
 
 def _last_context(session: Session) -> int:
     """What the newest reply's request and the reply itself took."""
-    usages = (getattr(entry.body, "usage", None) for entry in reversed(session.state.entries))
+    usages = (getattr(entry.body, "usage", None) for entry in reversed(kept(session.state.entries)))
     return next((_tokens(usage) for usage in usages if usage is not None), 0)

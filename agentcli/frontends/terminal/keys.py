@@ -1,4 +1,4 @@
-"""Which key does what, and when; what it does is in app.py and composer.py."""
+"""Which key does what, and when; what it does is in app.py, asking.py and composer.py."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     menu = writing & claim(lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions))
     no_menu = writing & ~menu
 
-    def bind(*sequences: str, to: Callable[[], object], when: Filter, eager: bool = False) -> None:
+    def bind(*sequences: str, to: Callable[[], object], when: Filter) -> None:
         def handle(event: KeyPressEvent) -> None:
             app.key_pressed()
             to()
 
         for sequence in sequences:
-            keys.add(*sequence.split(), filter=when, eager=eager)(handle)
+            keys.add(*sequence.split(), filter=when)(handle)
 
     # Sending
     bind("enter", to=app.enter, when=no_menu)
@@ -81,14 +81,14 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("escape enter", "c-j", to=lambda: buffer.insert_text("\n"), when=writing)
     bind("tab", to=area.take_completion, when=menu)
     bind("tab", to=lambda: app.accept(queue=True), when=no_menu & is_busy & ~is_empty & ~answering)
-    bind("tab", to=buffer.start_completion, when=no_menu & ~is_busy)
+    bind("tab", to=buffer.start_completion, when=no_menu & ~is_busy & ~answering)
 
     # Menus, queue, history
     bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=menu)
     bind("down", "c-n", to=lambda: area.move_in_menu(1), when=menu)
     bind("up", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
-    bind("escape up", to=app.take_back, when=writing)
-    bind("c-r", to=app.search_history, when=writing)
+    bind("escape up", to=app.take_back, when=writing & ~answering)
+    bind("c-r", to=app.search_history, when=writing & ~answering)
 
     # Interrupting and leaving
     bind("escape", to=app.escape, when=writing & (~vi_insert_mode | is_empty))
@@ -135,9 +135,9 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("c-o", to=app.unfold, when=~picking)
     bind("c-b", to=app.to_background, when=writing & claim(lambda: app.runs_command))
     bind("c-s", to=composer.stash, when=writing & ~answering)
-    bind("c-v", to=app.paste_image, when=writing)
-    bind("c-g", to=app.edit_outside, when=writing)
-    bind("c-x", to=app.control_x, when=writing)
+    bind("c-v", to=app.paste_image, when=writing & ~answering)
+    bind("c-g", to=app.edit_outside, when=writing & ~answering)
+    bind("c-x", to=app.control_x, when=writing & ~answering)
     bind("c-e", to=app.edit_outside, when=writing & claim(lambda: app.ctrl_x_pressed))
 
     # Editing: the token of a paste is one unit

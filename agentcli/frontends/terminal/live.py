@@ -22,11 +22,10 @@ LONGEST_TAIL = 4_000  # characters kept of a running command's output
 
 @dataclass
 class RunningCall:
+    name: str
     title: str
     started: float
     tail: str = ""
-    is_subagent: bool = False
-    cost_usd: float | None = None
 
 
 @dataclass
@@ -39,6 +38,7 @@ class Live:
     waiting: str = ""  # why nothing comes just now, such as a retry
     waiting_until: float = 0.0
     pending_text: str = ""
+    commands: dict[str, float] = field(default_factory=dict)  # slash commands that run, and since when
     asked: set[str] = field(default_factory=set)  # calls that wait for a yes and so do not run yet
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
@@ -49,7 +49,7 @@ class Live:
 
     @property
     def is_busy(self) -> bool:
-        return self.turn_since is not None or bool(self.calls)
+        return self.turn_since is not None or bool(self.calls) or bool(self.commands)
 
     def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
         """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
@@ -76,12 +76,14 @@ class Live:
             head: Row = [("accent", spinner(now)), ("", f" {call.title}")]
             if took >= 1:
                 head.append(("muted", f" · {took:.0f} s"))
-            if call.cost_usd:
-                head.append(("muted", f" · ${call.cost_usd:.4f}"))
             rows.append(clipped(head, columns))
             if call.tail and took >= SHOW_TAIL_AFTER_S:
                 tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
+        for name, since in self.commands.items():
+            if now - since >= SHOW_TAIL_AFTER_S:
+                text = f" /{name} · {now - since:.0f} s · Esc interrupts"
+                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
         return rows[:most]
 
     def _status_rows(self, columns: int) -> list[Row]:

@@ -74,7 +74,7 @@ async def _run(argv: Sequence[str], environment: Mapping[str, str], data: bytes 
     except OSError:
         return None
     try:
-        with _keys_are_not_ours():
+        with keys_are_not_ours():
             await process.communicate(data)
     finally:
         if process.returncode is None:
@@ -84,7 +84,7 @@ async def _run(argv: Sequence[str], environment: Mapping[str, str], data: bytes 
 
 
 @contextmanager
-def _keys_are_not_ours() -> Iterator[None]:
+def keys_are_not_ours() -> Iterator[None]:
     """Ctrl-C and Ctrl-\\ reach every process of the terminal; meanwhile they are meant for the other one.
 
     A program that is started while a signal is ignored ignores it too: start it before.

@@ -31,12 +31,16 @@ class LinearOutput:
         self._out = out
         self._theme = theme
         self.at_line_start = True
+        self.is_gone = False
 
     def print(self, fragments: Sequence[Fragment]) -> None:
         text = self._theme.paint(fragments) if self._theme else "".join(part for _, part in fragments)
         if text:
-            self._out.write(text)
-            self._out.flush()
+            try:
+                self._out.write(text)
+                self._out.flush()
+            except OSError:  # whoever read this has gone
+                self.is_gone = True
             self.at_line_start = next((part for _, part in reversed(fragments) if part), "").endswith("\n")
 
 
@@ -111,8 +115,11 @@ class PlainTerminal:
         self._output.print([("", "› ")])
 
     def _read(self) -> None:
-        data = os.read(self._stdin, 65_536)
-        if not data:
+        try:
+            data = os.read(self._stdin, 65_536)
+        except OSError:
+            data = b""
+        if not data or self._output.is_gone:
             self.leave()
             return
         self._typed += data
@@ -179,7 +186,7 @@ class PlainTerminal:
             answer = await self._choosing
         finally:
             self._choosing = None
-        return int(answer) - 1 if answer.isdigit() and 1 <= int(answer) <= len(options) else None
+        return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
         return None  # the terminal would show it; a key goes into the environment
@@ -206,7 +213,12 @@ class PlainTerminal:
     def forget_approval(self, call_id: str) -> None:
         self._approvals = deque(request for request in self._approvals if request.id != call_id)
 
+    def status_changed(self) -> None:
+        pass
+
     def changed(self) -> None:
+        if self._output.is_gone:
+            self.leave()
         mode = self._desk.status.mode
         if mode != self._mode:
             self._mode = mode

@@ -15,6 +15,7 @@ from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, P
 from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
+from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, width
 
@@ -71,11 +72,11 @@ class PromptArea:
         label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
         rows: list[Row] = []
         for number, completion in enumerate(shown, first):
-            label = completion.display_text
+            label = printable(completion.display_text)
             gap = " " * max(0, label_width - width(label))
             is_chosen = number == at
             row: Row = [("accent", "❯ " if is_chosen else "  "), ("selected" if is_chosen else "", label)]
-            if meta := completion.display_meta_text:
+            if meta := printable(completion.display_meta_text):
                 row.append(("muted", f"{gap}  {meta}"))
             rows.append(clipped(row, columns))
         return rows
@@ -110,6 +111,10 @@ class PromptArea:
             buffer.complete_next()
         else:
             buffer.complete_previous()
+
+    def replace_text(self, text: str) -> None:
+        """Another text in place of this one, which no undo brings back."""
+        self.buffer.reset(Document(text))
 
     def set_text(self, text: str) -> None:
         """Replace what is typed, as one step that can be undone."""

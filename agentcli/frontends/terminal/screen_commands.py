@@ -6,12 +6,12 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from agentcli.agent.commands.command import Command, Desk
 from agentcli.conversation.entries import Assistant, retracted_ids
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.theme import CHOICES
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
@@ -19,6 +19,7 @@ from agentcli.llm.provider import Effort
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
+LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that take the clipboard's new contents on stdin; OSC 52 reaches it where none of them does (ssh).
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
@@ -40,7 +41,7 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
         words = argument.split()
         wants_code = "code" in words
         numbers = [word for word in words if word != "code"]
-        if len(numbers) > 1 or any(not number.isdigit() for number in numbers):
+        if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
             raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
         text = _answer(desk, int(numbers[0]) if numbers else 1)
         if wants_code:
@@ -48,8 +49,11 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
             if not blocks:
                 raise UsageError("That answer holds no code block.")
             text = "\n".join(blocks)
-        app.console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
-        await _to_clipboard(text)
+        is_short = len(text.encode()) <= LONGEST_OSC_52
+        if is_short:
+            app.console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
+        if not await _to_clipboard(text, app.console.environment) and not is_short:
+            raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
         return f"Copied {len(text):,} characters as they were written."
 
     return (
@@ -94,9 +98,10 @@ def _answer(desk: Desk, number: int) -> str:
     return answers[-number]
 
 
-async def _to_clipboard(text: str) -> None:
+async def _to_clipboard(text: str, environment: Mapping[str, str]) -> bool:
+    """Whether a program took the text."""
     for command in _CLIPBOARDS:
-        if shutil.which(command[0]):
+        if shutil.which(command[0], path=environment.get("PATH")):
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
@@ -109,5 +114,6 @@ async def _to_clipboard(text: str) -> None:
                     await process.communicate(text.encode())
             except (TimeoutError, BrokenPipeError):
                 pass  # xclip stays to serve the selection
-            if process.returncode == 0:
-                return
+            if process.returncode in (0, None):
+                return True
+    return False

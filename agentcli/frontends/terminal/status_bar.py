@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, row_width
 
 COMMAND_TIMEOUT_S = 2.0
+KILL_TIMEOUT_S = 0.5
 LONGEST_OUTPUT = 65_536  # bytes; a status command that prints more is not waited for
 MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "PERMISSIONS BYPASSED", "dontAsk": "never ask"}
 
@@ -70,6 +72,7 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
         parts.append(("muted", status.branch))
     row: Row = []
     for role, text in parts:
+        text = printable(text)
         more: Row = [("muted", " · "), (role, text)] if row else [(role, text)]
         if row and row_width(row) + row_width(more) > columns:
             break
@@ -103,8 +106,7 @@ async def custom_status(command: str, status: Status, environment: Mapping[str, 
         return ""
     finally:
         if process is not None and not is_done:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, 9)
+            await _end(process)
     return printable(output.decode("utf-8", "replace")).partition("\n")[0] if is_done else ""
 
 
@@ -117,6 +119,18 @@ async def _answer(process: asyncio.subprocess.Process, question: bytes) -> bytes
         return await process.stdout.readexactly(LONGEST_OUTPUT)
     except asyncio.IncompleteReadError as ended:
         return ended.partial
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill it with its children, and read what is left so that the pipe is closed."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILL_TIMEOUT_S):
+            while await process.stdout.read(LONGEST_OUTPUT):
+                pass
+            await process.wait()
 
 
 def _as_dict(status: Status) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from wcwidth import wcwidth
 from agentcli.frontends.terminal.fragments import Fragment
 
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
-# spacing marks of Brahmic and other scripts, and what Unicode 16 made wide. (Found by comparing with glibc 2.41.)
+# spacing marks of Brahmic and other scripts, and what Unicode 16 made wide.
+# Among them is all that wcwidth 0.9 and glibc measure differently.
 _UNSURE = re.compile(
     "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
     "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
-    "\ufe00-\ufe0f\ufeff\uffa0\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
     "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 TAB = 8

@@ -40,8 +40,9 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
         body = _output(result_text(event.result), columns)
     else:
         body = _BODIES.get(event.name, _nothing)(event, columns, diff_was_shown)
-    whole = printable(result_text(event.result))
-    folded = Folded(title, _diff_of(event) or whole, is_diff=bool(_diff_of(event))) if whole.strip() else None
+    diff = _diff_of(event)
+    whole = printable(diff or result_text(event.result))
+    folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() else None
     return View([*head, *body], folded)
 
 

@@ -25,6 +25,7 @@ from agentcli.agent.events import (
     TurnFailed,
     TurnStarted,
 )
+from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, User, retracted_ids
 from agentcli.frontends.printable import PrintableStream, printable
 from agentcli.frontends.terminal.fragments import Fragment
@@ -82,7 +83,7 @@ class TurnView:
         self._has_text = False
         self._thinking_since = 0.0
         self._previewed: set[str] = set()
-        self._expected_gone = 0
+        self._taken_back: list[Sequence[Block]] = []
         self._model = ""
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
@@ -105,9 +106,9 @@ class TurnView:
                 live.thinking += printable(text)
             case TurnStarted():
                 live.turn_since = live.turn_since or time.monotonic()
-            case ToolStarted(id, _, _, title):
+            case ToolStarted(id, name, _, title):
                 self._end_text()
-                live.calls[id] = RunningCall(printable(title), time.monotonic())
+                live.calls[id] = RunningCall(name, printable(title), time.monotonic())
                 if not self._is_live:
                     self.line(f"… {title}", "muted")
             case ToolOutput(id, text):
@@ -147,7 +148,7 @@ class TurnView:
         """Another session begins: what was unfinished of the one before is printed, the rest forgotten."""
         self._end_text()
         self._previewed.clear()
-        self._expected_gone = 0
+        self._taken_back.clear()
         self.folded.clear()
 
     # What others print
@@ -194,12 +195,9 @@ class TurnView:
             self._print([("", "\n")])
         self._last_kind = kind
 
-    def folded_part(self, part: Folded) -> None:
-        self.folded.append(part)
-
-    def will_take_back(self) -> None:
-        """The next message to leave the queue goes back into the input, not to the model."""
-        self._expected_gone += 1
+    def will_take_back(self, message: Sequence[Block]) -> None:
+        """When this message leaves the queue it goes back into the input, not to the model."""
+        self._taken_back.append(message)
 
     def was_previewed(self, call_id: str, *, as_made: bool = True) -> None:
         """Whether the diff that this call makes is on the screen already."""
@@ -277,8 +275,8 @@ class TurnView:
         for content in [*live.steering, *live.follow_ups]:
             if content in left:
                 left.remove(content)
-            elif self._expected_gone:
-                self._expected_gone -= 1
+            elif content in self._taken_back:
+                self._taken_back.remove(content)
             else:
                 self.prompt(said(content))
         live.steering = tuple(tuple(content) for content in steering)
@@ -289,7 +287,7 @@ class TurnView:
         live = self._live
         live.turn_since = None
         live.waiting = ""
-        live.calls.clear()
+        live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL)}
 
     def _done(self, done: Done) -> None:
         took = time.monotonic() - (self._live.turn_since or time.monotonic())
@@ -309,7 +307,7 @@ class TurnView:
 
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",
-    "max_turns": "Stopped at the limit of requests for one prompt.",
+    "max_turns": "Stopped at the limit of requests for one prompt; Enter in the empty input goes on.",
     "max_budget": "Stopped: the budget is used up.",
     "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
     "stopped": "Stopped by a hook.",

@@ -1,0 +1,116 @@
+"""The question whether a call may run: it fits any window, and nothing in it can hide or steer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.agent.events import ApprovalRequested, Approve
+from agentcli.frontends.terminal.approval import PREVIEW_LINES, ApprovalPanel
+from agentcli.frontends.terminal.fragments import plain
+from agentcli.frontends.terminal.text_width import row_width
+from agentcli.llm.messages import ToolUse
+
+TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))
+HUNK = "@@ -1 +1 @@\n-old\n+new\n"
+
+
+def panel(
+    preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
+) -> ApprovalPanel:
+    return ApprovalPanel(ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks))
+
+
+def rows(asked: ApprovalPanel, columns: int = 100, more: int = 0) -> list[str]:
+    return [plain(row) for row in asked.rows(columns, more)]
+
+
+def preview(asked: ApprovalPanel, columns: int = 100) -> str:
+    return plain(asked.preview(columns))
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        panel,
+        TEXT,
+        st.lists(TEXT, max_size=3).map(tuple),
+        st.lists(st.just(HUNK), max_size=3).map(tuple),
+        st.sampled_from(["bash", "file_edit"]),
+    ),
+    st.integers(-9, 9),
+    st.integers(-4, 4),
+    st.integers(0, 99),
+    st.one_of(st.integers(1, 4), st.integers(1, 300)),
+)
+def test_rows_fit_any_window_and_hold_nothing_that_steers(
+    asked: ApprovalPanel, by: int, wider: int, more: int, columns: int
+) -> None:
+    asked.move(by)
+    asked.widen(wider)
+    shown = asked.rows(columns, more)
+    assert all(row_width(row) <= columns for row in shown)
+    text = plain(asked.preview(columns))
+    for said in (text, *(plain(row) for row in shown)):
+        assert not any(
+            (character < " " and character not in "\n\t") or "\x7f" <= character < "\xa0" or character in "\u202e\u2066"
+            for character in said
+        )
+
+
+def test_no_is_what_enter_gives_at_first() -> None:
+    assert panel(rules=("Bash(make)",), hunks=(HUNK, HUNK)).selected == "no"
+    assert "❯n no" in rows(panel())[0]
+
+
+def test_a_narrow_window_shows_all_choices_in_more_rows() -> None:
+    asked = panel(rules=("Bash(make)", "Bash(make *)"), hunks=(HUNK, HUNK))
+    narrow = " ".join(rows(asked, 24))
+    for label in ("y once", "s this session", "a always", "n no", "Tab no, but…", "h hunk by hunk"):
+        assert label in narrow
+    assert rows(asked, 100, more=2)[0].startswith(" ? Allow it (+2 more)?")
+
+
+def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
+    text = preview(panel("rm -rf ~\x1b[2K\recho hi\u202e\x08 \x1b]0;t\x07"))
+    assert text == "? Run a command — why\n  $ rm -rf ~\n    echo hi�␈ \n"
+
+
+def test_a_long_command_says_what_is_not_shown() -> None:
+    text = preview(panel("\n".join(f"echo {n}" for n in range(100))))
+    assert f"  … {100 - PREVIEW_LINES} more lines: v shows all of it\n" in text
+    assert "(5,000 characters)" in preview(panel("x" * 5_000))
+
+
+def test_a_diff_has_its_marks() -> None:
+    text = preview(panel(f"--- a\n+++ b\n{HUNK}", name="file_edit"))
+    assert "- old" in text
+    assert "+ new" in text
+
+
+def test_answers_carry_how_far_they_reach() -> None:
+    asked = panel(rules=("Bash(make test)", "Bash(make *)"))
+    assert asked.answer("once") == Approve("1", True)
+    asked.widen(1)
+    asked.widen(1)
+    assert asked.answer("always") == Approve("1", True, "always", rule="Bash(make *)")
+    asked.widen(-5)
+    assert asked.answer("session") == Approve("1", True, "session", rule="Bash(make test)")
+    asked.set_rule("Bash(make lint)")
+    assert asked.rule == "Bash(make lint)"
+    asked.comment = "not now"
+    assert asked.answer("no") == Approve("1", False, comment="not now")
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken"), [([True, True, False], (0, 1)), ([False, True, False], (1,)), ([False] * 3, None)]
+)
+def test_hunks_are_decided_one_by_one(answers: list[bool], taken: tuple[int, ...] | None) -> None:
+    asked = panel(hunks=(HUNK,) * 3)
+    asked.hunk = 0
+    assert rows(asked)[0].startswith("? Hunk 1 of 3: y accept")
+    assert plain(asked.hunk_preview(80)).startswith("Hunk 1 of 3\n")
+    *others, last = [asked.take_hunk(accepted=accepted) for accepted in answers]
+    assert others == [None, None]
+    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))

@@ -1,0 +1,97 @@
+"""What is under way, in as many rows as there are."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.frontends.terminal.fragments import plain
+from agentcli.frontends.terminal.live import TAIL_ROWS, Live, RunningCall
+from agentcli.frontends.terminal.text_width import row_width
+from agentcli.llm.messages import Text
+
+# Control characters never get here (see turn_view.py).
+TEXT = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])),
+    st.text("日本🎉a\u0301\t\n "),
+    st.integers(0, 3_000).map(lambda n: "日x" * n),
+)
+QUEUE = st.lists(TEXT.map(lambda text: (Text(text),)), max_size=3).map(tuple)
+CALLS = st.lists(st.builds(RunningCall, name=TEXT, title=TEXT, started=st.floats(0, 10), tail=TEXT), max_size=4)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Live,
+        calls=CALLS.map(lambda calls: {str(n): call for n, call in enumerate(calls)}),
+        commands=st.dictionaries(TEXT, st.floats(0, 10), max_size=2),
+        turn_since=st.one_of(st.none(), st.floats(0, 10)),
+        thinking=TEXT,
+        waiting=TEXT,
+        pending_text=TEXT,
+        asked=st.sets(st.sampled_from("012")),
+        steering=QUEUE,
+        follow_ups=QUEUE,
+    ),
+    st.one_of(st.integers(1, 4), st.integers(1, 300)),
+    st.integers(-1, 20),
+    TEXT,
+)
+def test_rows_fit_any_window_whatever_they_say(live: Live, columns: int, most: int, unfinished: str) -> None:
+    rows = live.rows(columns, most, unfinished=unfinished)
+    assert len(rows) <= max(0, most)
+    assert all(row_width(row) <= columns for row in rows)
+    assert not any("\n" in plain(row) or "\t" in plain(row) for row in rows)
+
+
+def shown(live: Live, columns: int = 60, most: int = 10, unfinished: str = "") -> list[str]:
+    return [plain(row) for row in live.rows(columns, most, unfinished=unfinished)]
+
+
+def test_a_running_call_shows_its_title_time_and_tail() -> None:
+    live = Live(calls={"1": RunningCall("bash", "make", time.monotonic() - 5, "one\ntwo\nthree\nfour\n\n")})
+    lines = shown(live)
+    assert lines[0][1:] == " make · 5 s"
+    assert lines[1:] == ["  two", "  three", "  four"]
+
+
+def test_a_call_that_waits_for_a_yes_is_not_running() -> None:
+    assert shown(Live(calls={"1": RunningCall("bash", "make", 0.0)}, turn_since=0.0, asked={"1"})) == []
+
+
+def test_a_retry_says_why_and_when_on_one_line() -> None:
+    now = time.monotonic()
+    live = Live(turn_since=now, waiting="503:\n  overloaded", waiting_until=now + 9.9)
+    assert [line[1:] for line in shown(live)] == [" 503: overloaded · again in 10 s · Esc gives up"]
+
+
+def test_thoughts_are_shown_by_their_end() -> None:
+    lines = shown(Live(turn_since=time.monotonic(), thinking="\n".join(map(str, range(9)))))
+    assert lines[0].endswith("Thinking 0 s · Esc interrupts")
+    assert lines[1:] == [f"  {n}" for n in range(9)][-TAIL_ROWS:]
+
+
+def test_the_queue_stays_when_room_is_short() -> None:
+    live = Live(
+        turn_since=time.monotonic(),
+        steering=((Text("now"),),),
+        follow_ups=((Text("then\nthat"),),),
+        pending_text="x" * 99,
+    )
+    assert shown(live, most=2) == [shown(live)[-3], "queued: then that"]
+    assert shown(live)[-2:] == ["next: now", "queued: then that"]
+
+
+def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
+    live = Live(turn_since=time.monotonic(), pending_text=" and the rest of what has arrived so far")
+    assert shown(live, columns=30, unfinished="A line")[:2] == ["A line and the rest of what ha", "s arrived so far"]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4])
+def test_a_narrow_window_cuts_thoughts_too(columns: int) -> None:
+    live = Live(turn_since=time.monotonic(), thinking="日本 and more")
+    assert all(row_width(row) <= columns for row in live.rows(columns, 10))

@@ -1,0 +1,149 @@
+"""The status line, and the command that may fill it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.frontends.terminal.fragments import plain
+from agentcli.frontends.terminal.status_bar import COMMAND_TIMEOUT_S, Status, custom_status, status_row
+from agentcli.frontends.terminal.text_width import row_width
+
+ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]))
+FULL = Status("anthropic/opus", "acceptEdits", "high", 123_456, 200_000, 1.5, 10.0, "main", 2, "/x", "id", True)
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "status"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def answer(command: str, status: Status = FULL) -> str:
+    return asyncio.run(custom_status(command, status, ENVIRONMENT))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    for _ in range(100):
+        if not is_running(pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Status,
+        model=TEXT,
+        mode=TEXT,
+        effort=TEXT,
+        context_tokens=st.integers(0, 10**9),
+        context_window=st.integers(0, 10**7),
+        cost_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+        budget_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+        branch=TEXT,
+        jobs=st.integers(0, 99),
+    ),
+    st.one_of(st.integers(1, 4), st.integers(1, 300)),
+    TEXT,
+    TEXT,
+)
+def test_the_line_fits_any_window(status: Status, columns: int, custom: str, hint: str) -> None:
+    row = status_row(status, columns, custom=custom, hint=hint)
+    assert row_width(row) <= columns
+    assert "\n" not in plain(row)
+
+
+def test_what_matters_most_comes_first_and_stays_longest() -> None:
+    whole = "accept edits · anthropic/opus high · 62% 123.5k tokens · $1.50 of $10.00 · 2 jobs · main"
+    assert plain(status_row(FULL, 100)) == whole
+    assert plain(status_row(FULL, 40)) == "accept edits · anthropic/opus high"
+    assert plain(status_row(FULL, 8)) == "accept …"
+    assert plain(status_row(FULL, 100, hint="Saved.")) == f"Saved. · {whole}"
+    assert plain(status_row(FULL, 100, custom="mine")) == "mine"
+
+
+def test_a_price_that_is_not_known_is_no_zero() -> None:
+    assert "$?" in plain(status_row(Status("m", cost_usd=None, budget_usd=1.0), 80))
+
+
+def test_a_status_command_gets_json_and_gives_its_first_line(tmp_path: Path) -> None:
+    command = script(tmp_path, f"cat > {tmp_path}/seen; printf '\\033[31mred\\033[m\\a\\nmore\\n'")
+    assert answer(command) == "red␇"
+    assert '"context_share":0.6173' in (tmp_path / "seen").read_text()
+    assert answer(f"'{command}' 'an argument'") == "red␇"
+
+
+@pytest.mark.parametrize("command", ["", "   ", "no-such-program", "'open", "/", "false"])
+def test_a_status_command_that_cannot_run_shows_nothing(command: str) -> None:
+    assert answer(command) == ""
+
+
+def test_a_status_command_that_fails_shows_nothing(tmp_path: Path) -> None:
+    assert answer(script(tmp_path, "echo half; exit 3")) == ""
+
+
+def test_a_status_command_that_reads_nothing_is_fine(tmp_path: Path) -> None:
+    assert answer(script(tmp_path, "exec < /dev/null; echo ok"), Status(model="x" * 300_000)) == "ok"
+
+
+def test_status_commands_that_hang_are_killed_with_their_children(tmp_path: Path) -> None:
+    bodies = [
+        "echo $$ > PID; sleep 60",
+        "sleep 60 & echo $! > PID; echo out",
+        "echo $$ > PID; yes",
+        "echo $$ > PID; trap '' TERM; while :; do sleep 1; done",
+    ]
+    commands = []
+    for number, body in enumerate(bodies):
+        (folder := tmp_path / str(number)).mkdir()
+        commands.append(script(folder, body.replace("PID", str(folder / "pid"))))
+
+    async def all_at_once() -> list[str]:
+        return await asyncio.gather(*(custom_status(command, FULL, ENVIRONMENT) for command in commands))
+
+    began = time.monotonic()
+    assert asyncio.run(all_at_once()) == [""] * len(bodies)
+    assert time.monotonic() - began < COMMAND_TIMEOUT_S + 2
+    for number in range(len(bodies)):
+        assert ends(int((tmp_path / str(number) / "pid").read_text())), bodies[number]
+
+
+def test_a_status_command_ends_with_the_program(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = script(tmp_path, f"echo $$ > {pid}; sleep 60")
+
+    async def leave_early() -> None:
+        task = asyncio.create_task(custom_status(command, FULL, ENVIRONMENT))
+        while not pid.exists() or not pid.read_text().strip():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave_early())
+    assert ends(int(pid.read_text()))
+
+
+def test_a_status_command_may_leave_something_running(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = script(tmp_path, f"sleep 60 > /dev/null 2>&1 & echo $! > {pid}; echo ok")
+    assert answer(command) == "ok"
+    assert is_running(int(pid.read_text()))
+    os.kill(int(pid.read_text()), 9)

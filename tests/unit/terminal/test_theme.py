@@ -1,0 +1,152 @@
+"""Colours that can be read, and nothing that only a colour says."""
+
+from __future__ import annotations
+
+import pyte
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.frontends.terminal.diff import diff_fragments
+from agentcli.frontends.terminal.fragments import plain
+from agentcli.frontends.terminal.theme import (
+    BACKGROUNDS,
+    CHOICES,
+    PALETTES,
+    ROLES,
+    Theme,
+    background_of,
+    contrast,
+    palette_for,
+    xterm_rgb,
+)
+
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+@pytest.mark.parametrize("palette", sorted(BACKGROUNDS))
+def test_every_colour_can_be_read_on_its_background(palette: str) -> None:
+    least = 7 if palette.startswith("high-contrast") else 4.5  # WCAG 2.2, 1.4.6 and 1.4.3
+    for name, index in PALETTES[palette].items():
+        assert index >= 16, "the first sixteen are the person's choice"
+        assert contrast(xterm_rgb(index), rgb(BACKGROUNDS[palette])) >= least, name
+
+
+@pytest.mark.parametrize("palette", sorted(BACKGROUNDS))
+def test_every_colour_can_be_read_on_black_or_white_too(palette: str) -> None:
+    extreme = WHITE if "light" in palette else BLACK
+    assert all(contrast(xterm_rgb(index), extreme) >= 4.5 for index in PALETTES[palette].values())
+
+
+def test_contrast_is_the_ratio_of_the_guidelines() -> None:
+    assert contrast(BLACK, WHITE) == contrast(WHITE, BLACK) == pytest.approx(21)
+    assert contrast(WHITE, WHITE) == 1
+    assert contrast((118, 118, 118), WHITE) == pytest.approx(4.54, abs=0.01)
+
+
+def test_xterm_colours_are_those_of_its_table() -> None:
+    assert [xterm_rgb(index) for index in (16, 231, 196, 67, 232, 255)] == [
+        (0, 0, 0), (255, 255, 255), (255, 0, 0), (95, 135, 175), (8, 8, 8), (238, 238, 238),
+    ]  # fmt: skip
+
+
+def test_all_palettes_name_the_same_colours() -> None:
+    names = {frozenset(colours) for palette, colours in PALETTES.items() if palette != "none"}
+    assert len(names) == 1
+
+
+def test_added_and_removed_lines_have_marks_and_changed_words_are_reversed() -> None:
+    fragments = diff_fragments("--- a\n+++ b\n@@ -1 +1 @@\n-one two\n+one three\n", width=80, most_lines=None)
+    assert [line.split()[1] for line in plain(fragments).splitlines()] == ["-", "+"]
+    for role in ("added_word", "removed_word", "selected"):
+        assert "7" in Theme("none").code(role).split(";")
+
+
+def test_without_colours_there_are_only_attributes() -> None:
+    codes = {Theme("none").code(role) for role in ROLES}
+    assert codes <= {"", "1", "3", "4", "7", "9", "1;4"}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from(ROLES), max_size=3).map(" ".join), st.text("ab \n", max_size=3)), max_size=14
+    )
+)
+def test_each_piece_looks_as_its_roles_say_whatever_came_before(pieces: list[tuple[str, str]]) -> None:
+    for palette in PALETTES:
+        theme = Theme(palette)
+        screen = pyte.Screen(60, 16)
+        pyte.Stream(screen).feed(theme.paint(pieces).replace("\n", "\r\n"))
+        cells = [screen.buffer[y][x] for y in range(16) for x in range(60)]
+        shown = [cell for cell in cells if cell != screen.default_char and cell.data != " "]
+        expected = []
+        for roles, text in pieces:
+            one = pyte.Screen(200, 1)
+            pyte.Stream(one).feed(f"\x1b[{theme.code(roles)}mx")
+            expected += [one.buffer[0][0]._replace(data=letter) for letter in text if letter not in " \n"]
+        assert [cell for cell in shown if cell.data in "ab"] == [
+            cell for cell in expected if cell != screen.default_char
+        ]
+        assert screen.cursor.attrs == screen.default_char
+
+
+@pytest.mark.parametrize(
+    ("choice", "environment", "background", "palette"),
+    [
+        ("auto", {"TERM": "xterm-256color"}, "dark", "dark"),
+        ("auto", {"TERM": "xterm-256color"}, "light", "light"),
+        ("auto", {"TERM": "xterm-256color"}, "", "ansi"),
+        ("auto", {"TERM": "xterm-256color", "COLORFGBG": "0;15"}, "", "light"),
+        ("auto", {"TERM": "xterm-256color", "COLORFGBG": "15;default;0"}, "", "dark"),
+        ("auto", {"TERM": "xterm-256color", "COLORFGBG": "0;²"}, "", "ansi"),
+        ("auto", {"TERM": "xterm"}, "dark", "ansi"),
+        ("auto", {"TERM": "xterm", "COLORTERM": "truecolor"}, "dark", "dark"),
+        ("high-contrast", {"TERM": "xterm"}, "", "high-contrast-dark"),
+        ("high-contrast", {"TERM": "xterm"}, "light", "high-contrast-light"),
+        ("high-contrast", {"TERM": "xterm", "COLORFGBG": "0;15"}, "", "high-contrast-light"),
+        ("dark", {"TERM": "xterm", "NO_COLOR": "1"}, "", "none"),
+        ("dark", {"TERM": "xterm", "NO_COLOR": ""}, "", "dark"),
+        ("dark", {"TERM": "dumb"}, "", "none"),
+        ("none", {"TERM": "xterm-256color"}, "dark", "none"),
+    ],
+)
+def test_the_palette_for_a_choice(choice: str, environment: dict[str, str], background: str, palette: str) -> None:
+    assert palette_for(choice, environment, is_terminal=True, background=background) == palette
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(CHOICES),
+    st.dictionaries(st.sampled_from(["TERM", "COLORTERM", "COLORFGBG", "NO_COLOR", "FORCE_COLOR"]), st.text()),
+    st.booleans(),
+    st.sampled_from(["dark", "light", ""]),
+)
+def test_any_environment_leads_to_a_palette(
+    choice: str, environment: dict[str, str], is_terminal: bool, background: str
+) -> None:
+    assert palette_for(choice, environment, is_terminal=is_terminal, background=background) in PALETTES
+
+
+def test_output_that_is_no_terminal_has_colours_only_by_force() -> None:
+    assert palette_for("dark", {}, is_terminal=False) == "none"
+    assert palette_for("dark", {"FORCE_COLOR": "1"}, is_terminal=False) == "dark"
+
+
+@pytest.mark.parametrize(
+    ("reply", "background"),
+    [
+        ("11;rgb:1e1e/1e1e/1e1e", "dark"),
+        ("11;rgb:ffff/ffff/ffff", "light"),
+        ("11;rgb:f/f/e", "light"),
+        ("11;rgba:0000/0000/ffff/ffff", "dark"),
+        ("11;?", ""),
+        ("", ""),
+    ],
+)
+def test_the_background_is_in_the_terminals_answer(reply: str, background: str) -> None:
+    assert background_of(reply) == background

@@ -1,0 +1,165 @@
+"""What finished calls show of what came back, which may be anything."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.agent.events import ToolFinished
+from agentcli.frontends.terminal.fragments import plain
+from agentcli.frontends.terminal.tool_views import LONGEST_LINE, OUTPUT_LINES, View, duration, tool_view
+from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
+
+STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+# What has been used against terminals, or just confuses them (ECMA-48, xterm's ctlseqs, the vendors' own sequences).
+HOSTILE = [
+    "\x1b[2J\x1b[H",  # clear
+    "\x1b[3J",  # and the scrollback
+    "\x1bc",  # reset
+    "\x1b[1A\x1b[2Kanother line",  # the line above says something else
+    "\x1b[?1049h",  # alternate screen
+    "\x1b[?25l",  # no cursor
+    "\x1b[?1000h\x1b[?2004l",  # mouse on, bracketed paste off
+    "\x1b[21t",  # the title comes back as typed text
+    "\x1b[6n\x1b[c\x1b[5n",  # reports come back as typed text
+    "\x1b]0;title\x07",
+    "\x1b]52;c;cm0gLXJmIH4=\x07",  # the clipboard
+    "\x1b]8;;https://example.com\x1b\\a link\x1b]8;;\x1b\\",
+    "\x1b]1337;File=inline=1:AAAA\x07",
+    "\x1bP+q544e\x1b\\",
+    "\x1bP1;1|17/6c730a\x1b\\",  # what a function key types
+    "\x1b_Ga=T;AAAA\x1b\\",
+    "\x1b^private\x1b\\",
+    "\x1bXstring\x1b\\",
+    "\x9b2J",
+    "\x9d0;title\x9c",
+    "\x90q\x9c",
+    "\x1b(0lqqk\x1b(B",  # line drawing
+    "\x0e\x0f",  # other character sets
+    "\x1b[\x1b[31m2J",  # one within another
+    "\x1b\x1b[m[2J",
+    "\x1b[31",  # no end
+    "\x1b]0;no end",
+    "\x1b",
+    "safe\rrm -rf",
+    "safe\b\b\b\brm",
+    "\x00\x01\x7f",
+    "\u202egnp.exe",  # reads backwards
+    "\u2066a\u2069",
+]
+
+
+def finished(content: Any, name: str = "bash", *, is_error: bool = False, **other: Any) -> ToolFinished:
+    return ToolFinished("1", name, ToolResult("1", content, is_error), other.pop("duration_ms", 3.0), **other)
+
+
+def view(event: ToolFinished, columns: int = 80, **other: bool) -> View:
+    return tool_view(event, "title", columns=columns, **other)
+
+
+def text(event: ToolFinished, columns: int = 80) -> str:
+    return plain(view(event, columns).fragments)
+
+
+NAMES = ("bash", "file_edit", "file_write", "todo", "grep_search", "unknown")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_error", [True, False])
+def test_nothing_that_steers_a_terminal_gets_through(hostile: str, name: str, is_error: bool) -> None:
+    diff = f"--- a\n+++ b\n@@ -1 +1 @@\n-{hostile}\n+x{hostile}y\n"
+    event = finished(
+        f"before {hostile} after",
+        name,
+        is_error=is_error,
+        summary=hostile,
+        structured={"diff": diff, "output": hostile},
+    )
+    assert not STEERS.search(text(event))
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from([*HOSTILE, "text", "\n"])).map("".join),
+        st.binary().map(lambda junk: junk.decode("latin-1")),
+    ),
+    st.sampled_from(NAMES),
+    st.booleans(),
+    st.one_of(st.integers(1, 4), st.integers(1, 300)),
+    st.one_of(st.none(), st.dictionaries(st.sampled_from(["diff", "output"]), st.one_of(st.none(), st.text()))),
+)
+def test_any_output_can_be_shown(said: str, name: str, is_error: bool, columns: int, structured: Any) -> None:
+    shown = text(finished(said, name, is_error=is_error, summary=said, structured=structured), columns)
+    assert not STEERS.search(shown)
+    assert shown.endswith("\n")
+
+
+def test_the_first_line_says_how_it_went_without_colour() -> None:
+    assert text(finished("", "grep_search", summary="12 lines", duration_ms=1500)) == "✓ title · 12 lines · 1.5 s\n"
+    assert text(finished("no such file", "file_read", is_error=True)).startswith("✗ title · 3 ms\n  no such file\n")
+
+
+@pytest.mark.parametrize("columns", [1, 20, 80])
+def test_a_long_title_leaves_room_for_the_outcome(columns: int) -> None:
+    shown = plain(tool_view(finished("", "x"), "日本" * 100, columns=columns).fragments)
+    assert shown.endswith("… · 3 ms\n")
+
+
+def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
+    lines = "".join(f"line {n}\n" for n in range(100))
+    shown = view(finished(lines))
+    assert plain(shown.fragments).splitlines()[1:] == [
+        f"  … {100 - OUTPUT_LINES} more lines (Ctrl-O shows all)",
+        *(f"  line {n}" for n in range(95, 100)),
+    ]
+    assert shown.folded is not None
+    assert shown.folded.text == lines
+
+
+def test_a_line_without_end_is_cut() -> None:
+    shown = text(finished("x" * 1_000_000))
+    assert shown.splitlines()[1] == f"  {'x' * LONGEST_LINE}…"
+
+
+def test_binary_junk_takes_no_more_than_its_lines() -> None:
+    junk = bytes(range(256)) * 200
+    shown = text(finished(junk.decode("utf-8", "replace")))
+    assert len(shown.splitlines()) <= OUTPUT_LINES + 2
+    assert not STEERS.search(shown)
+
+
+def test_output_of_several_parts_is_joined_and_images_are_named() -> None:
+    assert "  one\n  [image]\n" in text(finished((Text("one"), Image(Base64Source("image/png", "eA==")))))
+
+
+def test_an_edit_shows_its_diff_with_marks_once() -> None:
+    event = finished("ok", "file_edit", structured={"diff": "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n"})
+    assert "- old" in text(event)
+    assert "+ new" in text(event)
+    again = view(event, diff_was_shown=True)
+    assert "old" not in plain(again.fragments)
+    assert again.folded is not None
+    assert again.folded.is_diff
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1.0 s"),
+        (59_900, "59.9 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "60 min 0 s"),
+    ],
+)
+def test_durations(milliseconds: float, said: str) -> None:
+    assert duration(milliseconds) == said
