@@ -12,11 +12,21 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
 # Characters that turn the direction of text around can make a command look like another one.
 _CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
+_CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
+# Characters that show nothing; in an answer they join emoji, in a command they hide something.
+_INVISIBLE = re.compile(
+    "[\u00ad\u180e\u200b-\u200d\u2028\u2029\u2060-\u2064\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 def printable(text: str) -> str:
     """`text` without anything that could steer a terminal; a line end alone or after a return stays one."""
     return _SEQUENCE.sub("", text.replace("\r\n", "\n")).replace("\r", "\n").translate(_CONTROLS)
+
+
+def exposed(text: str) -> str:
+    """`printable`, for what somebody is asked to allow: characters that show nothing are made visible too."""
+    return _INVISIBLE.sub("�", printable(text))
 
 
 class PrintableStream:

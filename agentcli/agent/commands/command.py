@@ -119,7 +119,7 @@ class Commands:
 
         Raises `UsageError` for an unknown command, naming the nearest.
         """
-        first, *others = text.strip().split(None, 1)
+        first, *others = text.split(None, 1) or ("",)
         rest = others[0] if others else ""
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
             return None

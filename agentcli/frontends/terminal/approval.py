@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.screen import Row
@@ -81,14 +81,14 @@ class ApprovalPanel:
     def preview(self, columns: int) -> list[Fragment]:
         """For the transcript: the exact command or the diff. Control characters are made visible."""
         request = self.request
-        title = "Run a command" if request.call.name == "bash" else printable(request.title)
+        title = "Run a command" if request.call.name == "bash" else exposed(request.title)
         head: list[Fragment] = [
             ("warning", f"? {title}"),
             ("muted", f" — {printable(request.reason)}\n"),
         ]
         if is_diff(request.preview):
             return [*head, *diff_fragments(request.preview, width=columns, most_lines=PREVIEW_LINES)]
-        lines = printable(request.preview).split("\n")
+        lines = exposed(request.preview).split("\n")
         body: list[Fragment] = [
             ("", f"  {'$ ' if n == 0 and request.call.name == 'bash' else '  '}{_cut(line)}\n")
             for n, line in enumerate(lines[:PREVIEW_LINES])
@@ -120,7 +120,12 @@ class ApprovalPanel:
         rows = _wrapped([head, *(self._choice(choice) for choice in self.choices)], columns)
         if self.rules:
             reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
-            rows.append(clipped([("muted", "  rule: "), ("", printable(self.rule)), ("muted", f" ·{reach}")], columns))
+            rows.append(
+                clipped(
+                    [("muted", "  rule: "), ("", exposed(self.rule).replace("\n", "␊")), ("muted", f" ·{reach}")],
+                    columns,
+                )
+            )
         return rows
 
     def _choice(self, choice: Choice) -> Row:

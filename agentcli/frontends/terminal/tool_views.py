@@ -49,17 +49,19 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
 def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
     """`✓ Read a.py · 12 lines · 3 ms`; a long title is cut so that the outcome stays on its line."""
     mark: Fragment = ("error", "✗") if event.result.is_error else ("ok", "✓")
-    parts = [printable(event.summary), duration(event.duration_ms)]
+    parts = [" ".join(printable(event.summary).split()), duration(event.duration_ms)]
     outcome = "".join(f" · {part}" for part in parts if part)
     room = max(12, columns - 2 - width(outcome))
     return [mark, ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
 
 
 def duration(milliseconds: float) -> str:
-    if milliseconds < 1000:
+    if milliseconds < 999.5:
         return f"{milliseconds:.0f} ms"
-    seconds = milliseconds / 1000
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if milliseconds < 59_950:
+        return f"{milliseconds / 1000:.1f} s"
+    minutes, seconds = divmod(round(milliseconds / 1000), 60)
+    return f"{minutes} min {seconds} s"
 
 
 def result_text(result: ToolResult) -> str:

@@ -24,7 +24,6 @@ from agentcli.agent.events import (
     ToolFinished,
     ToolStarted,
     TurnEnded,
-    TurnFailed,
 )
 from agentcli.agent.hooks import NoHooks
 from agentcli.conversation.entries import Assistant, Entry
@@ -364,14 +363,6 @@ async def test_a_second_prompt_waits_for_the_end_of_the_turn(tmp_path: Folder) -
     assert stage.prompts() == ["first", "second"]
     assert len(stage.provider.requests) == 3
     assert stage.count(TurnEnded) == 3
-
-
-async def test_prompts_that_wait_are_answered_after_a_failure(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"error": {"kind": "bad_request"}}, {"text": "Two."}]) as stage:
-        stage.say("first")
-        stage.say("second")
-        await stage.ended(2)
-    assert [type(end) for end in stage.ends] == [TurnFailed, Done]
 
 
 # Several hands.

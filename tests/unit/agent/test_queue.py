@@ -210,10 +210,13 @@ async def test_steering_that_came_as_the_turn_ended_has_a_turn_of_its_own(tmp_pa
     assert [end.reason for end in stage.ends if isinstance(end, Done)] == ["max_turns", "end_turn"]
 
 
-async def test_what_waits_is_run_after_a_failure_that_was_no_interrupt(tmp_path: Folder) -> None:
+async def test_what_waits_is_kept_after_a_failure_and_run_when_asked_for(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"error": {"kind": "bad_request"}}, {"text": "Two."}]) as stage:
         stage.say("first")
         stage.say("second")
+        await stage.ended()
+        assert len(stage.session.state.follow_ups) == 1
+        stage.submit(RunQueued())
         await stage.ended(2)
     assert [type(end) for end in stage.ends] == [TurnFailed, Done]
 

@@ -18,6 +18,7 @@ from agentcli.agent.events import (
     Notice,
     ProviderSwitched,
     Retry,
+    RunQueued,
     SetMode,
     SetModel,
     TextDelta,
@@ -705,11 +706,13 @@ async def test_a_bug_in_a_tool_ends_the_turn_and_the_session_goes_on(tmp_path: F
     assert stage.is_valid
 
 
-async def test_prompts_that_wait_are_answered_after_a_bug(tmp_path: Folder) -> None:
+async def test_prompts_that_wait_can_be_run_after_a_bug(tmp_path: Folder) -> None:
     tool = failing_tool("buggy", ZeroDivisionError())
     async with on_stage(tmp_path, [{"tool_calls": [call("buggy", "x")]}, {"text": "Second."}], tools=[tool]) as stage:
         stage.say("one")
         stage.say("two")
+        await stage.ended()
+        stage.submit(RunQueued())
         done = await stage.ended(2)
     assert isinstance(stage.ends[0], TurnFailed)
     assert isinstance(done, Done)
