@@ -68,6 +68,14 @@ class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
     content: str | tuple[Text | Image | Document, ...] = ""
     is_error: bool = False
 
+    @property
+    def text(self) -> str:
+        """What a person reads of it; an image or document is named only."""
+        if isinstance(self.content, str):
+            return self.content
+        parts = (part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in self.content)
+        return "\n".join(parts)
+
 
 class Opaque(Struct, frozen=True, tag="opaque"):
     """A block only `provider` understands; it goes back to that provider as it came and to no other."""

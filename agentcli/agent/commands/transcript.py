@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, kept
-from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.summary import call_title
 
 
@@ -36,16 +36,8 @@ def _done(result: Result, use: ToolUse | None) -> str:
     title = call_title(result.name, use.input if use else {})
     failed = " (failed)" if result.result.is_error else ""
     diff = result.structured.get("diff") if isinstance(result.structured, dict) else None
-    block = _fenced(diff, "diff") if diff else _fenced(_shown(result.result), "")
+    block = _fenced(diff, "diff") if diff else _fenced(result.result.text, "")
     return f"**{title}**{failed}\n\n{block}"
-
-
-def _shown(result: ToolResult) -> str:
-    if isinstance(result.content, str):
-        return result.content
-    return "\n".join(
-        part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in result.content
-    )
 
 
 def _fenced(text: str, language: str) -> str:

@@ -40,6 +40,8 @@ class NothingChosen(UserError):
 
 log = logging.getLogger(__name__)
 
+JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
+
 AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
 
 
@@ -142,6 +144,7 @@ class TerminalDesk:
         self.is_cut_short = False  # the last turn ended at the limit of requests
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
+        self._job_timer: asyncio.TimerHandle | None = None
 
     # Sessions
 
@@ -199,6 +202,8 @@ class TerminalDesk:
 
     async def close(self) -> None:
         """End what runs and store all of it."""
+        if self._job_timer is not None:
+            self._job_timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -417,6 +422,15 @@ class TerminalDesk:
         )
         if self.status != before:
             self._front.status_changed()
+        if self.status.jobs and self._job_timer is None:
+            self._job_timer = asyncio.get_running_loop().call_later(JOB_CHECK_S, self._look_at_jobs)
+
+    def _look_at_jobs(self) -> None:
+        self._job_timer = None
+        before = self.status.jobs
+        self.refresh_status()
+        if self.status.jobs != before:
+            self._front.changed()
 
 
 def _tokens(usage: Usage) -> int:

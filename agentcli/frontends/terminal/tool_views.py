@@ -11,7 +11,6 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.text_width import clipped, width
-from agentcli.llm.messages import Text, ToolResult
 
 DIFF_LINES = 30
 OUTPUT_LINES = 5
@@ -37,11 +36,11 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
     """The view of a finished call."""
     head = summary_line(event, title, columns)
     if event.result.is_error:
-        body = _output(result_text(event.result), columns)
+        body = _output(event.result.text, columns)
     else:
         body = _BODIES.get(event.name, _nothing)(event, columns, diff_was_shown)
     diff = _diff_of(event)
-    whole = printable(diff or result_text(event.result))
+    whole = printable(diff or event.result.text)
     folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() else None
     return View([*head, *body], folded)
 
@@ -64,21 +63,13 @@ def duration(milliseconds: float) -> str:
     return f"{minutes} min {seconds} s"
 
 
-def result_text(result: ToolResult) -> str:
-    if isinstance(result.content, str):
-        return result.content
-    return "\n".join(
-        block.text if isinstance(block, Text) else f"[{type(block).__name__.lower()}]" for block in result.content
-    )
-
-
 def _nothing(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
     return []
 
 
 def _first_lines(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
     output = event.structured.get("output") if isinstance(event.structured, dict) else None
-    return _output(output if isinstance(output, str) else result_text(event.result), columns)
+    return _output(output if isinstance(output, str) else event.result.text, columns)
 
 
 def _output(text: str, columns: int) -> list[Fragment]:
@@ -109,7 +100,7 @@ def _diff(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragm
 
 
 def _todo(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
-    return [("muted", f"  {line}\n") for line in printable(result_text(event.result)).strip().split("\n")[:20]]
+    return [("muted", f"  {line}\n") for line in printable(event.result.text).strip().split("\n")[:20]]
 
 
 _BODIES: dict[str, Callable[[ToolFinished, int, bool], list[Fragment]]] = {
