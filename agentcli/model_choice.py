@@ -144,7 +144,7 @@ class Models:
                 made = provider_class("local")(info, start=start, read_timeout=timeout)
             case "scripted":
                 script = provider_module("scripted").read_script(self._config.cwd / Path(model).expanduser())
-                made = provider_class("scripted")(script, info=info)
+                made = provider_class("scripted")(script, info=info, keeps=16)
             case _:
                 made = self._compatible(provider, info, server)
         checked: Provider = made

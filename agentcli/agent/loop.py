@@ -44,6 +44,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.errors import StorageError, UserError
 from agentcli.llm import provider as llm
+from agentcli.llm.building import built
 from agentcli.llm.errors import AuthError, BillingError, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -218,7 +219,8 @@ async def _request(turn: Turn) -> llm.Done:
     provider, info = await runtime.resolve(state)
     note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
-    messages = await runtime.context_transform(doctor(to_messages(state.entries)))
+    entries = tuple(state.entries)
+    messages = await runtime.context_transform(await built(len(entries), lambda: doctor(to_messages(entries))))
     prefix = runtime.prefix_for(info)
     request = Request(
         prefix.system,

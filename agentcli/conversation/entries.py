@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, Usage, without_empty_text
+from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, ToolUse, Usage, without_empty_text
 
 SCHEMA_VERSION = 1
 
@@ -204,7 +204,7 @@ def open_calls(entries: Sequence[Entry]) -> tuple[str, ...]:
     waiting: dict[str, None] = {}
     for entry in kept(entries):
         if isinstance(entry.body, Assistant):
-            waiting |= dict.fromkeys(use.id for use in Message("assistant", entry.body.content).tool_uses)
+            waiting |= {block.id: None for block in entry.body.content if isinstance(block, ToolUse)}
         elif isinstance(entry.body, Result):
             waiting.pop(entry.body.result.tool_use_id, None)
     return tuple(waiting)

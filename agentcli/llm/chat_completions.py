@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator
 
+from agentcli.llm.building import built
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.http import HttpClient, ServerSentEvent, SseParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
@@ -34,7 +35,8 @@ async def stream_chat(
             reader.feed(_chunk(data), out)
 
     try:
-        async with http.stream("/chat/completions", to_body(request, info, quirks, provider)) as response:
+        body = await built(len(request.messages), lambda: to_body(request, info, quirks, provider))
+        async with http.stream("/chat/completions", body) as response:
             pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
             async for events in pieces:
                 heard, failure = read(events, feed)

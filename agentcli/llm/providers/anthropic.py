@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from agentcli.llm.building import built
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, SseParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
@@ -52,7 +53,8 @@ class AnthropicProvider:
         self._require_key()
         reader = ReplyReader(self.model)
         try:
-            async with self._http.stream("/v1/messages", to_body(request, self.info)) as response:
+            body = await built(len(request.messages), lambda: to_body(request, self.info))
+            async with self._http.stream("/v1/messages", body) as response:
                 pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
                 async for events in pieces:
                     heard, failure = read(events, lambda event, out: reader.feed(_event(event.data), out))

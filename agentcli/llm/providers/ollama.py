@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from agentcli.llm.building import built
 from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, LineParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
@@ -59,7 +60,10 @@ class OllamaProvider:
                 await self._learn()
             if request.tools and not self.info.takes_tools:
                 raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
-            body = to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive)
+            body = await built(
+                len(request.messages),
+                lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
+            )
             async with self._http.stream("/api/chat", body) as response:
                 pieces = parsed_chunks(response, lines.feed, content_type="ndjson")
                 async for items in pieces:

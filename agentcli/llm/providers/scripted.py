@@ -8,6 +8,7 @@ the newest tool result. `chunk` is how many characters one delta holds; `delay_m
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,21 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class ScriptedProvider:
-    """Gives the next reply for each request; keeps the requests in `requests`."""
+    """Gives the next reply for each request; keeps the newest requests (None: all) in `requests`."""
 
     name = "scripted"
 
-    def __init__(self, replies: Iterable[ScriptedReply | Mapping[str, Any]], *, info: ModelInfo | None = None) -> None:
+    def __init__(
+        self,
+        replies: Iterable[ScriptedReply | Mapping[str, Any]],
+        *,
+        info: ModelInfo | None = None,
+        keeps: int | None = None,
+    ) -> None:
         self.info = info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True)
         self._replies = [_reply(reply) for reply in replies]
         self._position = 0
-        self.requests: list[Request] = []
+        self.requests: deque[Request] = deque(maxlen=keeps)
 
     @property
     def model(self) -> str:
@@ -101,12 +108,10 @@ class ScriptedProvider:
                 text = whole.replace("{{last_result}}", last)
                 if not text:
                     continue
-                blocks.append(kind(""))
                 for start in range(0, len(text), reply.chunk):
                     await asyncio.sleep(reply.delay_ms / 1000)
-                    piece = text[start : start + reply.chunk]
-                    blocks[-1] = kind(text[: start + len(piece)])
-                    yield delta(piece)
+                    yield delta(text[start : start + reply.chunk])
+                blocks.append(kind(text))
             await asyncio.sleep(reply.delay_ms / 1000)
             if reply.error is not None:
                 raise _error(reply.error)
