@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -25,7 +24,7 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import Look, TerminalApp
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.desk import Front
-from agentcli.frontends.terminal.drafts import Drafts
+from agentcli.frontends.terminal.drafts import drafts_of
 from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
@@ -40,7 +39,6 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     project = project_root(config.cwd)
     keeps = not options.no_session
     history: History = ProjectHistory(config.paths.state / "history", str(project)) if keeps else InMemoryHistory()
-    draft = config.paths.state / "drafts" / hashlib.sha256(str(config.cwd).encode()).hexdigest()[:16]
     house = TerminalHouse(config, options)
     app = TerminalApp(
         console,
@@ -48,7 +46,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         conversation_commands(),
         look=Look(terminal.theme, terminal.notifications, terminal.status_command),
         history=history,
-        drafts=Drafts(draft) if keeps else None,
+        drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
     )
     house.tell = lambda text: app.view.line(text, "warning")

@@ -6,7 +6,7 @@ import re
 
 # Whole escape sequences go, then what is left of control characters is shown as a picture of itself.
 _SEQUENCE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
@@ -25,14 +25,14 @@ def printable(text: str) -> str:
 
 
 def exposed(text: str) -> str:
-    """`printable`, for what somebody is asked to allow: characters that show nothing are made visible too."""
-    return _INVISIBLE.sub("�", printable(text))
+    """What somebody is asked to allow: nothing is left out, a picture stands for each character that shows nothing."""
+    return _INVISIBLE.sub("�", text.replace("\r\n", "\n").translate(_CONTROLS))
 
 
 class PrintableStream:
     """`printable` for text that comes in pieces: a sequence that is split over two pieces is taken out whole."""
 
-    _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
+    _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
     _LONGEST = 4_096  # characters held back; what is longer is no sequence a terminal would wait for
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ class TerminalApp:
         self.asking = Asking(self)
         self._hint = ""
         self._hint_until = 0.0
-        self.last_key = self._last_escape = self._last_control_c = self._last_control_x = 0.0
+        self.last_typed = self._last_escape = self._last_control_c = self._last_control_x = 0.0
         self._shows_todo = False
         self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
@@ -95,7 +95,7 @@ class TerminalApp:
         self._file_index = file_index
         self._keeps = drafts is not None
         console.area.buffer.completer = PromptCompleter(lambda: self.desk.commands, file_index, self._arguments)
-        console.area.buffer.on_text_changed += lambda _: self.key_pressed()
+        console.area.buffer.on_text_changed += lambda _: self._typed()
         console.keys = key_bindings(self)
 
     # Living
@@ -114,8 +114,9 @@ class TerminalApp:
         else:
             self.changed()
 
-    def early_enter(self) -> None:
-        self.accept()
+    def early_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.desk.submit(line)
 
     def leave(self) -> None:
         self.console.leave()
@@ -171,7 +172,8 @@ class TerminalApp:
                 rows += key_rows(columns)
             if self._shows_todo:
                 rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
-        return [*rows, *self.asking.rows(columns, most)][-most:]
+        asked = self.asking.rows(columns, most)[:most]
+        return [*rows[: most - len(asked)], *asked]
 
     def _status_row(self, columns: int) -> Row:
         hint = self.asking.hint or (self._hint if time.monotonic() < self._hint_until else "")
@@ -180,7 +182,9 @@ class TerminalApp:
     def placeholder(self) -> str:
         if self.asking.is_open:
             return ""
-        return "Enter steers · Tab queues · Esc interrupts" if self.is_busy else HINT
+        if self.is_busy:
+            return "Enter steers · Tab queues · Esc interrupts"
+        return "Enter sends what waits · ↑ takes it back" if self.has_queue else HINT
 
     def mark(self) -> str:
         return self.asking.mark
@@ -285,8 +289,8 @@ class TerminalApp:
     def ctrl_x_pressed(self) -> bool:
         return time.monotonic() - self._last_control_x < TWICE_S
 
-    def key_pressed(self) -> None:
-        self.last_key = time.monotonic()
+    def _typed(self) -> None:
+        self.last_typed = time.monotonic() if self.composer.area.buffer.text else 0.0
 
     def enter(self) -> None:
         """Send; behind a backslash begin a new line."""
@@ -355,9 +359,11 @@ class TerminalApp:
             self.asking.end_answer()
         elif self.is_busy or self.live.is_busy:
             self.desk.interrupt()
+            self._last_control_c = 0.0  # an impatient second one is not meant to leave
         elif self.composer.area.buffer.text:
             self.composer.remember()
             self.composer.area.set_text("")
+            self._last_control_c = 0.0
         elif twice:
             self.leave()
         else:
@@ -366,6 +372,12 @@ class TerminalApp:
 
     def control_x(self) -> None:
         self._last_control_x = time.monotonic()
+
+    def control_d(self) -> None:
+        if self.is_busy:
+            self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.")
+        else:
+            self.leave()
 
     def take_back(self) -> None:
         """The newest queued message goes back into the input."""
@@ -396,7 +408,8 @@ class TerminalApp:
         mode = self.desk.session.state.mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         self.desk.session.submit(SetMode(after))
-        self.hint(f"Mode: {after}", 1.5)
+        if after == "default":
+            self.hint("default mode: edits and commands ask", 1.5)
 
     def to_background(self) -> None:
         self.desk.session.submit(Background())

@@ -12,7 +12,7 @@ from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, row_width
 
-PREVIEW_LINES = 40
+LAST_LINES = 3
 LONGEST_LINE = 2_000
 
 Choice = Literal["once", "session", "always", "no", "comment", "hunks"]
@@ -78,8 +78,8 @@ class ApprovalPanel:
             return Approve(self.request.id, False, comment=self.comment)
         return Approve(self.request.id, True, comment=self.comment, hunks=tuple(self.accepted))
 
-    def preview(self, columns: int) -> list[Fragment]:
-        """For the transcript: the exact command or the diff. Control characters are made visible."""
+    def preview(self, columns: int, most_lines: int) -> list[Fragment]:
+        """For the transcript: the exact command or the diff, a long one with its end; nothing in it is invisible."""
         request = self.request
         title = "Run a command" if request.call.name == "bash" else exposed(request.title)
         head: list[Fragment] = [
@@ -87,15 +87,14 @@ class ApprovalPanel:
             ("muted", f" — {printable(request.reason)}\n"),
         ]
         if is_diff(request.preview):
-            return [*head, *diff_fragments(request.preview, width=columns, most_lines=PREVIEW_LINES)]
+            return [*head, *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
         lines = exposed(request.preview).split("\n")
-        body: list[Fragment] = [
-            ("", f"  {'$ ' if n == 0 and request.call.name == 'bash' else '  '}{_cut(line)}\n")
-            for n, line in enumerate(lines[:PREVIEW_LINES])
-        ]
-        if len(lines) > PREVIEW_LINES:
-            body.append(("warning", f"  … {len(lines) - PREVIEW_LINES:,} more lines: v shows all of it\n"))
-        return [*head, *body]
+        mark = "$ " if request.call.name == "bash" else "  "
+        shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
+        if len(lines) > most_lines:  # how it ends is where a long command hides what it really does
+            hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines: v shows all of it\n")
+            shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
+        return [*head, *shown]
 
     def hunk_preview(self, columns: int) -> list[Fragment]:
         assert self.hunk is not None
@@ -103,8 +102,11 @@ class ApprovalPanel:
         head: Fragment = ("warning", f"Hunk {number} of {count}\n")
         return [head, *diff_fragments(self.request.hunks[self.hunk], width=columns, most_lines=None)]
 
-    def rows(self, columns: int, more: int, *, is_writing: bool = False) -> list[Row]:
-        """The panel; `more` is how many requests wait behind this one. While somebody writes it takes no keys."""
+    def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
+        """The panel; `more` is how many requests wait behind this one.
+
+        While somebody writes it takes no keys, nor before it `is_ready`.
+        """
         if is_writing:
             return [
                 clipped(
@@ -117,7 +119,7 @@ class ApprovalPanel:
                 clipped([("warning", f"? Hunk {self.hunk + 1} of {len(self.request.hunks)}: "), ("", text)], columns)
             ]
         head: Row = [("warning", f"? Allow it{f' (+{more} more)' if more else ''}?")]
-        rows = _wrapped([head, *(self._choice(choice) for choice in self.choices)], columns)
+        rows = _wrapped([head, *(self._choice(choice, is_ready=is_ready) for choice in self.choices)], columns)
         if self.rules:
             reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
             rows.append(
@@ -128,8 +130,10 @@ class ApprovalPanel:
             )
         return rows
 
-    def _choice(self, choice: Choice) -> Row:
+    def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
         label = _LABELS[choice]
+        if not is_ready:
+            return [("muted", f" {label}")]
         if choice == self.selected:
             return [("accent", "❯"), ("selected", label)]
         return [("", f" {label}")]

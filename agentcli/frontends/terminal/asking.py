@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.printable import printable
+from agentcli.agent.permissions import parse_rule
+from agentcli.errors import UsageError
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.approval import ApprovalPanel, Choice
 from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Row
@@ -61,7 +63,8 @@ class Asking:
             return self.picker.rows(columns, most)
         if self.approval is not None:
             is_writing = bool(self._app.composer.area.buffer.text) and self.purpose == "prompt"
-            return self.approval.rows(columns, len(self._approvals) - 1, is_writing=is_writing)
+            more = len(self._approvals) - 1
+            return self.approval.rows(columns, more, is_writing=is_writing, is_ready=self.takes_approval_keys)
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
@@ -111,7 +114,7 @@ class Asking:
             return False
         if not self._is_armed:
             now = time.monotonic()
-            self._is_armed = now - self._shown_at > REACTION_S and now - self._app.last_key > TYPING_PAUSE_S
+            self._is_armed = now - self._shown_at > REACTION_S and now - self._app.last_typed > TYPING_PAUSE_S
         return self._is_armed
 
     def ask_approval(self, request: ApprovalRequested) -> None:
@@ -126,7 +129,9 @@ class Asking:
             return
         self._shown_approval = panel
         self._shown_at, self._is_armed = time.monotonic(), False
-        self._app.view.block(panel.preview(self._app.console.columns))
+        for pause in (REACTION_S, TYPING_PAUSE_S):  # the choices are shown as such once they can be taken
+            asyncio.get_running_loop().call_later(pause + 0.02, self._app.changed)
+        self._app.view.block(panel.preview(self._app.console.columns, self._app.console.preview_lines))
         self._app.view.was_previewed(panel.request.id)
         self._app.changed()
 
@@ -204,7 +209,7 @@ class Asking:
 
     def view_whole_request(self) -> None:
         assert self.approval is not None
-        self._app.page(printable(self.approval.request.preview))
+        self._app.page(exposed(self.approval.request.preview))
 
     def _answer(self, answer: Approve) -> None:
         self._app.live.asked.discard(self._approvals.pop(0).request.id)
@@ -245,11 +250,21 @@ class Asking:
         if panel is None:
             return
         if purpose == "rule":
-            if text:
+            if text and is_rule(text):
                 panel.set_rule(text)
+            elif text:
+                self._app.hint("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
             panel.comment = text
         else:
             panel.comment = text
             self._answer(panel.answer("no"))
         self._app.changed()
+
+
+def is_rule(text: str) -> bool:
+    try:
+        parse_rule(text)
+    except UsageError:
+        return False
+    return True

@@ -51,8 +51,8 @@ class Face(Protocol):
         """The terminal has answered, or its window gained or lost the focus (see `TerminalInput`)."""
         ...
 
-    def early_enter(self) -> None:
-        """Enter was pressed before anybody could take it."""
+    def early_lines(self, lines: Sequence[str]) -> None:
+        """What was typed and sent before anybody could take it."""
         ...
 
     def last_words(self) -> Awaitable[None]:
@@ -83,7 +83,7 @@ class Console:
         self.environment = environment
         self.exit_code = 0
         self._face: Face | None = None
-        self._early_enter = False
+        self._early_lines: list[str] = []
         self._early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
@@ -148,8 +148,7 @@ class Console:
             return
         for report in self._early_reports:
             face.reported(report)
-        if self._early_enter:
-            face.early_enter()
+        face.early_lines(self._early_lines)
         self.changed()
 
     async def _wind_up(self) -> None:
@@ -186,7 +185,9 @@ class Console:
 
         @keys.add("enter")
         def _(event: KeyPressEvent) -> None:
-            self._early_enter = self._early_enter or bool(self.area.buffer.text.strip())
+            if text := self.area.buffer.text.strip():
+                self._early_lines.append(text)
+                self.area.replace_text("")
 
         @keys.add("c-c")
         @keys.add("<sigint>")
@@ -225,6 +226,11 @@ class Console:
         """Codes that move nothing: questions, notifications, the clipboard."""
         self.output.write_raw(codes)
         self.output.flush()
+
+    @property
+    def preview_lines(self) -> int:
+        """As many lines of something that asks as leave its question in the window."""
+        return max(6, min(40, self.output.get_size().rows - 9))
 
     @property
     def columns(self) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.fragments import Fragment
 
 TWO_NUMBERS_WIDTH = 60  # columns
@@ -102,7 +102,7 @@ def _shown_text(row: _Row) -> str:
 
 
 def _made_visible(text: str) -> str:
-    return printable(text.removesuffix("\r").replace("\r", "␍")).expandtabs(8)
+    return exposed(text.removesuffix("\r")).expandtabs(8)
 
 
 def _line(row: _Row, text: str, words: Sequence[tuple[int, int]], digits: int, width: int) -> Iterator[Fragment]:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
 from agentcli.llm.messages import Image
+
+MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
+
+
+def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
+    """A place of this session's own for a directory; what a session left there that was killed is found again.
+
+    Each place has a lock, which the system frees with the process that held it.
+    """
+    key = hashlib.sha256(str(cwd).encode()).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in range(MOST_SESSIONS):
+            lock = (folder / f"{key}.{number}.lock").open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+            else:
+                return Drafts(folder / f"{key}.{number}", lock)
+    except OSError:
+        pass  # a disk that takes nothing takes no drafts either
+    return None
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -20,10 +46,11 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Drafts:
-    """One draft in one file. A disk that fails takes the draft, never the session."""
+    """One draft in one file. A disk that fails takes the draft, never the session. `lock` is held meanwhile."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, lock: TextIO | None = None) -> None:
         self._file = file
+        self._lock = lock
 
     def save(self, text: str, pastes: Mapping[str, str | Image]) -> None:
         """An empty text leaves no draft."""

@@ -69,7 +69,6 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
 
     def bind(*sequences: str, to: Callable[[], object], when: Filter) -> None:
         def handle(event: KeyPressEvent) -> None:
-            app.key_pressed()
             to()
 
         for sequence in sequences:
@@ -93,7 +92,7 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     # Interrupting and leaving
     bind("escape", to=app.escape, when=writing & (~vi_insert_mode | is_empty))
     bind("c-c", "<sigint>", to=app.control_c, when=Always())
-    bind("c-d", to=app.leave, when=writing & is_empty)
+    bind("c-d", to=app.control_d, when=writing & is_empty)
 
     # Approvals
     for key, choice in _CHOICES:
@@ -147,9 +146,12 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("left", to=lambda: composer.skip_token(ahead=False), when=behind_token)
     bind("right", to=lambda: composer.skip_token(ahead=True), when=before_token)
 
+    @keys.add(Keys.BracketedPaste, filter=picking)
+    def _(event: KeyPressEvent) -> None:
+        asking.type_in_picker(" ".join(event.data.split()))
+
     @keys.add(Keys.BracketedPaste, filter=~picking)
     def _(event: KeyPressEvent) -> None:
-        app.key_pressed()
         composer.paste(event.data)
 
     return keys

@@ -10,7 +10,7 @@ from agentcli.conversation.entries import User
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, wrapped_tail
-from agentcli.llm.messages import Block, Text
+from agentcli.llm.messages import Block, Image, Text
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.25
@@ -55,7 +55,7 @@ class Live:
         """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
         if most < 1:
             return []
-        queue = self._queue_rows(columns)[-max(1, most // 2) :]
+        queue = self._queue_rows(columns, max(1, most // 2))
         room = most - len(queue)
         status = self._status_rows(columns)[:room] if room > 0 else []
         room -= len(status)
@@ -94,7 +94,7 @@ class Live:
         if self.waiting:
             left = max(0.0, self.waiting_until - now)
             why = " ".join(self.waiting.split())
-            return [clipped([("warning", f"{spinner(now)} {why} · again in {left:.0f} s · Esc gives up")], columns)]
+            return [clipped([("warning", f"{spinner(now)} Again in {left:.0f} s (Esc gives up): {why}")], columns)]
         what = "Thinking" if self.thinking else "Working"
         row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · Esc interrupts")]
         rows = [clipped(row, columns)]
@@ -103,10 +103,13 @@ class Live:
             rows += [clipped([("muted", f"  {line}")], columns) for line in lines]
         return rows
 
-    def _queue_rows(self, columns: int) -> list[Row]:
+    def _queue_rows(self, columns: int, most: int) -> list[Row]:
+        """What is said first stands first."""
         rows = [self._queue_row("next", content, columns) for content in self.steering]
         rows += [self._queue_row("queued", content, columns) for content in self.follow_ups]
-        return rows
+        if len(rows) > most > 1:
+            rows[most - 1 :] = [clipped([("muted", f"and {len(rows) - most + 1} more")], columns)]
+        return rows[:most]
 
     @staticmethod
     def _queue_row(kind: str, content: Sequence[Block], columns: int) -> Row:
@@ -114,8 +117,17 @@ class Live:
 
 
 def said(content: Sequence[Block]) -> str:
-    """What the person typed: attached files come after it."""
-    return next((printable(block.text) for block in content if isinstance(block, Text)), "")
+    """What the person said, files that came with it left out."""
+    parts = []
+    for block in content:
+        match block:
+            case Text(text) if not text.startswith("<file path="):
+                parts.append(printable(text))
+            case Image():
+                parts.append("[Image]")
+            case _:
+                pass
+    return "".join(parts)
 
 
 def prompt_text(entry: User) -> str:

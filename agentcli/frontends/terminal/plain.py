@@ -11,7 +11,7 @@ from typing import TextIO
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.approval import ApprovalPanel
 from agentcli.frontends.terminal.desk import House, TerminalDesk
 from agentcli.frontends.terminal.fragments import Fragment
@@ -19,6 +19,7 @@ from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.theme import Theme
 from agentcli.frontends.terminal.turn_view import TurnView
 
+MOST_PREVIEW_LINES = 200
 WIDTH = 80  # for tables and diffs, which need one
 
 QUESTION = "Allow? y once, s this session, a always, n no, or say what to do instead: "
@@ -157,10 +158,10 @@ class PlainTerminal:
 
     def _show_approval(self) -> None:
         panel = ApprovalPanel(self._approvals[0])
-        self._view.block(panel.preview(WIDTH))
+        self._view.block(panel.preview(WIDTH, MOST_PREVIEW_LINES))
         self._view.was_previewed(panel.request.id)
         if panel.rules:
-            self._view.line(f"s and a would allow: {panel.rule}")
+            self._view.line(f"s and a would allow: {exposed(panel.rule)}")
         self._output.print([("", QUESTION)])
 
     def _interrupted(self) -> None:

@@ -163,7 +163,7 @@ class Screen(Renderer):
                 out += self._redraw_changed(rows, frame.cursor)
             else:
                 out = self._redraw_all(text, rows, frame.cursor)
-        if self.synchronizes and len(out) > 8:
+        if self.synchronizes and (text or len(out) > 8):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self._write(out)
 
@@ -210,7 +210,9 @@ class Screen(Renderer):
             old = before[number] if number < len(before) else []
             if row == old and before:
                 continue
-            is_guess = _unsure(old) or _unsure(row)
+            # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
+            shrinks = self._reflows and row_width(old) > row_width(row)
+            is_guess = shrinks or _unsure(old) or _unsure(row)
             same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
             if before or number == 0:
                 out += [_vertical(number - at)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -46,13 +45,14 @@ class Status(Struct, frozen=True):
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "") -> Row:
     """One row; parts at the end are left out when the window is narrow."""
-    if custom:
-        return clipped([("muted", custom)], columns)
     parts: list[tuple[str, str]] = []
     if hint:
         parts.append(("warning", hint))
     if status.mode != "default":
         parts.append(("warning", MODE_LABELS.get(status.mode, status.mode)))
+    if custom:
+        parts.append(("muted", custom))
+        status = Status()
     if status.model:
         parts.append(("muted", status.model + (f" {status.effort}" if status.effort else "")))
     if status.context_tokens:
@@ -89,10 +89,10 @@ async def custom_status(command: str, status: Status, environment: Mapping[str, 
     process = None
     is_done = False
     try:
-        if not (arguments := shlex.split(command)):
+        if not command.strip():
             return ""
-        process = await asyncio.create_subprocess_exec(
-            *arguments,
+        process = await asyncio.create_subprocess_shell(
+            command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

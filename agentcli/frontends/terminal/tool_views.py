@@ -41,7 +41,8 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
         body = _BODIES.get(event.name, _nothing)(event, columns, diff_was_shown)
     diff = _diff_of(event)
     whole = printable(diff or event.result.text)
-    folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() else None
+    is_cut = not body or any("more line" in text for role, text in body if role == "muted")
+    folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return View([*head, *body], folded)
 
 

@@ -27,7 +27,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, User, retracted_ids
-from agentcli.frontends.printable import PrintableStream, printable
+from agentcli.frontends.printable import PrintableStream, exposed, printable
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
 from agentcli.frontends.terminal.markdown import MarkdownStream
@@ -36,6 +36,7 @@ from agentcli.llm.messages import Block, Text, ToolUse
 from agentcli.tools.summary import call_title
 
 MOST_FOLDED = 50
+PROMPT_LINES = 20  # of a long message that waited, or was said earlier
 REPLAYED_ENTRIES = 30  # of a resumed conversation, the newest
 
 
@@ -108,7 +109,7 @@ class TurnView:
                 live.turn_since = live.turn_since or time.monotonic()
             case ToolStarted(id, name, _, title):
                 self._end_text()
-                live.calls[id] = RunningCall(name, printable(title), time.monotonic())
+                live.calls[id] = RunningCall(name, exposed(title), time.monotonic())
                 if not self._is_live:
                     self.line(f"… {title}", "muted")
             case ToolOutput(id, text):
@@ -187,7 +188,10 @@ class TurnView:
         """What the person said."""
         self._end_text()
         self._begin("prompt")
-        self._print([("prompt", "› "), ("said", printable(text).strip("\n") + "\n")])
+        lines = printable(text).strip("\n").split("\n")
+        self._print([("prompt", "› "), ("said", "\n".join(lines[:PROMPT_LINES]) + "\n")])
+        if len(lines) > PROMPT_LINES:
+            self._print([("muted", f"  … {len(lines) - PROMPT_LINES:,} more lines\n")])
 
     def _begin(self, kind: str) -> None:
         """Part blocks of different kinds by an empty line; calls and notes stand close together."""
@@ -223,7 +227,7 @@ class TurnView:
                             calls[block.id] = block
                 case Result(result, name, summary, took, structured):
                     call = calls.get(result.tool_use_id)
-                    title = printable(call_title(name, call.input if call else {}))
+                    title = exposed(call_title(name, call.input if call else {}))
                     finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured)
                     self._show_tool(finished, title)
                 case _:
@@ -295,6 +299,9 @@ class TurnView:
         if why := _ENDINGS.get(done.reason):
             self.line(why, "warning")
         usage = done.usage
+        if not usage.prompt_tokens and not usage.output_tokens:
+            self.gap()
+            return
         parts = [
             self._model,
             f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",

@@ -508,7 +508,7 @@ async def test_the_fallback_model_is_not_for_a_wrong_key_nor_after_text(tmp_path
     spare = ScriptedProvider([{"text": "Spare here."}])
     async with on_stage(tmp_path, [reply], others={"scripted/spare": spare}, fallback_model="scripted/spare") as stage:
         assert isinstance(await stage.ask("Go"), TurnFailed)
-    assert spare.requests == []
+    assert not spare.requests
 
 
 async def test_another_model_takes_over_in_mid_conversation(tmp_path: Folder) -> None:

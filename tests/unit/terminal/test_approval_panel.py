@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.terminal.approval import PREVIEW_LINES, ApprovalPanel
+from agentcli.frontends.terminal.approval import LAST_LINES, ApprovalPanel
 from agentcli.frontends.terminal.fragments import plain
 from agentcli.frontends.terminal.text_width import row_width
 from agentcli.llm.messages import ToolUse
@@ -27,7 +27,7 @@ def rows(asked: ApprovalPanel, columns: int = 100, more: int = 0) -> list[str]:
 
 
 def preview(asked: ApprovalPanel, columns: int = 100) -> str:
-    return plain(asked.preview(columns))
+    return plain(asked.preview(columns, 40))
 
 
 @settings(deadline=None)
@@ -51,7 +51,7 @@ def test_rows_fit_any_window_and_hold_nothing_that_steers(
     asked.widen(wider)
     shown = asked.rows(columns, more)
     assert all(row_width(row) <= columns for row in shown)
-    text = plain(asked.preview(columns))
+    text = plain(asked.preview(columns, 40))
     for said in (text, *(plain(row) for row in shown)):
         assert not any(
             (character < " " and character not in "\n\t") or "\x7f" <= character < "\xa0" or character in "\u202e\u2066"
@@ -74,12 +74,14 @@ def test_a_narrow_window_shows_all_choices_in_more_rows() -> None:
 
 def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
     text = preview(panel("rm -rf ~\x1b[2K\recho hi\u202e\x08 \x1b]0;t\x07"))
-    assert text == "? Run a command — why\n  $ rm -rf ~\n    echo hi�␈ \n"
+    assert text == "? Run a command — why\n  $ rm -rf ~␛[2K␍echo hi�␈ ␛]0;t␇\n"
 
 
 def test_a_long_command_says_what_is_not_shown() -> None:
     text = preview(panel("\n".join(f"echo {n}" for n in range(100))))
-    assert f"  … {100 - PREVIEW_LINES} more lines: v shows all of it\n" in text
+    assert "echo 36\n  … 60 more lines: v shows all of it\n" in text
+    assert text.endswith("    echo 97\n    echo 98\n    echo 99\n")
+    assert LAST_LINES == 3
     assert "(5,000 characters)" in preview(panel("x" * 5_000))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.diff import diff_fragments, diff_stat
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.tools.text_edit import unified_diff
@@ -122,7 +122,7 @@ def test_tabs_are_spaces_from_the_start_of_the_line() -> None:
 
 
 def test_what_could_steer_the_terminal_is_shown_and_breaks_no_line() -> None:
-    assert shown(unified_diff("f", "", "a\x07b\x1b[2Jc\rd\n"), 20) == "+ a␇bc␍d\n"
+    assert shown(unified_diff("f", "", "a\x07b\x1b[2Jc\rd\n"), 20) == "+ a␇b␛[2Jc␍d\n"
 
 
 def test_lines_like_those_that_name_files_are_lines_inside_a_hunk() -> None:
@@ -168,7 +168,7 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
     assert not any(row.endswith((" ", "\t")) for row in rows)
     changed = [line for line in diff.split("\n")[2:] if line.startswith(("+", "-"))]
     for line in changed:
-        text = printable(line[1:].removesuffix("\r").replace("\r", "␍")).expandtabs(8)
+        text = exposed(line[1:].removesuffix("\r")).expandtabs(8)
         kept = text.rstrip()
         wanted = f"{line[0]} {kept}{'·' * (len(text) - len(kept))}".rstrip()
         assert any(row.endswith(wanted) for row in rows)

@@ -66,7 +66,7 @@ def test_a_call_that_waits_for_a_yes_is_not_running() -> None:
 def test_a_retry_says_why_and_when_on_one_line() -> None:
     now = time.monotonic()
     live = Live(turn_since=now, waiting="503:\n  overloaded", waiting_until=now + 9.9)
-    assert [line[1:] for line in shown(live)] == [" 503: overloaded · again in 10 s · Esc gives up"]
+    assert [line[1:] for line in shown(live)] == [" Again in 10 s (Esc gives up): 503: overloaded"]
 
 
 def test_thoughts_are_shown_by_their_end() -> None:
@@ -82,7 +82,8 @@ def test_the_queue_stays_when_room_is_short() -> None:
         follow_ups=((Text("then\nthat"),),),
         pending_text="x" * 99,
     )
-    assert shown(live, most=2) == [shown(live)[-3], "queued: then that"]
+    assert shown(live, most=2) == [shown(live)[-3], "next: now"]
+    assert Live(follow_ups=((Text("a"),),) * 9).rows(80, 8)[-1] == [("muted", "and 6 more")]
     assert shown(live)[-2:] == ["next: now", "queued: then that"]
 
 

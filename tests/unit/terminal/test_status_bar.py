@@ -76,7 +76,7 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
     assert plain(status_row(FULL, 40)) == "accept edits · anthropic/opus high"
     assert plain(status_row(FULL, 8)) == "accept …"
     assert plain(status_row(FULL, 100, hint="Saved.")) == f"Saved. · {whole}"
-    assert plain(status_row(FULL, 100, custom="mine")) == "mine"
+    assert plain(status_row(FULL, 100, custom="mine")) == "accept edits · mine"
 
 
 def test_a_price_that_is_not_known_is_no_zero() -> None:
