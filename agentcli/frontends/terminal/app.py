@@ -141,12 +141,12 @@ class TerminalApp:
     def changed(self) -> None:
         """Draw a frame soon; while something is under way four a second at least."""
         self.console.changed()
-        if self._tick_timer is None and self.live.is_busy:
+        if self._tick_timer is None and self.live.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         self._tick_timer = None
-        if self.live.is_busy:
+        if self.live.is_moving:
             self.changed()
 
     def draw(self, columns: int, most: int) -> Frame:

@@ -28,6 +28,7 @@ from agentcli.frontends.terminal.theme import Theme
 
 FRAME_S = 1 / 30  # at most so often while something changes
 ESCAPE_ALONE_S = 0.03  # after which an Esc is a key and not the start of a sequence
+SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
 
@@ -118,6 +119,8 @@ class Console:
         self._first_frame = load
         self.app.after_render += self._after_render
         loop = asyncio.get_running_loop()
+        sys.setswitchinterval(SWITCH_S)
+        self.raw("\r\x1b[K")  # what was typed before we were there stands where the first line begins
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
         with redirect_stdout(Stray("stdout")), redirect_stderr(Stray("stderr")):

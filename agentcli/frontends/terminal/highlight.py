@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -42,6 +43,12 @@ _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"
 _QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
 _QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the rules of the commonest language in a thread, before its first line is to be shown."""
+    threading.Thread(target=lexer_for, args=("python",), daemon=True).start()
 
 
 class CodeHighlighter:

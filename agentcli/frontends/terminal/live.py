@@ -51,6 +51,12 @@ class Live:
     def is_busy(self) -> bool:
         return self.turn_since is not None or bool(self.calls) or bool(self.commands)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether time alone changes a row: not while all that is left waits for the person."""
+        waits = bool(self.asked) and len(self.asked) >= len(self.calls)
+        return bool(self.commands) or (self.is_busy and not waits)
+
     def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
         """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
         if most < 1:

@@ -29,6 +29,7 @@ from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, User, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable
 from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.highlight import warm_up
 from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
 from agentcli.frontends.terminal.markdown import MarkdownStream
 from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
@@ -105,8 +106,10 @@ class TurnView:
                     self._thinking_since = time.monotonic()
                 live.waiting = ""
                 live.thinking += printable(text)
-            case TurnStarted():
+            case TurnStarted(number):
                 live.turn_since = live.turn_since or time.monotonic()
+                if number == 1:
+                    warm_up()
             case ToolStarted(id, name, _, title):
                 self._end_text()
                 live.calls[id] = RunningCall(name, exposed(title), time.monotonic())
