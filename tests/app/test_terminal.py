@@ -267,6 +267,54 @@ def test_a_shell_command_of_the_person_runs_at_once(open_terminal: Open, tmp_pat
     assert (tmp_path / "project" / "made").exists()
 
 
+def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
+    terminal = open_terminal([SLOW, {"text": "still here"}], "go")
+    terminal.see("word word")
+    terminal.type("\x03")
+    terminal.see("Interrupted")
+    terminal.type("\x03")
+    terminal.see("Ctrl-C again leaves")
+    terminal.type("and now?\r")
+    terminal.see("still here")
+
+
+def test_a_command_of_the_person_outlives_the_turn_and_esc_ends_it(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "quick"}])
+    terminal.see("script.jsonl")
+    terminal.type("!sleep 30\r")
+    terminal.see("Run sleep 30")
+    terminal.type("go\r")
+    terminal.see("quick")
+    assert "Run sleep 30" in terminal.settle()
+    terminal.type("\x1b")
+    terminal.see("✗ Run sleep 30 · interrupted")
+
+
+def test_a_question_beside_the_work_is_seen_and_can_be_stopped(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "one"}, {"text": "late", "delay_ms": 30_000}, {"text": "two"}], "go")
+    terminal.see("one")
+    terminal.type("/btw why?\r")
+    terminal.see(r"/btw · \d s · Esc interrupts")
+    terminal.type("\x1b")
+    terminal.see("/btw was interrupted")
+
+
+def test_each_session_has_a_draft_of_its_own(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "x"}])
+    first.see("script.jsonl")
+    first.type("mine alone")
+    first.settle(1.0)
+    second = open_terminal([{"text": "x"}])
+    second.see("script.jsonl")
+    assert "mine alone" not in second.settle()
+    second.type("other words")
+    second.settle(1.0)
+    first.kill(signal.SIGKILL)
+    first.exit_code()
+    third = open_terminal([{"text": "x"}])
+    third.see("› mine alone")
+
+
 # Input
 
 
