@@ -27,7 +27,7 @@ from agentcli.frontends.terminal.screen import Frame, Screen
 from agentcli.frontends.terminal.theme import Theme
 
 FRAME_S = 1 / 30  # at most so often while something changes
-ESCAPE_ALONE_S = 0.03  # after which an Esc is a key and not the start of a sequence
+ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
