@@ -46,7 +46,7 @@ class Terminal:
         self.see("Allow it")
         return self.settle(0.5)
 
-    def see(self, text: str, seconds: float = 8.0) -> str:
+    def see(self, text: str, seconds: float = 20.0) -> str:
         """Read until the screen shows `text` (a regular expression); gives the screen."""
         deadline = time.monotonic() + seconds
         while not re.search(text, self.text()):

@@ -159,9 +159,11 @@ def test_a_letter_of_a_sentence_is_no_answer(open_terminal: Open, tmp_path: Path
 
 
 def test_what_is_typed_as_a_question_comes_up_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
-    terminal = open_terminal([EDIT, {"text": "heard you"}], "go")
-    terminal.see("Allow it")
-    terminal.type("yes do it like this\r")
+    terminal = open_terminal([EDIT, {"text": "heard you"}])
+    terminal.see("script.jsonl")
+    terminal.type("go\ryes do it like this")
+    terminal.see("send or stash .* what you write")
+    terminal.type("\r")
     terminal.see("next: yes do it like this")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
