@@ -208,7 +208,12 @@ class Steer(Struct, frozen=True, tag="steer"):
 
 
 class TakeBack(Struct, frozen=True, tag="take_back"):
-    """Remove the newest message that waits: a follow-up, else a steering one."""
+    """Remove a message that waits: the one at `position` (steering first, from 0), else the newest, a follow-up first.
+
+    Nothing happens when there is none.
+    """
+
+    position: int | None = None
 
 
 class RunQueued(Struct, frozen=True, tag="run_queued"):

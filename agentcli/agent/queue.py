@@ -39,10 +39,14 @@ def stored_queue(entries: Sequence[Entry]) -> list[Message]:
     return []
 
 
-def take_back(state: AgentState) -> bool:
-    """Remove the newest message, a follow-up first; whether there was one."""
-    queue = state.follow_ups or state.steering
-    if queue:
-        queue.pop()
-        return True
-    return False
+def take_back(state: AgentState, position: int | None = None) -> bool:
+    """Remove the message at a position, steering counted first, or the newest; whether there was one."""
+    if position is None:
+        position = len(state.steering) + len(state.follow_ups) - 1
+    if not 0 <= position < len(state.steering) + len(state.follow_ups):
+        return False
+    if position < len(state.steering):
+        del state.steering[position]
+    else:
+        del state.follow_ups[position - len(state.steering)]
+    return True

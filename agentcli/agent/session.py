@@ -109,8 +109,8 @@ class Session:
                 self._begin([content], model=model)
             case Steer(content):
                 self._begin([content])
-            case TakeBack():
-                if take_back(state):
+            case TakeBack(position):
+                if take_back(state, position):
                     self._queue_changed()
             case RunQueued():
                 if state.follow_ups and not self.is_busy:

@@ -219,6 +219,22 @@ def test_tab_queues_for_afterwards_and_up_takes_it_back(open_terminal: Open) -> 
     terminal.see("› afterwards, please\n\nsecond")
 
 
+def test_any_queued_message_can_be_taken_back(open_terminal: Open) -> None:
+    terminal = open_terminal([SLOW], "go")
+    terminal.see("word word")
+    for text in ("first thing", "second thing", "third thing"):
+        terminal.type(f"{text}\t")
+        terminal.see(f"queued: {text}")
+    terminal.type("\x1b[1;3A")
+    terminal.see("Take back")
+    terminal.type("second")
+    terminal.see("❯ second thing")
+    terminal.type("\r")
+    terminal.see("› second thing")
+    screen = terminal.settle()
+    assert "queued: first thing\nqueued: third thing" in screen
+
+
 def test_what_was_queued_survives_a_kill(open_terminal: Open) -> None:
     first = open_terminal([SLOW], "go")
     first.see("word word")

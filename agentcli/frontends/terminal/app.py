@@ -24,7 +24,7 @@ from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex
 from agentcli.frontends.terminal.keys import key_bindings
-from agentcli.frontends.terminal.live import TICK_S, Live
+from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
 from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
@@ -33,6 +33,7 @@ from agentcli.frontends.terminal.screen_commands import argument_options, screen
 from agentcli.frontends.terminal.status_bar import custom_status, status_row
 from agentcli.frontends.terminal.theme import background_of, palette_for
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
 UNFOLD_LINES = 60  # longer output goes to a pager
@@ -381,12 +382,29 @@ class TerminalApp:
 
     def take_back(self) -> None:
         """The newest queued message goes back into the input."""
-        waiting = self.live.follow_ups or self.live.steering
-        if not waiting:
-            return
-        text, typed = self.composer.take_in(waiting[-1]), self.composer.area.buffer.text
-        self.view.will_take_back(waiting[-1])
-        self.desk.session.submit(TakeBack())
+        if waiting := [*self.live.steering, *self.live.follow_ups]:
+            self._take_back(waiting, len(waiting) - 1)
+
+    def choose_queued(self) -> None:
+        """One of the queued messages goes back into the input, to be changed, sent later or dropped."""
+        waiting = [*self.live.steering, *self.live.follow_ups]
+
+        async def choose() -> None:
+            chosen = await self.choose(
+                "Take back", [(" ".join(said(content).split())[:200], "") for content in waiting]
+            )
+            if chosen is not None and waiting == [*self.live.steering, *self.live.follow_ups]:
+                self._take_back(waiting, chosen)
+
+        if len(waiting) > 1:
+            self.desk.spawn(choose())
+        else:
+            self.take_back()
+
+    def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
+        text, typed = self.composer.take_in(waiting[position]), self.composer.area.buffer.text
+        self.view.will_take_back(waiting[position])
+        self.desk.session.submit(TakeBack(position))
         self.composer.area.set_text(f"{text}\n{typed}" if typed else text)
 
     def search_history(self) -> None:

@@ -24,7 +24,7 @@ KEY_HELP = (
     ("Ctrl-C", "interrupt, clear, twice: leave"),
     ("Ctrl-D", "leave"),
     ("Shift-Tab", "next permission mode"),
-    ("Up", "take back what is queued; history"),
+    ("Up, Alt-Up", "take back what is queued (Alt: choose which); history"),
     ("Ctrl-R", "search the history"),
     ("Ctrl-S", "stash what is typed"),
     ("Ctrl-O", "unfold the last output"),
@@ -86,7 +86,7 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=menu)
     bind("down", "c-n", to=lambda: area.move_in_menu(1), when=menu)
     bind("up", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
-    bind("escape up", to=app.take_back, when=writing & ~answering)
+    bind("escape up", to=app.choose_queued, when=writing & ~answering)
     bind("c-r", to=app.search_history, when=writing & ~answering)
 
     # Interrupting and leaving

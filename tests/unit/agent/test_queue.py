@@ -244,3 +244,20 @@ async def test_a_model_for_one_prompt_answers_that_prompt_only(tmp_path: Folder)
     assert isinstance(first, Done)
     assert isinstance(second, Done)
     assert (first.text, second.text) == ("I am other.", "The end.")
+
+
+async def test_any_message_that_waits_can_be_taken_back(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [LATE, END]) as stage:
+        stage.say("go")
+        await stage.heard(EntryStored)
+        stage.submit(Steer(text("now")))
+        for said in ("one", "two", "three"):
+            stage.say(said)
+        stage.submit(TakeBack(2))
+        stage.submit(TakeBack(0))
+        stage.submit(TakeBack(7))
+        await stage.heard(QueueChanged, 6)
+        assert [block.text for (block,) in stage.session.state.follow_ups] == ["one", "three"]
+        assert not stage.session.state.steering
+        stage.submit(Interrupt())
+        await stage.ended()
