@@ -1,6 +1,6 @@
-"""The interactive terminal in a pseudo-terminal, read by an emulator: start, keys, streams, rest, memory.
+"""The interactive terminal in a pseudo-terminal, read by an emulator: start, keys, Esc, streams, rest, memory.
 
-`python benchmarks/terminal.py [start] [keys] [stream] [idle] [memory]` measures these, or all. What the program writes
+`python benchmarks/terminal.py [start] [keys] [interrupt] [stream] [idle] [memory]` measures these, or all. What the program writes
 is kept with the time of each read and fed to the emulator afterwards, so the emulator's own slowness is in no figure.
 Wall bounds are judged on the best of a few runs, CPU and memory on the median. Exits with 1 when a bound is missed.
 """
@@ -278,6 +278,26 @@ def keys(table: Table, place: Place, runs: int = 3) -> None:
         terminal.type("go\r")
         terminal.read(0.2)
         rare(table, "10,000 entries, while calls run", latencies(terminal, count=75, seed=0))
+
+
+def interrupt(table: Table, place: Place, runs: int = 7) -> None:
+    table.part("interrupt: from Esc to the row that says so")
+    sleep = {"name": "bash", "input": {"command": "echo begun; sleep 60"}}
+    for what, reply in (
+        ("while text streams", {"text": sample(), "chunk": 5, "delay_ms": 2}),
+        ("while a command runs", {"tool_calls": [sleep]}),
+    ):
+        took = []
+        for _ in range(runs):
+            with place.open(*place.script(reply), "--permission-mode", "bypassPermissions", settled_s=1) as terminal:
+                terminal.type("go\r")
+                terminal.read(1.5)
+                pressed = time.perf_counter()
+                terminal.type("\x1b")
+                terminal.wait_for(b"Interrupted; ")
+                took.append((terminal.reads[-1].time - pressed) * 1000)
+        note = f"median {median(took):.0f}, max {max(took):.0f}"
+        table.row(f"{what} (best of {runs})", min(took), "ms", at_most=100, note=note)
 
 
 def rare(table: Table, what: str, took: list[float]) -> None:
@@ -681,7 +701,7 @@ def memory(table: Table, place: Place, turns: int = 2_000) -> None:
             table.row(f"{name}: CPU of a turn", sum(each) / 4, "ms", note=f"quarters: {quarters}")
 
 
-PARTS = {part.__name__: part for part in (start, keys, stream, idle, memory)}
+PARTS = {part.__name__: part for part in (start, keys, interrupt, stream, idle, memory)}
 
 
 def main(names: Sequence[str]) -> int:

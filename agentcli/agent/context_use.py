@@ -88,5 +88,5 @@ def _tokens(block: Block, info: ModelInfo) -> int:
 def _counted(entries: list[Entry]) -> int:
     for entry in reversed(entries):
         if isinstance(entry.body, Assistant) and entry.body.usage.prompt_tokens:
-            return entry.body.usage.prompt_tokens + entry.body.usage.output_tokens
+            return entry.body.usage.context_tokens
     return 0

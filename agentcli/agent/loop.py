@@ -294,7 +294,7 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
 
 
 def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
-    used = (usage.prompt_tokens + usage.output_tokens) / info.window
+    used = usage.context_tokens / info.window
     if info.is_known and used >= turn.runtime.warn_at:
         turn.emit(Notice(f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Entry, SystemEvent, User, kept, to_messages
+from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Text
 
@@ -21,8 +22,7 @@ def prompts(entries: Iterable[Entry]) -> list[tuple[str, str]]:
 
 def typed_text(prompt: User) -> str:
     """A prompt without the files that were attached for the names in it."""
-    texts = [block.text for block in prompt.content if isinstance(block, Text)]
-    return "\n".join(text for number, text in enumerate(texts) if not number or not text.startswith("<file path="))
+    return "\n".join(block.text for block in typed_blocks(prompt.content) if isinstance(block, Text))
 
 
 def going_back(state: AgentState, entry_id: str) -> tuple[str, SystemEvent]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Block, Text
@@ -14,6 +14,18 @@ from agentcli.tools.tool import Workspace
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"|([^\s\"'`,;]+))")
 _PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
+
+
+_ATTACHED = "<file path="
+
+
+def typed_blocks(content: Sequence[Block]) -> list[Block]:
+    """The blocks of a prompt without the files that were attached for the names in it."""
+    return [
+        block
+        for number, block in enumerate(content)
+        if not number or not (isinstance(block, Text) and block.text.startswith(_ATTACHED))
+    ]
 
 
 def with_attachments(
@@ -33,7 +45,7 @@ def with_attachments(
         except (ToolError, OSError):  # a name that is too long is an OSError
             continue
         if isinstance(output.content, str):
-            blocks.append(Text(f'<file path="{name}">\n{output.content}\n</file>'))
+            blocks.append(Text(f'{_ATTACHED}"{name}">\n{output.content}\n</file>'))
         else:
             blocks += output.content
     return tuple(blocks)

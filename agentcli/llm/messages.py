@@ -148,6 +148,11 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     def prompt_tokens(self) -> int:
         return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
 
+    @property
+    def context_tokens(self) -> int:
+        """What the request and its reply take of the window."""
+        return self.prompt_tokens + self.output_tokens
+
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         return Usage(

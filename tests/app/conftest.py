@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +8,6 @@ from typing import Any
 import pytest
 
 from tests.app.terminal import Open, Terminal
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests that are coroutines run in a loop of their own."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
-    return True
 
 
 @pytest.fixture

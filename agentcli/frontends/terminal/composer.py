@@ -7,6 +7,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.images import clipboard_image, image_path, read_image
@@ -171,9 +172,9 @@ class Composer:
     def take_in(self, blocks: Sequence[Block]) -> str:
         """A queued message as text for the input, its images as tokens again."""
         parts = []
-        for block in blocks:
+        for block in typed_blocks(blocks):
             match block:
-                case Text(text) if not text.startswith("<file path="):
+                case Text(text):
                     parts.append(text)
                 case Image(Base64Source(media_type, data)):
                     parts.append(self.pastes.add_image(base64.b64decode(data), media_type))

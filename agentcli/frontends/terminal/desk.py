@@ -31,7 +31,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
-from agentcli.llm.messages import Block, Text, Usage
+from agentcli.llm.messages import Block, Text
 
 
 class NothingChosen(UserError):
@@ -236,7 +236,7 @@ class TerminalDesk:
                 if event.name == "bash":
                     self.refresh_status()
             case UsageReported(usage):
-                self._context_tokens = _tokens(usage)
+                self._context_tokens = usage.context_tokens
                 self.refresh_status()
             case ModeChanged() | ProviderSwitched():
                 self.refresh_status()
@@ -433,11 +433,7 @@ class TerminalDesk:
             self._front.changed()
 
 
-def _tokens(usage: Usage) -> int:
-    return usage.prompt_tokens + usage.output_tokens
-
-
 def _last_context(session: Session) -> int:
     """What the newest reply's request and the reply itself took."""
     usages = (getattr(entry.body, "usage", None) for entry in reversed(kept(session.state.entries)))
-    return next((_tokens(usage) for usage in usages if usage is not None), 0)
+    return next((usage.context_tokens for usage in usages if usage is not None), 0)

@@ -60,13 +60,6 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None) -> list[Fra
     return fragments
 
 
-def diff_stat(diff: str) -> str:
-    """Such as `+3 -1`; empty for a diff that changes no line."""
-    kinds = [row.kind for row in _rows(diff.split("\n"))]
-    added, removed = kinds.count("added"), kinds.count("removed")
-    return f"+{added:,} -{removed:,}" if added or removed else ""
-
-
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
     """What a hunk's header counts is taken by its mark; around it, a line can also be one that names a file."""
     old = new = old_left = new_left = 0

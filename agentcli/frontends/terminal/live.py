@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentcli.conversation.entries import User
+from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped, wrapped_tail
@@ -125,9 +126,9 @@ class Live:
 def said(content: Sequence[Block]) -> str:
     """What the person said, files that came with it left out."""
     parts = []
-    for block in content:
+    for block in typed_blocks(content):
         match block:
-            case Text(text) if not text.startswith("<file path="):
+            case Text(text):
                 parts.append(printable(text))
             case Image():
                 parts.append("[Image]")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from agentcli.frontends.printable import printable
 
+
 CHOICES = ("auto", "osc9", "osc777", "bell", "off")
 
 

@@ -70,10 +70,6 @@ class Screen(Renderer):
                 self._waiting.append((roles, text))
 
     @property
-    def has_news(self) -> bool:
-        return bool(self._waiting)
-
-    @property
     def held_text(self) -> str:
         """The end of the transcript that waits for the end of its line."""
         return "".join(text for _, text in self._held)

@@ -5,17 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
-
 from agentcli.frontends.terminal.fragments import Fragment
-
-
-class Paint(Struct, frozen=True):
-    """`colour` is an index of the xterm palette (0-255), -1 the terminal's own; attributes are SGR numbers."""
-
-    colour: int = -1
-    attributes: tuple[int, ...] = ()
-
 
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 

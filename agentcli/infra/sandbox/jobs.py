@@ -88,18 +88,25 @@ def _told(job: _Job) -> BackgroundJob:
     return BackgroundJob(job.id, job.process.pid, job.output_file, job.command, job.is_running())
 
 
+def available(pipe: int) -> bytes | None:
+    """What can be read now: None when there is nothing yet, empty at the end."""
+    try:
+        return os.read(pipe, 65_536)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def _copy_to(path: Path, process: subprocess.Popen[bytes]) -> None:
     """Append to a file what a process writes to its pipe, until the last one that holds the pipe has ended."""
     assert process.stdout is not None
     pipe = process.stdout.fileno()
 
     def copy() -> None:
-        try:
-            data = os.read(pipe, 65_536)
-        except BlockingIOError:
+        data = available(pipe)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             _close_pipe(process)
             return

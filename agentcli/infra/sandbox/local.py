@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.jobs import Jobs
+from agentcli.infra.sandbox.jobs import Jobs, available
 from agentcli.infra.sandbox.processes import end_group, group_is_alive, wait_for_exit
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 
@@ -112,15 +112,10 @@ class LocalSandbox:
         is_detached = False
 
         def read() -> None:
-            try:
-                data = os.read(pipe, 65_536)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
+            data = available(pipe)
             if data:
                 output.add(data)
-            else:
+            elif data is not None:
                 loop.remove_reader(pipe)
                 at_end.set()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.diff import diff_fragments, diff_stat
+from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.tools.text_edit import unified_diff
 
@@ -149,12 +149,6 @@ def test_a_diff_of_several_files_or_a_hunk_alone_is_shown_too() -> None:
     assert shown("@@ -7 +7 @@\n-a\n+b", 80) == "7   - a\n  7 + b\n"
 
 
-def test_the_stat_counts_lines() -> None:
-    assert diff_stat(unified_diff("f", BEFORE, AFTER)) == "+2 -2"
-    assert diff_stat(unified_diff("f", "", "x\n" * 1_200)) == "+1,200 -0"
-    assert diff_stat("") == diff_stat("no diff") == ""
-
-
 lines = st.text(
     st.characters(exclude_characters="\n", exclude_categories=["Cs"]) | st.sampled_from("\t\r\x1b[ x"), max_size=12
 )
@@ -172,8 +166,6 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
         kept = text.rstrip()
         wanted = f"{line[0]} {kept}{'·' * (len(text) - len(kept))}".rstrip()
         assert any(row.endswith(wanted) for row in rows)
-    added = sum(line.startswith("+") for line in changed)
-    assert diff_stat(diff) == (f"+{added} -{len(changed) - added}" if changed else "")
     assert text_of(diff_fragments(diff, width=width, most_lines=3)).count("\n") <= 4
 
 
@@ -186,7 +178,6 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
 )
 def test_text_that_is_no_diff_is_shown_somehow(text: str, width: int, most_lines: int | None) -> None:
     assert "\x1b" not in shown(text, width, most_lines)
-    diff_stat(text)
 
 
 @pytest.mark.slow
