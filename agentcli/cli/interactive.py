@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
     async def load() -> Face:
         """Everything else, imported in a thread, so that typing stays possible."""
-        await asyncio.to_thread(_import_the_rest)
+        await asyncio.to_thread(import_module, "agentcli.cli.terminal_house")  # 100 ms and more
         from agentcli.cli.terminal_house import open_live
 
         gc.freeze()
@@ -48,10 +49,6 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
         return open_live(console, config, options, prompt)
 
     return await console.run(load)
-
-
-def _import_the_rest() -> None:
-    import agentcli.cli.terminal_house  # noqa: F401 - 100 ms and more, after the first frame
 
 
 def banner(config: Config) -> tuple[str, str]:

@@ -93,7 +93,7 @@ class JsonStream:
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
                 self._system("notice", text=text)
-            case ApprovalRequested(id, call, title, reason, preview):
+            case ApprovalRequested(id, call, title, reason, preview, rules, hunks):
                 self._asked.add(id)
                 self._system(
                     "approval_requested",
@@ -103,6 +103,8 @@ class JsonStream:
                     title=title,
                     reason=reason,
                     preview=preview,
+                    rules=rules,
+                    hunks=hunks,
                 )
             case Done() | TurnFailed():
                 self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))

@@ -282,6 +282,25 @@ def test_an_approval_for_the_session_is_asked_once(place: Place) -> None:
     assert len(ran.of("result")) == 2
 
 
+def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
+    (place.folder / "n.txt").write_text("".join(f"line {n};\n" for n in range(30)))
+    edits = [{"old_string": f"line {n};", "new_string": f"changed {n};"} for n in (2, 25)]
+    edit = {"tool_calls": [{"name": "file_edit", "input": {"path": "n.txt", "edits": edits}}]}
+    read = {"tool_calls": [{"name": "file_read", "input": {"path": "n.txt"}}]}
+    with talk(place, read, edit, {"text": "So: {{last_result}}"}) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        assert len(asked["hunks"]) == 2
+        assert "file_edit(n.txt)" in asked["rules"]
+        running.control("approve", id=asked["id"], scope="for ever")
+        running.wait_for_type("system", "input_error")
+        running.control("approve", id=asked["id"], hunks=[1], comment="only the second")
+        ran = running.ended()
+    assert "rejected this part" in ran.of("result")[0]["result"]
+    lines = (place.folder / "n.txt").read_text().splitlines()
+    assert (lines[2], lines[25]) == ("line 2;", "changed 25;")
+
+
 def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     with talk(place, *ASKS, *ASKS) as running:
         running.say("go")

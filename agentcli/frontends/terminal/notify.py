@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from agentcli.frontends.printable import printable
 
-
 CHOICES = ("auto", "osc9", "osc777", "bell", "off")
 
 

@@ -135,7 +135,8 @@ def block_to_wire(block: Block) -> dict[str, Any]:
         case ToolUse():
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
         case ToolResult(id, tuple(parts), is_error):
-            wire = msgspec.to_builtins(ToolResult(id, without_empty_text(parts), is_error))  # type: ignore[arg-type]
+            kept = without_empty_text(parts)  # some of the same blocks, which its signature does not say
+            wire = msgspec.to_builtins(ToolResult(id, kept, is_error))  # type: ignore[arg-type]
             return wire
         case _:
             wire = msgspec.to_builtins(block)

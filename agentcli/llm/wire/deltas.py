@@ -48,6 +48,7 @@ def merged(events: list[StreamEvent]) -> list[StreamEvent]:
         event = events[position]
         kind = type(event)
         position += 1
+        # Compared by identity, which is the fastest and which the type checker does not follow: each delta comes here.
         if kind is TextDelta or kind is ThinkingDelta:
             parts = [event.text]  # type: ignore[union-attr]
             while position < count and type(events[position]) is kind:
