@@ -229,7 +229,7 @@ def _stays_inside(word: str, start: Path, workspace: Workspace) -> bool:
         if _SECRET_FILE.search(part):
             return False
         try:
-            workspace.sandbox.readable(start / Path(part))
+            workspace.sandbox.validate_path(start / Path(part), "read")
         except ToolError:
             return False
     return True

@@ -19,7 +19,7 @@ from agentcli.config import Config
 from agentcli.errors import AgentcliError, ToolError
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import Models
-from agentcli.tools.builtin.ripgrep import find_rg
+from agentcli.tools.ripgrep import find_rg
 
 app = make_app("Check this installation.", needs_command=False)
 

@@ -39,7 +39,8 @@ def with_attachments(
     for name in dict.fromkeys(_names(prompt if typed is None else typed, bare_names=bare_names)):
         try:
             path = workspace.readable(name)
-            if not path.is_file():
+            status = workspace.sandbox.status(path)
+            if status is None or status.kind != "file":
                 continue
             output = read_file(FileRead(name), path, workspace)
         except (ToolError, OSError):  # a name that is too long is an OSError

@@ -71,10 +71,10 @@ class Workspace:
     shell_cwd: Path | None = None
 
     def readable(self, path: str) -> Path:
-        return self.sandbox.readable(self._absolute(path))
+        return self.sandbox.validate_path(self._absolute(path), "read")
 
     def writable(self, path: str) -> Path:
-        return self.sandbox.writable(self._absolute(path))
+        return self.sandbox.validate_path(self._absolute(path), "write")
 
     def _absolute(self, path: str) -> Path:
         if "\0" in path or not path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from agentcli.tools.tool import Workspace
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
+LONGEST_DIFF = 10_000_000  # bytes
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
 
@@ -32,12 +34,15 @@ async def _diff(desk: Desk, argument: str) -> Outcome:
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     """Whether git succeeded, and what it said."""
     try:
-        code, output, errors = await workspace.sandbox.run_program(
-            [*_GIT, *arguments], cwd=workspace.cwd, timeout_s=_GIT_TIME_LIMIT_S
+        result = await workspace.sandbox.exec(
+            shlex.join([*_GIT, *arguments]),
+            cwd=workspace.cwd,
+            timeout_s=_GIT_TIME_LIMIT_S,
+            most_bytes=LONGEST_DIFF,
         )
     except ToolError as error:
         raise UserError(str(error)) from error
-    return code == 0, (output if code == 0 else errors).decode(errors="replace")
+    return result.exit_code == 0, result.output
 
 
 async def _review(desk: Desk, what: str) -> Outcome:

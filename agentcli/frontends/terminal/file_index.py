@@ -11,7 +11,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.ripgrep import find_rg
+from agentcli.tools.ripgrep import find_rg
 
 ListFiles = Callable[[], AsyncGenerator[Sequence[str], None]]  # paths of files, in batches as they are found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes import end_group, group_is_alive
+from agentcli.tools.observation import cut_middle
 from agentcli.tools.sandbox import BackgroundJob
 
 
@@ -22,6 +23,7 @@ class _Job:
     process: subprocess.Popen[bytes]
     output_file: Path
     has_ended: bool = False
+    read_bytes: int = 0
 
     def is_running(self) -> bool:
         """Whether anything of it runs. Once it has ended it is never looked at again: its number may be another's."""
@@ -64,13 +66,25 @@ class Jobs:
     def list(self) -> Sequence[BackgroundJob]:
         return [_told(job) for job in self._jobs]
 
+    def read(self, id: str, most_bytes: int) -> str:
+        """What came since the last time, its middle cut out above the limit. Raises `ToolError` for an unknown id."""
+        job = self._get(id)
+        with job.output_file.open("rb") as file:
+            file.seek(job.read_bytes)
+            new = file.read()
+        job.read_bytes += len(new)
+        return cut_middle(new.decode(errors="replace"), most_bytes)
+
     async def stop(self, id: str) -> None:
         """Raises `ToolError` for an id that no job has."""
+        await _end(self._get(id))
+
+    def _get(self, id: str) -> _Job:
         job = next((job for job in self._jobs if job.id == id), None)
         if job is None:
             known = ", ".join(job.id for job in self._jobs) or "none"
             raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
-        await _end(job)
+        return job
 
     async def aclose(self) -> None:
         jobs, self._jobs = self._jobs, []

@@ -23,14 +23,14 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     lost = ""
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
-    if not start.is_dir():
+    if not _is_folder(start, context):
         if given.cwd:
             raise ToolError(f"{given.cwd} is not a directory.", kind="not_found")
         lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.cwd.resolve())}]"
         start, workspace.shell_cwd = workspace.cwd, None
     if given.background:
         return await _start_job(given, start, context)
-    result = await workspace.sandbox.run_shell(
+    result = await workspace.sandbox.exec(
         given.command,
         cwd=start,
         timeout_s=min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000,
@@ -41,6 +41,14 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     if result.job is not None:
         return _went_on(result.job, result)
     return _output(result, given, start, context, notes=[lost])
+
+
+def _is_folder(path: Path, context: ToolContext) -> bool:
+    try:
+        status = context.workspace.sandbox.status(path)
+    except OSError:
+        return False
+    return status is not None and status.kind == "folder"
 
 
 def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
@@ -70,7 +78,7 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     if end is None or end == start.resolve():
         return start
     try:
-        workspace.shell_cwd = workspace.sandbox.readable(end)
+        workspace.shell_cwd = workspace.sandbox.validate_path(end, "read")
     except ToolError:
         notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(start.resolve())}]")
         return start

@@ -44,7 +44,7 @@ async def preview(given: FileEdit, context: ToolContext) -> str:
 
 async def narrow(given: FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileEdit:
     path = context.workspace.writable(given.path)
-    seen = await asyncio.to_thread(read_bytes, path, context.workspace.shown(path))
+    seen = await asyncio.to_thread(read_bytes, path, context.workspace)
     return SomeHunks(given.path, edits=tuple(_edits(given)), hunks=tuple(hunks), seen=seen)
 
 
@@ -56,7 +56,7 @@ class _Change(Struct, frozen=True):
 
 def _changed(given: FileEdit, path: Path, context: ToolContext) -> _Change:
     shown = context.workspace.shown(path)
-    before, decoded = read_text(path, shown)
+    before, decoded = read_text(path, context.workspace)
     after = apply_edits(decoded.text, _edits(given))
     if isinstance(given, SomeHunks):
         require_same(before, given.seen, shown)
@@ -67,6 +67,6 @@ def _changed(given: FileEdit, path: Path, context: ToolContext) -> _Change:
 def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     shown = context.workspace.shown(path)
     change = _changed(given, path, context)
-    write_bytes(path, change.content, shown)
+    write_bytes(path, change.content, context.workspace)
     context.workspace.files.replaced(path, change.before, change.content)
     return ToolOutput(change.diff, {"path": shown, "diff": change.diff}, diff_counts(change.diff))

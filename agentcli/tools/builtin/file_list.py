@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
-from agentcli.tools.builtin.ripgrep import run_rg, target
+from agentcli.tools.builtin.searching import searchable
+from agentcli.tools.sandbox import Listing
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
 async def run(given: FileList, context: ToolContext) -> ToolOutput:
-    folder = target(given.path, context)
-    if not folder.is_dir():
+    folder, is_folder = searchable(given.path, context)
+    if not is_folder:
         raise ToolError(f"{given.path} is a file: use file_read.", kind="invalid_parameters")
-    names = await _names(given, folder, context)
+    listing = Listing(folder, given.pattern or "", given.include_ignored)
+    names = {name.decode(errors="replace") async for name in context.workspace.sandbox.list(listing)}
     prefix = context.workspace.shown(folder)
     paths = _nearest_first(names, with_folders=not given.pattern, depth=given.depth)
     paths = paths if prefix == "." else [f"{prefix}/{path}" for path in paths]
@@ -23,22 +25,6 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
         shown = shown[:10]
     lines = [*shown, f"[{len(paths) - len(shown)} more]"] if len(paths) > len(shown) else shown
     return ToolOutput("\n".join(lines) or "No files.", {"paths": shown, "total": len(paths)}, f"{len(paths)} paths")
-
-
-async def _names(given: FileList, folder: Path, context: ToolContext) -> set[str]:
-    """The files below `folder`; bytes of a name that are no UTF-8 become U+FFFD."""
-    arguments = ["--files", "--hidden", "--null", "--glob=!.git"]
-    if given.include_ignored:
-        arguments.append("--no-ignore")
-    found: set[bytes] | None = None
-    # A glob makes ripgrep list ignored files too: what is asked for is what both listings have.
-    if not given.pattern or not given.include_ignored:
-        found = set((await run_rg(arguments, folder, context)).split(b"\0"))
-    if given.pattern:
-        glob = f"--glob={given.pattern.removeprefix('./')}"
-        matching = set((await run_rg([*arguments, glob], folder, context)).split(b"\0"))
-        found = matching if found is None else found & matching
-    return {name.decode(errors="replace") for name in found or () if name}
 
 
 def _nearest_first(names: set[str], *, with_folders: bool, depth: int | None) -> list[str]:

@@ -28,7 +28,7 @@ async def run(given: FileRead, context: ToolContext) -> ToolOutput:
 def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
     """What the model sees of the file at the real path `path`. Raises `ToolError`."""
     shown = workspace.shown(path)
-    content = read_bytes(path, shown)
+    content = read_bytes(path, workspace)
     if media_type := _media_type(content):
         return _as_block(content, media_type, shown)
     decoded = as_text(content, shown)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileWrite
 from agentcli.tools.builtin.files import is_there, read_bytes, require_same, write_bytes
 from agentcli.tools.summary import diff_counts
@@ -39,8 +38,7 @@ async def narrow(given: FileWrite, context: ToolContext, hunks: Sequence[int]) -
 
 
 def _narrowed(given: FileWrite, path: Path, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
-    shown = context.workspace.shown(path)
-    seen = read_bytes(path, shown) if is_there(path, shown) else b""
+    seen = read_bytes(path, context.workspace) if is_there(path, context.workspace) else b""
     decoded = decode(seen) or DecodedText("", "utf-8")
     content = with_hunks(decoded.text, given.content, hunks)
     return SomeHunks(given.path, content, seen, decoded.encoded(content))
@@ -48,12 +46,9 @@ def _narrowed(given: FileWrite, path: Path, context: ToolContext, hunks: Sequenc
 
 def _before(path: Path, context: ToolContext) -> str:
     """The text that would be replaced; empty for a new file."""
-    shown = context.workspace.shown(path)
-    if not is_there(path, shown):
+    if not is_there(path, context.workspace):
         return ""
-    if path.is_dir():
-        raise ToolError(f"{shown} is a directory.", kind="invalid_parameters")
-    content = read_bytes(path, shown)
+    content = read_bytes(path, context.workspace)
     context.workspace.files.require_current(path, content)
     decoded = decode(content)
     return decoded.text if decoded else ""
@@ -61,13 +56,13 @@ def _before(path: Path, context: ToolContext) -> str:
 
 def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     shown = context.workspace.shown(path)
-    existed = is_there(path, shown)
+    existed = is_there(path, context.workspace)
     before = _before(path, context)
     content = given.content.encode("utf-8", "replace")
     if isinstance(given, SomeHunks):
-        require_same(read_bytes(path, shown) if existed else b"", given.seen, shown)
+        require_same(read_bytes(path, context.workspace) if existed else b"", given.seen, shown)
         content = given.result
-    write_bytes(path, content, shown)
+    write_bytes(path, content, context.workspace)
     context.workspace.files.saw(path, content)
     diff = unified_diff(shown, before, given.content)
     done = f"{'Replaced' if existed else 'Created'} {shown}."

@@ -1,52 +1,54 @@
-"""Reading and writing whole files for the tools: errors the model can act on, writes that are all or nothing."""
+"""Reading and writing whole files for the tools: errors the model can act on."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
-import tempfile
 from pathlib import Path
 
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.tools.text_edit import DecodedText, decode
+from agentcli.tools.tool import Workspace
 
 LARGEST_FILE = 50 * 1024 * 1024  # bytes; larger ones are for grep_search and bash
 
 
-def read_bytes(path: Path, shown: str) -> bytes:
+def read_bytes(path: Path, workspace: Workspace) -> bytes:
     """A file's contents. Raises `ToolError` that says what to do instead."""
+    shown = workspace.shown(path)
     try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
+        status = workspace.sandbox.status(path)
+        if status is None:
+            raise ToolError(f"{shown} does not exist.{_similar(path)}", kind="not_found")
+        if status.kind == "folder":
             raise ToolError(f"{shown} is a directory: use file_list.", kind="invalid_parameters")
-        if not stat.S_ISREG(status.st_mode):
+        if status.kind != "file":
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters")
-        if status.st_size > LARGEST_FILE:
+        if status.size > LARGEST_FILE:
             raise ToolError(
-                f"{shown} is {status.st_size / 1e6:,.0f} MB: search it with grep_search, or read a part with bash "
+                f"{shown} is {status.size / 1e6:,.0f} MB: search it with grep_search, or read a part with bash "
                 "(sed -n '1,200p').",
                 kind="resource_error",
             )
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ToolError(f"{shown} does not exist.{_similar(path)}", kind="not_found") from error
+        with workspace.sandbox.read(path) as file:
+            return file.read()
     except OSError as error:
         raise ToolError(f"Could not read {shown}: {error.strerror}.", kind=_kind(error)) from error
 
 
-def is_there(path: Path, shown: str) -> bool:
+def is_there(path: Path, workspace: Workspace) -> bool:
     """Whether there is a file or folder. Raises `ToolError` when the system does not tell: no permission, too long."""
     try:
-        return path.exists()
+        return workspace.sandbox.status(path) is not None
     except OSError as error:
+        shown = workspace.shown(path)
         raise ToolError(f"Could not look for {shown[:200]}: {error.strerror}.", kind=_kind(error)) from error
 
 
-def read_text(path: Path, shown: str) -> tuple[bytes, DecodedText]:
+def read_text(path: Path, workspace: Workspace) -> tuple[bytes, DecodedText]:
     """A text file's bytes and text. Raises `ToolError` for a binary file."""
-    content = read_bytes(path, shown)
-    return content, as_text(content, shown)
+    content = read_bytes(path, workspace)
+    return content, as_text(content, workspace.shown(path))
 
 
 def as_text(content: bytes, shown: str) -> DecodedText:
@@ -66,63 +68,14 @@ def require_same(now: bytes, then: bytes, shown: str) -> None:
         raise ToolError(f"{shown} has changed since it was approved: read it again.", kind="validation_error")
 
 
-def write_bytes(path: Path, content: bytes, shown: str) -> None:
-    """Replace or create a file so that a reader sees the old or the new contents, never a part.
-
-    Mode and owner of an existing file stay; one with several hard links, or whose owner or folder is not ours, is
-    written in place. Raises `ToolError`.
-    """
+def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
+    """Replace or create a file, all or nothing. Raises `ToolError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        status = path.stat() if path.exists() else None
-        if status is not None and (
-            status.st_nlink > 1 or not os.access(path.parent, os.W_OK) or os.geteuid() not in (0, status.st_uid)
-        ):
-            _overwrite(path, content)
-        else:
-            _replace(path, content, status)
+        workspace.sandbox.write(path, content)
     except OSError as error:
         raise ToolError(
-            f"Could not write {shown}: {error.strerror}; the file is as it was.", kind=_kind(error)
+            f"Could not write {workspace.shown(path)}: {error.strerror}; the file is as it was.", kind=_kind(error)
         ) from error
-
-
-def _overwrite(path: Path, content: bytes) -> None:
-    """Write in place; when that fails half way, put back what was there, for which the room is still taken."""
-    before = path.read_bytes()
-    try:
-        _fill(path, content)
-    except OSError:
-        _fill(path, before)
-        raise
-
-
-def _fill(path: Path, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.write(content)
-        file.truncate()
-
-
-def _replace(path: Path, content: bytes, status: os.stat_result | None) -> None:
-    if status is not None and not os.access(path, os.W_OK):
-        raise PermissionError(13, "the file is read-only")
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            if status is None:
-                mask = os.umask(0)
-                os.umask(mask)
-                os.fchmod(descriptor, 0o666 & ~mask)
-            else:
-                with contextlib.suppress(PermissionError):
-                    os.fchown(descriptor, status.st_uid, status.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))  # after the owner, which clears setuid
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
 
 
 def _kind(error: OSError) -> ToolErrorKind:

@@ -9,24 +9,27 @@ from typing import Any
 import msgspec
 
 from agentcli.tools.builtin.arguments import GrepSearch
-from agentcli.tools.builtin.ripgrep import run_rg, target
+from agentcli.tools.builtin.searching import searchable
 from agentcli.tools.observation import PAGE_BYTES, cut_line
+from agentcli.tools.sandbox import Search
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 LONGEST_MATCH = 500  # characters of a line
 
 
 async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
-    where = target(given.path, context)
-    arguments = ["--json", "--hidden", "--crlf", "--glob=!.git", "--sort=path"]
-    arguments += ["--ignore-case"] if given.ignore_case else []
-    arguments += ["--multiline", "--multiline-dotall"] if given.multiline else []
-    arguments += [f"--glob={given.glob}"] if given.glob else []
-    arguments += [f"--type={given.type}"] if given.type else []
-    arguments += [f"--context={given.context}"] if given.context and given.output_mode == "content" else []
-    folder, names = (where, ["."]) if where.is_dir() else (where.parent, [where.name])
-    found = await run_rg([*arguments, "--regexp", given.pattern, "--", *names], folder, context)
-    rows = [msgspec.json.decode(line) for line in found.split(b"\n") if line]
+    where, is_folder = searchable(given.path, context)
+    search = Search(
+        where,
+        given.pattern,
+        given.glob or "",
+        given.type or "",
+        given.ignore_case,
+        given.multiline,
+        given.context if given.output_mode == "content" else 0,
+    )
+    rows = [msgspec.json.decode(line) async for line in context.workspace.sandbox.search(search)]
+    folder = where if is_folder else where.parent
     return _output(rows, folder, given, context)
 
 

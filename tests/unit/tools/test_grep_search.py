@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.tools.builtin.grep_search import LONGEST_MATCH
-from agentcli.tools.builtin.ripgrep import find_rg
+from agentcli.tools.ripgrep import find_rg
 from tests.unit.tools.bench import Bench
 
 
