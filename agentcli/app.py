@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -23,8 +25,11 @@ from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.errors import UsageError, UserError
+from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
+from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
@@ -33,6 +38,7 @@ from agentcli.model_choice import Models
 from agentcli.paths import project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, Workspace
 
@@ -82,6 +88,9 @@ class Builder:
         self._extras = extras
         self._can_ask = can_ask
         self._on_notice = on_notice
+        self._data = DataFolder(
+            config.paths.state / "data", is_resumable=partial(is_stored, config.paths.state / "sessions.db")
+        )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
@@ -91,9 +100,7 @@ class Builder:
         log, entries = await self._open(choice)
         workspace = self._workspace(log.session_id)
         state = rebuilt(
-            AgentState(
-                model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self._rules()
-            ),
+            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self.rules()),
             entries,
         )
         if not self._can_ask:
@@ -104,7 +111,7 @@ class Builder:
         state.notes.extend(mode_notes("default", state.mode))
         runtime = Runtime(
             self._resolve,
-            CallRunner(registry, workspace, max_parallel=settings.tools.max_parallel, grants=self._grants),
+            self.call_runner(registry, workspace),
             log,
             self._prefixes(registry),
             Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
@@ -128,8 +135,23 @@ class Builder:
                 raise UsageError(f"There is no session of {cwd} to continue: leave out --continue.")
             id = newest[0].id
         if choice.fork:
-            return await self.store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
+            log, entries = await self.store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
+            source, _ = await self.store.load(id)
+            await asyncio.to_thread(self._data.share, source.id, log.session_id)
+            return log, entries
         return await self.store.open(id)
+
+    def call_runner(self, registry: ToolRegistry, workspace: Workspace) -> CallRunner:
+        """What runs the calls of a workspace, as the settings say."""
+        tools = self.config.settings.tools
+        return CallRunner(
+            registry,
+            workspace,
+            max_parallel=tools.max_parallel,
+            grants=self._grants,
+            locks=FileLocks(self.config.paths.state / "file_locks"),
+            levels=Levels(tools.output_level, tools.output_levels),
+        )
 
     def tool_registry(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `UsageError`."""
@@ -148,13 +170,13 @@ class Builder:
             job_folder=config.paths.state / "jobs" / session_id,
             session_id=session_id,
         )
-        return Workspace(config.cwd, sandbox)
+        return Workspace(config.cwd, sandbox, data=self._data.of_session(session_id))
 
     def workspace(self) -> Workspace:
         """A workspace without a session, for running single tools."""
         return self._workspace("tools")
 
-    def _rules(self) -> Rules:
+    def rules(self) -> Rules:
         """What the settings and the person's lasting grants say."""
         permissions = self.config.settings.permissions
         rules = Rules(
@@ -216,3 +238,4 @@ class Builder:
     async def aclose(self) -> None:
         await self.models.aclose()
         await self.store.close()
+        self._data.close()

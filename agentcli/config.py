@@ -75,10 +75,15 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together."""
+    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
+
+    `output_level` is how detailed results are, `output_levels` the same for single tools by name.
+    """
 
     only: tuple[str, ...] = ()
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
+    output_level: Literal["brief", "standard", "full"] = "standard"
+    output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
 
 
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -27,6 +27,9 @@ ToolErrorKind = Literal[
     "dependency_error",
 ]
 
+# These may pass by themselves; the others ask for another call, another setting, or a person.
+RETRYABLE_KINDS: frozenset[ToolErrorKind] = frozenset(("timeout", "rate_limit", "resource_error", "transient_error"))
+
 
 class AgentcliError(Exception):
     """Base of every error this package raises on purpose."""
@@ -62,9 +65,29 @@ class StorageError(UserError):
 
 
 class ToolError(AgentcliError):
-    """A tool could not do what was asked; the message goes to the model and says what to do instead."""
+    """A tool could not do what was asked; the message goes to the model and says what to do instead.
 
-    def __init__(self, message: str, *, kind: ToolErrorKind = "execution_error", code: str = "") -> None:
+    `code` is finer than `kind` where programs need it. `partial` is what the tool had by then. `retry_after` is in
+    seconds, as a server asked for it; `retry_count` and `last_error` tell of the tries before this one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ToolErrorKind = "execution_error",
+        code: str = "",
+        retry_after: float | None = None,
+        partial: str = "",
+    ) -> None:
         super().__init__(message)
         self.kind: ToolErrorKind = kind
         self.code = code or kind
+        self.retry_after = retry_after
+        self.partial = partial
+        self.retry_count = 0
+        self.last_error = ""
+
+    @property
+    def is_retryable(self) -> bool:
+        return self.kind in RETRYABLE_KINDS

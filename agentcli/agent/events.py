@@ -12,10 +12,20 @@ from msgspec import Struct
 
 from agentcli.agent.permissions import Mode
 from agentcli.conversation.entries import Entry
-from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "stopped"]
+
+
+class CallError(Struct, frozen=True):
+    """Why a call failed, in one form for all tools. The message says what to do instead."""
+
+    kind: str
+    code: str
+    message: str
+    call_id: str
+    is_retryable: bool = False
 
 
 class TurnStarted(Struct, frozen=True, tag="turn_started"):
@@ -63,10 +73,13 @@ class ToolFinished(Struct, frozen=True, tag="tool_finished"):
     summary: str = ""
     structured: Any = None
     error_kind: str = ""
+    error: CallError | None = None
+    retry_count: int = 0
+    last_error: str = ""
 
 
 class ClientToolRequested(Struct, frozen=True, tag="client_tool_requested"):
-    """Calls the client has to run; the turn waits for their results."""
+    """Calls the client has to run; the turn waits for a `ClientResult` for each of them."""
 
     calls: tuple[ToolUse, ...]
 
@@ -274,6 +287,15 @@ class RunCommand(Struct, frozen=True, tag="run_command"):
     to_model: bool = True
 
 
+class ClientResult(Struct, frozen=True, tag="client_result"):
+    """What came of a call that the client ran."""
+
+    id: str
+    content: str | tuple[Text | Image, ...]
+    is_error: bool = False
+    structured: Any = None
+
+
 Op = (
     Prompt
     | Steer
@@ -286,4 +308,5 @@ Op = (
     | SetEffort
     | Background
     | RunCommand
+    | ClientResult
 )

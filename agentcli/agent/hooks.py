@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from agentcli.agent.call_record import CallRecord
 from agentcli.conversation.entries import Entry
-from agentcli.llm.messages import Usage
+from agentcli.llm.messages import ToolResult, Usage
 
 
 class TurnHooks(Protocol):
@@ -21,6 +22,18 @@ class TurnHooks(Protocol):
 
     async def on_error(self, text: str, is_retryable: bool) -> None:
         """When the provider or the resolver failed. An error here is ignored."""
+        ...
+
+
+class CallHooks(Protocol):
+    """Called around every call of a tool, in order, and waited for."""
+
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> dict[str, Any] | None:
+        """Other arguments, or None for those given. Raises `ToolError` to refuse the call."""
+        ...
+
+    async def after_call(self, record: CallRecord, result: ToolResult) -> None:
+        """Once the call has its result, whatever it is. An error here ends the turn with an error event."""
         ...
 
 

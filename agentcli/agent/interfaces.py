@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -85,6 +86,17 @@ class SessionStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Locks(Protocol):
+    """Keeps apart calls that change one file, in this process and in others."""
+
+    def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
+        """Hold all of them, which are sorted, while the body runs.
+
+        Raises `ToolError` (resource_error) when they are not free in time.
+        """
+        ...
 
 
 class GrantStore(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from agentcli.agent.call_batches import Interrupted, not_run, run_calls
 from agentcli.agent.events import (
     Done,
     DoneReason,
@@ -28,8 +29,9 @@ from agentcli.agent.events import (
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import Appended, SessionLog
 from agentcli.agent.queue import queue_changed, queue_event
+from agentcli.agent.report import INTERRUPTED
 from agentcli.agent.state import AgentState
-from agentcli.agent.tool_calls import INTERRUPTED, CallRunner, Interrupted, not_run, run_calls
+from agentcli.agent.tool_calls import CallRunner
 from agentcli.conversation.entries import (
     Assistant,
     Body,
@@ -294,17 +296,22 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
 
 
 def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
-    used = usage.context_tokens / info.window
+    used = turn.state.window_share = usage.context_tokens / info.window
     if info.is_known and used >= turn.runtime.warn_at:
         turn.emit(Notice(f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."))
 
 
 async def run_calls_of(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
     try:
-        return await run_calls(turn.runtime.calls, turn.state, calls, turn.emit)
+        return await run_calls(turn.runtime.calls, turn.state, calls, turn.emit, reply_id=_reply_id(turn))
     except Interrupted as interrupt:
         add_results(turn, interrupt.results)
         raise
+
+
+def _reply_id(turn: Turn) -> str:
+    """The id of the newest reply."""
+    return next((entry.id for entry in reversed(turn.state.entries) if isinstance(entry.body, Assistant)), "")
 
 
 def add_results(turn: Turn, results: Sequence[Result]) -> None:

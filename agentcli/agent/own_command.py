@@ -6,7 +6,8 @@ import asyncio
 import os
 
 from agentcli.agent.events import Emit
-from agentcli.agent.tool_calls import CallRunner, Report
+from agentcli.agent.report import Report
+from agentcli.agent.tool_calls import CallRunner
 from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolUse

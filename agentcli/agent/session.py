@@ -13,6 +13,7 @@ from agentcli.agent.events import (
     ApprovalRequested,
     Approve,
     Background,
+    ClientResult,
     Done,
     Event,
     Interrupt,
@@ -39,6 +40,7 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, User
 from agentcli.errors import UserError
 from agentcli.llm.messages import Block, without_surrogates
+from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +137,9 @@ class Session:
                 task = asyncio.create_task(self._run_own(command, to_model=to_model))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
+            case ClientResult(id, content, is_error, structured):
+                if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
+                    self._publish(Notice(f"No call {id!r} waits for a result of the client."))
 
     def _set_mode(self, mode: str) -> None:
         """The system text never changes, so the model is told of plan mode by a note."""

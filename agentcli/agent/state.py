@@ -19,7 +19,8 @@ class AgentState:
     """One conversation. `model` is the choice (`provider/model`); `last_used` what the newest reply came from.
 
     `effort` overrides that of the settings. `notes` are told to the model with its next request. `steering` and
-    `follow_ups` are the queue, which the log keeps. `sent_messages` is how many messages the newest request held.
+    `follow_ups` are the queue, which the log keeps. `sent_messages` is how many messages the newest request held,
+    `window_share` how full it made the model's window.
     """
 
     model: str
@@ -34,6 +35,7 @@ class AgentState:
     mode_before_plan: Mode = "default"
     last_used: str = ""
     sent_messages: int = 0
+    window_share: float = 0.0
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:

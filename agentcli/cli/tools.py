@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from agentcli.agent.permissions import MODES, Rules, judge, parse_mode, parse_rule
+from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.permissions import MODES, Mode, parse_mode
+from agentcli.agent.state import AgentState
+from agentcli.agent.tool_calls import CallRunner, run_call
 from agentcli.app import Builder
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
-from agentcli.errors import ToolError, UsageError
+from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.llm.messages import Text
-from agentcli.tools.registry import ToolRegistry
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 app = make_app("Look at the model's tools, or run them by hand.")
 
@@ -38,14 +39,13 @@ class Call(msgspec.Struct, frozen=True):
 
 @app.command("list")
 def list_tools(json: AsJson = False) -> None:
-    """Every tool: where it comes from, what it can do, and its text for the model."""
+    """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
     if json:
-        print_json(
-            [{"name": t.name, "source": t.source, "effect": t.effect, **msgspec.to_builtins(t.spec())} for t in tools]
-        )
+        kept = ("name", "source", "mode", "effect")
+        print_json([{k: getattr(t, k) for k in kept} | msgspec.to_builtins(t.spec()) for t in tools])
         return
-    print_rows([(t.name, t.source, t.effect, t.description.split("\n")[0]) for t in tools], empty="No tools.")
+    print_rows([(t.name, t.source, t.mode, t.effect, t.description.split("\n")[0]) for t in tools], empty="No tools.")
 
 
 @app.command("run")
@@ -71,70 +71,66 @@ def _builder() -> Builder:
     return Builder(configuration(), store=MemorySessions())
 
 
-async def _run_calls(single: Call | None, mode: Any) -> int:
+async def _run_calls(single: Call | None, mode: Mode) -> int:
     builder = _builder()
-    registry, workspace = builder.tool_registry(), builder.workspace()
-    settings = builder.config.settings.permissions
-    rules = Rules([parse_rule(text) for text in settings.allow], [parse_rule(text) for text in settings.deny])
+    workspace = builder.workspace()
+    bench = Bench(builder.call_runner(builder.tool_registry(), workspace), AgentState("", mode, rules=builder.rules()))
     failed = False
     try:
         if single is not None:
-            answer = await _run_one(single, registry, workspace, mode, rules)
+            answer = await bench.answer(single)
             failed = bool(answer["is_error"])
             _write(answer)
         else:
             while line := await asyncio.to_thread(sys.stdin.buffer.readline):
                 if line.strip():
-                    _write(await _run_line(line, registry, workspace, mode, rules))
+                    _write(await _answer_line(line, bench))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()
     return int(failed)
 
 
-async def _run_line(
-    line: bytes, registry: ToolRegistry, workspace: Workspace, mode: Any, rules: Rules
-) -> dict[str, Any]:
+async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
-        call = msgspec.json.decode(line, type=Call)
+        return await bench.answer(msgspec.json.decode(line, type=Call))
     except msgspec.DecodeError as error:
-        wrong = ToolError(f"Not a call: {error}", kind="invalid_parameters")
-        return _answer(Call(""), _failure(wrong), 0.0, wrong)
-    return await _run_one(call, registry, workspace, mode, rules)
+        wrong = CallError("invalid_parameters", "invalid_parameters", f"Not a call: {error}", "")
+        return _answer(Call(""), ToolFinished("", "", ToolResult("", wrong.message, is_error=True), 0.0, error=wrong))
 
 
-async def _run_one(call: Call, registry: ToolRegistry, workspace: Workspace, mode: Any, rules: Rules) -> dict[str, Any]:
-    started = time.perf_counter()
-    error: ToolError | None = None
-    try:
-        tool = registry.get(call.name)
-        arguments = tool.parse(call.input)
-        verdict = judge(tool, arguments, mode, rules, workspace)
-        if verdict.decision != "allow":
-            raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
-        output = await tool.run(arguments, ToolContext(workspace, call.id))
-    except ToolError as raised:
-        error, output = raised, _failure(raised)
-    return _answer(call, output, round((time.perf_counter() - started) * 1000, 1), error)
+@dataclass
+class Bench:
+    """Calls go the way they go in a conversation, but no model reads the results."""
+
+    runner: CallRunner
+    state: AgentState
+
+    async def answer(self, call: Call) -> dict[str, Any]:
+        ended: list[ToolFinished] = []
+
+        def hear(event: Event) -> None:
+            if isinstance(event, ToolFinished):
+                ended.append(event)
+
+        await run_call(self.runner, self.state, ToolUse(call.id, call.name, call.input), hear, {})
+        return _answer(call, ended[-1])
 
 
-def _failure(error: ToolError) -> ToolOutput:
-    return ToolOutput(str(error), is_error=True)
-
-
-def _answer(call: Call, output: ToolOutput, duration_ms: float, error: ToolError | None) -> dict[str, Any]:
-    content = output.content if isinstance(output.content, str) else [_shown(part) for part in output.content]
-    summary = f"{call_title(call.name, call.input)} · {output.summary}".removesuffix(" · ")
+def _answer(call: Call, ended: ToolFinished) -> dict[str, Any]:
+    content = ended.result.content
     answer: dict[str, Any] = {
         "id": call.id,
-        "is_error": output.is_error,
-        "content": content,
-        "summary": summary,
-        "duration_ms": duration_ms,
-        "structured": output.structured,
+        "is_error": ended.result.is_error,
+        "content": content if isinstance(content, str) else [_shown(part) for part in content],
+        "summary": f"{call_title(call.name, call.input)} · {ended.summary}".removesuffix(" · "),
+        "duration_ms": ended.duration_ms,
+        "structured": ended.structured,
     }
-    if error is not None:
-        answer["error"] = {"kind": error.kind, "code": error.code, "message": str(error)}
+    if ended.error is not None:
+        answer["error"] = ended.error
+    if ended.retry_count:
+        answer |= {"retry_count": ended.retry_count, "last_error": ended.last_error}
     return answer
 
 

@@ -40,7 +40,10 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
-    """What came of a call; `structured` is for programs, `summary` one line for the person."""
+    """What came of a call; `structured` is for programs, `summary` one line for the person.
+
+    `retry_count` tries failed before, the last of them with `last_error`.
+    """
 
     result: ToolResult
     name: str
@@ -48,6 +51,8 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     duration_ms: float = 0.0
     structured: Any = None
     error_kind: str = ""
+    retry_count: int = 0
+    last_error: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, tag_field="kind", tag="summary"):

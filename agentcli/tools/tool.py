@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
+from agentcli.tools.data_files import DataFiles
 from agentcli.tools.sandbox import Sandbox
 
 OutputLevel = Literal["brief", "standard", "full"]
+
+# A tool runs here, or is handed to the client that registered it.
+ToolMode = Literal["server", "client"]
 
 # What a call can do, for the permission step: nothing, look, change files, run a command.
 Effect = Literal["none", "read", "edit", "command"]
@@ -26,9 +31,12 @@ Content = str | tuple[Text | Image | Document, ...]
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person."""
+    """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
-    content: Content
+    Without content the structured part is formatted for the model, as detailed as the output level says.
+    """
+
+    content: Content = ""
     structured: Any = None
     summary: str = ""
     is_error: bool = False
@@ -63,12 +71,16 @@ class FileLedger:
 
 @dataclass
 class Workspace:
-    """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands."""
+    """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
+
+    `data` keeps results that are too large to be shown.
+    """
 
     cwd: Path
     sandbox: Sandbox
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
+    data: DataFiles | None = None
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self._absolute(path), "read")
@@ -98,13 +110,29 @@ class Workspace:
 class ToolContext:
     """What one call is given. `emit` shows output while the call runs and never waits.
 
-    Once `detach` is set, a command the call waits for goes on as a background job.
+    `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
+    background job.
     """
 
     workspace: Workspace
     call_id: str
     emit: Callable[[str], None] = lambda text: None
     detach: asyncio.Event | None = None
+    level: OutputLevel = "standard"
+
+
+class RetryRule(Struct, frozen=True):
+    """When a failed call is made again by itself: for which kinds of error, how often, after how many seconds."""
+
+    retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))
+    most: int = 3
+    first_delay_s: float = 1.0
+    factor: float = 1.5
+    longest_delay_s: float = 10.0
+
+    def delay(self, retries: int) -> float:
+        """Seconds to wait before the next try, after so many retries."""
+        return min(self.first_delay_s * self.factor**retries, self.longest_delay_s)
 
 
 @dataclass(frozen=True)
@@ -113,6 +141,9 @@ class Tool:
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
     `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
+    `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says
+    that running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
+    structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here.
     """
 
     name: str
@@ -124,10 +155,23 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
+    version: str = "1"
+    file_arguments: tuple[str, ...] = ()
+    is_idempotent: bool = False
+    retry: RetryRule = RetryRule()
+    level: OutputLevel | None = None
+    show: Callable[[Any, OutputLevel], str] | None = None
+    mode: ToolMode = "server"
+    schema: dict[str, Any] | None = None
 
     @property
     def may_overlap(self) -> bool:
         return self.effect in ("none", "read")
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether a call that failed half way may be made again by itself."""
+        return self.effect in ("none", "read") or self.is_idempotent
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
         """What a person approves: the diff a dry run makes, else the command or the arguments as they are.
@@ -140,13 +184,15 @@ class Tool:
         return str(command) if command else msgspec.json.format(msgspec.json.encode(arguments)).decode()
 
     def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, schema_of(self.arguments))
+        return ToolSpec(self.name, self.description, self.schema or schema_of(self.arguments))
 
     def parse(self, input: dict[str, Any]) -> Any:
         """The arguments, checked. Keys the tool does not know are passed over: small models add some; null is left out.
 
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
+        if self.schema is not None:
+            return _checked(self.name, input, self.schema)
         try:
             given = {name: value for name, value in input.items() if value is not None}
             return msgspec.convert(given, self.arguments, strict=False)
@@ -159,6 +205,29 @@ class Tool:
 
 def _field_note(field: msgspec.structs.FieldInfo) -> str:
     return field.encode_name if field.required else f"{field.encode_name}?"
+
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
+}  # fmt: skip
+
+
+def _checked(tool: str, input: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments against a foreign schema: what must be there, and the plain types; its owner checks the rest."""
+    properties = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in input:
+            wanted = properties.get(name, {}).get("type", "a value")
+            raise ToolError(f"Wrong arguments for {tool}: {name} is missing ({wanted}).", kind="invalid_parameters")
+    for name, value in input.items():
+        wanted = properties.get(name, {}).get("type")
+        if not isinstance(wanted, str) or wanted not in _JSON_TYPES or value is None:
+            continue
+        if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
+            raise ToolError(
+                f"Wrong arguments for {tool}: {name} has to be of type {wanted}.", kind="invalid_parameters"
+            )
+    return input
 
 
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_an_unknown_session_is_an_error_that_says_what_to_do(program: Program) -
 
 def test_tools_are_listed_with_source_and_schema(program: Program) -> None:
     tools = {tool["name"]: tool for tool in json.loads(program("tools", "list", "--json").stdout)}
-    assert set(tools) == {"file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think", "todo"}
+    assert set(tools) == {"file_read", "file_write", "file_edit", "file_list", "grep_search", "bash", "think", "todo", "read_more"}
     assert tools["bash"]["source"] == "builtin"
     assert tools["file_read"]["input_schema"]["required"] == ["path"]
     assert "grep_search" in program("tools", "list").stdout

@@ -124,6 +124,20 @@ class SqliteSessions:
         return lock
 
 
+def is_stored(path: Path, session_id: str) -> bool:
+    """Whether a session can be opened again; True also where that cannot be told."""
+    if not path.exists():
+        return False
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return bool(connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).get)
+        finally:
+            connection.close()
+    except apsw.Error:
+        return True
+
+
 class _SessionRow:
     """A session that is stored together with its first entries."""
 

@@ -60,6 +60,11 @@ class Bash(Struct, frozen=True):
     output_level: OutputLevel | None = None
 
 
+class ReadMore(Struct, frozen=True):
+    result_id: str
+    page: Annotated[int, Meta(ge=1)] = 2
+
+
 class Think(Struct, frozen=True):
     thought: str
 

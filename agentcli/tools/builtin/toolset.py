@@ -6,20 +6,33 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 
 from agentcli.tools.builtin import arguments
 from agentcli.tools.tool import Effect, Tool
 
-_TOOLS: tuple[tuple[str, type[msgspec.Struct], Effect, float | None], ...] = (
-    ("file_read", arguments.FileRead, "read", 120),
-    ("file_write", arguments.FileWrite, "edit", 120),
-    ("file_edit", arguments.FileEdit, "edit", 120),
-    ("file_list", arguments.FileList, "read", 120),
-    ("grep_search", arguments.GrepSearch, "read", 120),
-    ("bash", arguments.Bash, "command", None),  # it keeps the limit the call asks for
-    ("think", arguments.Think, "none", 120),
-    ("todo", arguments.Todo, "none", 120),
+
+class Row(Struct, frozen=True):
+    """What a tool is apart from its text and body; the fields mean what they mean in `Tool`."""
+
+    name: str
+    arguments: type[Struct]
+    effect: Effect
+    time_limit_s: float | None = 120.0
+    file_arguments: tuple[str, ...] = ()
+    is_idempotent: bool = False
+
+
+TOOLS = (
+    Row("file_read", arguments.FileRead, "read"),
+    Row("file_write", arguments.FileWrite, "edit", file_arguments=("path",), is_idempotent=True),
+    Row("file_edit", arguments.FileEdit, "edit", file_arguments=("path",)),
+    Row("file_list", arguments.FileList, "read"),
+    Row("grep_search", arguments.GrepSearch, "read"),
+    Row("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
+    Row("read_more", arguments.ReadMore, "none"),
+    Row("think", arguments.Think, "none"),
+    Row("todo", arguments.Todo, "none"),
 )
 
 
@@ -28,16 +41,18 @@ def builtin_tools() -> tuple[Tool, ...]:
     texts = files("agentcli.tools.builtin")
     return tuple(
         Tool(
-            name,
-            texts.joinpath(f"{name}.md").read_text("utf-8").strip(),
-            takes,
-            _lazy(name, "run"),
-            effect,
-            time_limit_s=limit,
-            dry_run=_lazy(name, "preview") if effect == "edit" else None,
-            narrow=_lazy(name, "narrow") if effect == "edit" else None,
+            row.name,
+            texts.joinpath(f"{row.name}.md").read_text("utf-8").strip(),
+            row.arguments,
+            _lazy(row.name, "run"),
+            row.effect,
+            time_limit_s=row.time_limit_s,
+            dry_run=_lazy(row.name, "preview") if row.effect == "edit" else None,
+            narrow=_lazy(row.name, "narrow") if row.effect == "edit" else None,
+            file_arguments=row.file_arguments,
+            is_idempotent=row.is_idempotent,
         )
-        for name, takes, effect, limit in _TOOLS
+        for row in TOOLS
     )
 
 

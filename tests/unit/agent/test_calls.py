@@ -17,7 +17,7 @@ from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.tools.tool import Tool, ToolContext
+from agentcli.tools.tool import RetryRule, Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
 from tests.unit.agent.stage import Named, Works, answering, call, failing_tool, on_stage, refusing_preview
 
@@ -194,7 +194,7 @@ async def test_a_call_that_takes_too_long_is_ended_and_says_so(tmp_path: Folder)
             ended.set()
         return Output("never")
 
-    slow = Tool("slow", "Slow.", Named, run, "read", source="test", time_limit_s=0.02)
+    slow = Tool("slow", "Slow.", Named, run, "read", time_limit_s=0.02, retry=RetryRule(most=0))
     async with on_stage(tmp_path, [{"tool_calls": [call("slow", id="c")]}, END], tools=[slow]) as stage:
         await stage.ask("Go")
     assert ended.is_set()

@@ -1,0 +1,100 @@
+"""Tells of one call while it runs, and makes its result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
+from agentcli.conversation.entries import Result
+from agentcli.errors import ToolError
+from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle
+from agentcli.tools.summary import call_title
+from agentcli.tools.tool import ToolOutput as Output
+
+INTERRUPTED = "Not run: interrupted by the user."
+LONGEST_PARTIAL = 2_000  # characters that a call leaves which ran out of time
+
+
+@dataclass
+class Report:
+    """Of one call; its result is in `done` once it has ended."""
+
+    call: ToolUse
+    emit: Emit
+    done: dict[str, Result]
+    heard: list[str] = field(default_factory=list)
+    is_running: bool = False
+    retry_count: int = 0
+    last_error: str = ""
+    _started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def start(self) -> None:
+        call = self.call
+        self.emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
+
+    def show(self, text: str) -> None:
+        self.heard.append(text)
+        self.emit(ToolOutput(self.call.id, text))
+
+    def finish(self, output: Output, error: CallError | None = None) -> None:
+        call = self.call
+        result = ToolResult(call.id, output.content, output.is_error)
+        took_ms = round(self.seconds * 1000, 1)
+        kind = error.kind if error else ""
+        self.done[call.id] = Result(
+            result,
+            call.name,
+            output.summary,
+            took_ms,
+            _bounded(output.structured),
+            kind,
+            self.retry_count,
+            self.last_error,
+        )
+        self.emit(
+            ToolFinished(
+                call.id,
+                call.name,
+                result,
+                took_ms,
+                output.summary,
+                output.structured,
+                kind,
+                error,
+                self.retry_count,
+                self.last_error,
+            )
+        )
+
+    def fail(self, error: ToolError) -> None:
+        """Also with what the call had said when its time ran out."""
+        self.retry_count, self.last_error = error.retry_count, error.last_error
+        message = str(error)
+        partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
+        shown = f"{cut_middle(partial, LONGEST_PARTIAL).rstrip()}\n[{message}]" if partial.strip() else message
+        told = CallError(error.kind, error.code, message, self.call.id, error.is_retryable)
+        self.finish(Output(shown, is_error=True, summary=_first_line(message)), told)
+
+    def interrupt(self) -> None:
+        said = cut_middle("".join(self.heard))
+        ended = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
+        self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+
+
+def _bounded(structured: object) -> object:
+    """What the log keeps of a structured result: one that is very large is in the content, or in a data file."""
+    if structured is None or len(msgspec.json.encode(structured, enc_hook=str)) <= LARGEST_KEPT_AS_IS:
+        return structured
+    return {"omitted": "larger than 1 MB"}
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0][:200]

@@ -1,0 +1,123 @@
+"""Locks by name: in this process first, then between processes by files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import filelock
+
+from agentcli.agent.interfaces import Locks
+from agentcli.errors import ToolError
+
+MOST_IDLE = 1_000
+LOCK_FILES = 1_024  # names share these: a folder of locks that grew with every file would never be cleaned
+_LOOK_EVERY_S = 0.01
+
+
+@dataclass
+class _Counted:
+    """A lock, and how many hold it or wait for it: one in use is never forgotten."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class ProcessLocks:
+    """Implements `Locks` within this process. The least recently used idle locks are forgotten."""
+
+    def __init__(self, *, most_idle: int = MOST_IDLE) -> None:
+        self._most_idle = most_idle
+        self._used: dict[str, _Counted] = {}
+        self._idle: OrderedDict[str, _Counted] = OrderedDict()
+
+    @asynccontextmanager
+    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    for key in keys:
+                        await held.enter_async_context(self._one(key))
+            except TimeoutError as error:
+                raise _busy(key, timeout_s) from error
+            yield
+
+    @asynccontextmanager
+    async def _one(self, key: str) -> AsyncIterator[None]:
+        counted = self._used.get(key) or self._idle.pop(key, None) or _Counted()
+        self._used[key] = counted
+        counted.users += 1
+        try:
+            async with counted.lock:
+                yield
+        finally:
+            counted.users -= 1
+            if not counted.users:
+                self._idle[key] = self._used.pop(key)
+                while len(self._idle) > self._most_idle:
+                    self._idle.popitem(last=False)
+
+    def counts(self) -> tuple[int, int]:
+        """How many locks are in use, and how many idle ones are kept."""
+        return len(self._used), len(self._idle)
+
+
+class FileLocks:
+    """Implements `Locks` between all processes that use one folder."""
+
+    def __init__(self, folder: Path, inner: ProcessLocks | None = None) -> None:
+        self._folder = folder
+        self._inner = inner or ProcessLocks()
+
+    @asynccontextmanager
+    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
+        if not keys:
+            yield
+            return
+        deadline = time.monotonic() + timeout_s
+        # By the file's number, in order: names that share a file wait for each other here, where waiting is fair.
+        numbers = sorted({zlib.crc32(key.encode(errors="surrogateescape")) % LOCK_FILES for key in keys})
+        async with self._inner.held(tuple(str(number) for number in numbers), timeout_s=timeout_s):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            taken: list[filelock.BaseFileLock] = []
+            try:
+                for number in numbers:
+                    lock: filelock.BaseFileLock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
+                    await _acquire(lock, deadline, keys[0], timeout_s)
+                    taken.append(lock)
+                yield
+            finally:
+                for lock in taken:
+                    lock.release()
+
+
+async def _acquire(lock: filelock.BaseFileLock, deadline: float, key: str, timeout_s: float) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            if time.monotonic() > deadline:
+                raise _busy(key, timeout_s) from error
+            await asyncio.sleep(_LOOK_EVERY_S)
+        except OSError as error:
+            raise ToolError(f"{key} could not be locked: {error}.", kind="resource_error") from error
+        else:
+            return
+
+
+def _busy(key: str, timeout_s: float) -> ToolError:
+    return ToolError(
+        f"{Path(key).name} is being changed by another call for more than {timeout_s:g} s: try again later.",
+        kind="resource_error",
+    )
+
+
+if TYPE_CHECKING:
+    _: tuple[type[Locks], ...] = (ProcessLocks, FileLocks)

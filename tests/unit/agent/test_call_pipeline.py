@@ -1,0 +1,390 @@
+"""What stands between the model's wish and a tool, stage by stage, seen from a session."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path as Folder
+from typing import Any
+
+import pytest
+
+from agentcli.agent.call_record import CallRecord
+from agentcli.agent.events import ClientResult, ClientToolRequested, Interrupt, ToolFinished
+from agentcli.conversation.entries import Result
+from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.infra.data_files import DataFolder
+from agentcli.infra.locks import ProcessLocks
+from agentcli.llm.messages import ToolResult
+from agentcli.llm.models import ModelInfo
+from agentcli.tools.observation import Levels
+from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput
+from tests.unit.agent.stage import Named, Stage, Works, call, on_stage
+
+END = {"text": "Done."}
+AT_ONCE = RetryRule(first_delay_s=0.0)
+
+
+class Flaky:
+    """A tool's work that fails a number of times before it succeeds."""
+
+    def __init__(self, failures: int, kind: ToolErrorKind, retry_after: float | None = None) -> None:
+        self.left = failures
+        self.runs = 0
+        self._error = lambda: ToolError("Not now.", kind=kind, retry_after=retry_after)
+
+    async def run(self, given: Named, context: ToolContext) -> ToolOutput:
+        self.runs += 1
+        if self.left:
+            self.left -= 1
+            raise self._error()
+        return ToolOutput("worked")
+
+    def tool(self, effect: Effect = "read", **more: Any) -> Tool:
+        return Tool("flaky", "Flaky.", Named, self.run, effect, **{"retry": AT_ONCE, **more})
+
+
+def finished(stage: Stage) -> ToolFinished:
+    return stage.of(ToolFinished)[-1]
+
+
+async def one_call(folder: Folder, tool: Tool, **input: Any) -> Stage:
+    async with on_stage(folder, [{"tool_calls": [call(tool.name, id="c", **input)]}, END], tools=[tool]) as stage:
+        await stage.ask("Go")
+    return stage
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("tool", "input", "said"),
+    [
+        ("file_read", {}, "path"),
+        ("file_read", {"path": "a", "offset": "one"}, "offset"),
+        ("grep_search", {"pattern": 1.5, "context": 99}, "context"),
+        ("file_edit", {"path": "a", "edits": [{"old_string": 1}]}, "edits"),
+    ],
+)
+async def test_wrong_arguments_name_the_field_and_what_was_expected(
+    tmp_path: Folder, tool: str, input: dict[str, Any], said: str
+) -> None:
+    reply = {"tool_calls": [{"name": tool, "input": input, "id": "c"}]}
+    async with on_stage(tmp_path, [reply, END]) as stage:
+        await stage.ask("Go")
+    error = finished(stage).error
+    assert error is not None
+    assert (error.kind, error.call_id) == ("invalid_parameters", "c")
+    assert said in error.message
+    assert error.message == stage.results["c"].content
+
+
+# Trying again
+
+
+@pytest.mark.parametrize("kind", ["timeout", "resource_error"])
+async def test_a_failure_that_may_pass_is_tried_again_and_counted(tmp_path: Folder, kind: ToolErrorKind) -> None:
+    flaky = Flaky(2, kind)
+    stage = await one_call(tmp_path, flaky.tool())
+    assert stage.results["c"].content == "worked"
+    assert (finished(stage).retry_count, finished(stage).last_error) == (2, "Not now.")
+    entry = next(entry.body for entry in stage.entries if isinstance(entry.body, Result))
+    assert (entry.retry_count, entry.last_error) == (2, "Not now.")
+
+
+async def test_after_three_retries_the_error_is_the_result(tmp_path: Folder) -> None:
+    flaky = Flaky(9, "timeout")
+    stage = await one_call(tmp_path, flaky.tool())
+    assert flaky.runs == 4
+    assert finished(stage).error_kind == "timeout"
+    assert finished(stage).retry_count == 3
+
+
+@pytest.mark.parametrize(
+    "kind", ["permission_denied", "invalid_parameters", "not_found", "execution_error", "dependency_error"]
+)
+async def test_a_failure_that_will_not_pass_is_told_at_once(tmp_path: Folder, kind: ToolErrorKind) -> None:
+    flaky = Flaky(1, kind)
+    stage = await one_call(tmp_path, flaky.tool())
+    assert flaky.runs == 1
+    assert finished(stage).error_kind == kind
+
+
+async def test_what_changes_something_is_never_run_twice_by_itself(tmp_path: Folder) -> None:
+    flaky = Flaky(1, "resource_error")
+    async with on_stage(
+        tmp_path, [{"tool_calls": [call("flaky", id="c")]}, END], tools=[flaky.tool("edit")], mode="bypassPermissions"
+    ) as stage:
+        await stage.ask("Go")
+    assert flaky.runs == 1
+    assert finished(stage).error_kind == "resource_error"
+
+
+async def test_an_idempotent_change_is_tried_again(tmp_path: Folder) -> None:
+    flaky = Flaky(1, "resource_error")
+    tool = flaky.tool("edit", is_idempotent=True)
+    async with on_stage(
+        tmp_path, [{"tool_calls": [call("flaky", id="c")]}, END], tools=[tool], mode="bypassPermissions"
+    ) as stage:
+        await stage.ask("Go")
+    assert flaky.runs == 2
+    assert stage.results["c"].content == "worked"
+
+
+def test_waits_grow_by_half_up_to_ten_seconds() -> None:
+    waits = [RetryRule().delay(n) for n in range(8)]
+    assert waits[:3] == [1.0, 1.5, 2.25]
+    assert waits[-1] == 10.0
+
+
+async def test_a_call_that_runs_out_of_time_leaves_what_it_has_said(tmp_path: Folder) -> None:
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        context.emit("x" * 10_000 + " half")
+        await asyncio.sleep(60)
+        return ToolOutput("never")
+
+    slow = Tool("slow", "Slow.", Named, run, "none", time_limit_s=0.02, retry=RetryRule(most=0))
+    stage = await one_call(tmp_path, slow)
+    content = str(stage.results["c"].content)
+    assert content.endswith("half\n[slow took longer than 0.02 s.]")
+    assert len(content) < 3_000
+    assert finished(stage).error_kind == "timeout"
+
+
+async def test_each_retry_after_a_time_out_has_twice_the_time(tmp_path: Folder) -> None:
+    lasted: list[float] = []
+
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        begun = asyncio.get_running_loop().time()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            lasted.append(asyncio.get_running_loop().time() - begun)
+        return ToolOutput("never")
+
+    slow = Tool("slow", "Slow.", Named, run, "read", time_limit_s=0.02, retry=AT_ONCE)
+    await one_call(tmp_path, slow)
+    assert len(lasted) == 4
+    assert [round(limit, 2) >= 0.02 * 2**n for n, limit in enumerate(lasted)] == [True] * 4
+
+
+# Replays
+
+
+async def test_the_same_call_twice_in_a_reply_runs_once_when_it_is_idempotent(tmp_path: Folder) -> None:
+    works = Works()
+    tool = works.tool("works", "none")
+    idempotent = Tool("works", "Works.", Named, tool.run, "command", is_idempotent=True)
+    calls = [call("works", "a", id="same"), call("works", "a", id="same"), call("works", "b", id="same")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[idempotent], mode="bypassPermissions") as stage:
+        await stage.ask("Go")
+    assert works.order == ["+a", "-a", "+b", "-b"]
+
+
+async def test_an_id_that_comes_again_in_a_later_reply_is_another_call(tmp_path: Folder) -> None:
+    works = Works()
+    tool = works.tool("works", "none")
+    idempotent = Tool("works", "Works.", Named, tool.run, "command", is_idempotent=True)
+    reply = {"tool_calls": [call("works", "a", id="call_0")]}
+    async with on_stage(tmp_path, [reply, reply, END], tools=[idempotent], mode="bypassPermissions") as stage:
+        await stage.ask("Go")
+    assert works.order == ["+a", "-a"] * 2
+
+
+# Locks
+
+
+async def test_calls_that_change_one_file_queue_up(tmp_path: Folder) -> None:
+    works = Works()
+    inner = works.tool("works", "none")
+
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        await asyncio.sleep(0.01)
+        return await inner.run(given, context)
+
+    tool = Tool("works", "Works.", Named, run, "none", file_arguments=("name",))
+    calls = [call("works", name, id=f"c{n}") for n, name in enumerate(["f", "./f", "g"])]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[tool]) as stage:
+        stage.session.runtime.calls.locks = locks = ProcessLocks()
+        await stage.ask("Go")
+    assert works.order[-2:] in (["+./f", "-./f"], ["+f", "-f"])
+    assert locks.counts() == (0, 2)
+
+
+# Hooks
+
+
+class Watching:
+    """Call hooks that note what they saw, and change or refuse calls by a word in them."""
+
+    def __init__(self) -> None:
+        self.before: list[tuple[CallRecord, dict[str, Any]]] = []
+        self.after: list[tuple[CallRecord, ToolResult]] = []
+
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> dict[str, Any] | None:
+        self.before.append((record, input))
+        if input.get("name") == "refuse":
+            raise ToolError("The hook says no.", kind="permission_denied")
+        return {"name": "changed"} if input.get("name") == "change" else None
+
+    async def after_call(self, record: CallRecord, result: ToolResult) -> None:
+        self.after.append((record, result))
+
+
+async def test_hooks_see_the_record_and_may_change_or_refuse(tmp_path: Folder) -> None:
+    works, hooks = Works(), Watching()
+    calls = [call("works", name, id=name) for name in ("plain", "change", "refuse")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("works", "edit")]) as stage:
+        stage.session.runtime.calls.hooks = hooks
+        stage.session.state.mode = "acceptEdits"
+        await stage.ask("Go")
+    assert {name: result.content for name, result in stage.results.items()} == {
+        "plain": "did plain", "change": "did changed", "refuse": "The hook says no.",
+    }  # fmt: skip
+    record = CallRecord("plain", "works", "1", "main", "acceptEdits")
+    assert hooks.before[0] == (record, {"name": "plain"})
+    assert hooks.after[0] == (record, stage.results["plain"])
+
+
+async def test_metrics_count_calls_retries_and_errors_by_kind(tmp_path: Folder) -> None:
+    flaky = Flaky(5, "timeout")
+    calls = [call("flaky", name, id=name) for name in ("a", "b")]
+    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[flaky.tool()], max_parallel=1) as stage:
+        await stage.ask("Go")
+        metrics = stage.session.runtime.calls.metrics.by_tool["flaky"]
+    assert (metrics.calls, metrics.retries, dict(metrics.errors)) == (2, 4, {"timeout": 1})
+
+
+# Observations
+
+
+def listing(items: Any, **more: Any) -> Tool:
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        return ToolOutput(structured=items)
+
+    return Tool("things", "Things.", Named, run, "none", **more)
+
+
+async def test_structured_results_are_shown_by_the_level_of_the_settings(tmp_path: Folder) -> None:
+    shown: dict[str, str] = {}
+    for level in ("brief", "standard", "full"):
+        script = [{"tool_calls": [call("things", id="c")]}, END]
+        async with on_stage(tmp_path, script, tools=[listing(list(range(12)))]) as stage:
+            stage.session.runtime.calls.levels = Levels(level)  # type: ignore[arg-type]
+            await stage.ask("Go")
+        shown[level] = str(stage.results["c"].content)
+    assert shown["brief"] == "Found 12 items"
+    assert shown["standard"].splitlines() == ["Found 12 items:", *map(str, range(10)), "and 2 more"]
+    assert shown["full"] == "[0,1,2,3,4,5,6,7,8,9,10,11]"
+
+
+async def test_results_are_brief_once_the_window_is_nearly_full(tmp_path: Folder) -> None:
+    reply = {"tool_calls": [call("things", id="c")], "usage": {"input_tokens": 801}}
+    info = ModelInfo("script", "scripted", window=1_000)
+    async with on_stage(tmp_path, [reply, END], tools=[listing([1, 2])], info=info) as stage:
+        await stage.ask("Go")
+    assert stage.results["c"].content == "Found 2 items"
+
+
+async def test_a_tool_may_bring_its_own_format(tmp_path: Folder) -> None:
+    tool = listing({"a": 1}, show=lambda value, level: f"{level}: {value['a']}")
+    assert (await one_call(tmp_path, tool)).results["c"].content == "standard: 1"
+
+
+async def test_a_long_result_begins_with_its_first_page_and_goes_on_with_read_more(tmp_path: Folder) -> None:
+    text = "".join(f"line {n} é\n" for n in range(6_000))
+
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        return ToolOutput(text)
+
+    data = DataFolder(tmp_path / "data")
+    script = [
+        {"tool_calls": [call("long", id="c1")]},
+        {
+            "tool_calls": [
+                {"name": "read_more", "input": {"result_id": "c1", "page": n}, "id": f"p{n}"} for n in (2, 3, 9)
+            ]
+        },
+        END,
+    ]
+    async with on_stage(tmp_path, script, tools=[Tool("long", "Long.", Named, run, "none")]) as stage:
+        stage.session.runtime.calls.workspace.data = data.of_session("s")
+        await stage.ask("Go")
+    first = str(stage.results["c1"].content)
+    assert first.endswith('[page 1 of 3; read_more with result_id="c1" and page=2 shows the next]')
+    pages = [first, str(stage.results["p2"].content), str(stage.results["p3"].content)]
+    assert "\n".join(page.rsplit("\n", 1)[0] for page in pages) == text.rstrip("\n")
+    assert all(len(page.encode()) <= 30_200 for page in pages)
+    assert stage.results["p9"].is_error
+    assert "3 pages" in str(stage.results["p9"].content)
+
+
+async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path: Folder) -> None:
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        return ToolOutput("0123456789\n" * 100_000, structured=["0123456789"] * 100_000)
+
+    data = DataFolder(tmp_path / "data")
+    async with on_stage(
+        tmp_path,
+        [{"tool_calls": [call("long", id="c1")]}, {"tool_calls": [call("think", thought="Large.", id="c2")]}, END],
+        tools=[Tool("long", "Long.", Named, run, "none")],
+    ) as stage:
+        stage.session.runtime.calls.workspace.data = data.of_session("s")
+        await stage.ask("Go")
+        path = next(word for word in str(stage.results["c1"].content).split() if word.startswith(str(tmp_path)))
+        assert "1,100,000 bytes" in str(stage.results["c1"].content)
+        assert stage.session.runtime.calls.workspace.readable(path) == Folder(path).resolve()
+        entry = next(e.body for e in stage.entries if isinstance(e.body, Result) and e.id == "c1")
+    assert entry.structured == {"omitted": "larger than 1 MB"}
+    assert Folder(path).read_text() == "0123456789\n" * 100_000
+
+
+# Client tools
+
+
+def client_tool(name: str) -> Tool:
+    async def run(given: Any, context: ToolContext) -> ToolOutput:
+        raise AssertionError("a client's tool does not run here")
+
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    return Tool(name, "Shows.", Named, run, "none", source="client", mode="client", schema=schema, time_limit_s=None)
+
+
+async def test_our_calls_run_first_and_then_the_turn_waits_for_the_client(tmp_path: Folder) -> None:
+    works = Works()
+    calls = [call("ask", "x", id="1"), call("works", "a", id="2"), call("ask", "y", id="3")]
+    async with on_stage(
+        tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("works"), client_tool("ask")]
+    ) as stage:
+        stage.say("Go")
+        asked = await stage.heard(ClientToolRequested)
+        assert [use.id for use in asked.calls] == ["1", "3"]
+        assert works.order == ["+a", "-a"]
+        stage.submit(ClientResult("3", "yours", structured={"n": 1}))
+        stage.submit(ClientResult("1", "broken", is_error=True))
+        await stage.ended()
+        results = [entry.body for entry in stage.entries if isinstance(entry.body, Result)]
+    assert [(r.result.tool_use_id, r.result.content, r.result.is_error) for r in results] == [
+        ("1", "broken", True), ("2", "did a", False), ("3", "yours", False),
+    ]  # fmt: skip
+    assert stage.is_valid
+
+
+async def test_a_client_that_never_answers_can_be_interrupted(tmp_path: Folder) -> None:
+    async with on_stage(
+        tmp_path, [{"tool_calls": [call("ask", "x", id="1")]}, END], tools=[client_tool("ask")]
+    ) as stage:
+        stage.say("Go")
+        await stage.heard(ClientToolRequested)
+        stage.submit(Interrupt())
+        await stage.ended()
+        assert stage.results["1"].is_error
+        assert stage.is_valid
+
+
+async def test_a_call_that_lacks_what_the_client_s_schema_wants_never_reaches_it(tmp_path: Folder) -> None:
+    reply = {"tool_calls": [{"name": "ask", "input": {}, "id": "1"}, {"name": "ask", "input": {"name": 3}, "id": "2"}]}
+    async with on_stage(tmp_path, [reply, END], tools=[client_tool("ask")]) as stage:
+        await stage.ask("Go")
+    assert "name is missing (string)" in str(stage.results["1"].content)
+    assert "of type string" in str(stage.results["2"].content)
+    assert not stage.of(ClientToolRequested)

@@ -1,0 +1,138 @@
+"""Large results on disk: found again after a restart, stored once, cleaned by age and size and never too early."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentcli.infra.data_files import DataFolder
+from agentcli.infra.sessions.sqlite import is_stored
+
+HOUR = 3_600.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.read_text() for path in folder.glob("??/*"))
+
+
+def test_what_was_kept_is_found_after_a_restart(tmp_path: Path) -> None:
+    before = DataFolder(tmp_path / "data", clock=(clock := Clock()))
+    kept = before.of_session("s").keep(b"content", "call_1")
+    before.close()
+    clock.now += 60
+    after = DataFolder(tmp_path / "data", clock=clock)
+    found = after.of_session("s").find("call_1")
+    assert found is not None
+    assert (found.path, found.hash, found.size, found.created) == (kept.path, kept.hash, 7, kept.created)
+    assert found.accessed == kept.accessed + 60
+    assert found.path.read_bytes() == b"content"
+    assert after.of_session("other").find("call_1") is None
+
+
+def test_equal_contents_are_stored_once(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data")
+    one, other = data.of_session("a").keep(b"same", "1"), data.of_session("b").keep(b"same", "2")
+    assert one.path == other.path
+    assert files_in(tmp_path / "data") == ["same"]
+
+
+def test_a_file_that_is_there_is_taken_over(tmp_path: Path) -> None:
+    source = tmp_path / "output"
+    source.write_bytes(b"x" * 3_000_000)
+    data = DataFolder(tmp_path / "data")
+    kept = data.of_session("s").adopt(source, "1")
+    assert not source.exists()
+    assert kept.size == 3_000_000
+    assert kept.hash == data.of_session("s").keep(b"x" * 3_000_000, "2").hash
+
+
+def test_what_nobody_used_for_a_day_goes_in_an_hourly_cleaning(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
+    session = data.of_session("s")
+    session.keep(b"old", "1")
+    session.keep(b"used", "2")
+    clock.now += 23 * HOUR
+    session.find("2")
+    clock.now += 1.5 * HOUR
+    session.keep(b"new", "3")  # the next one kept an hour after the last cleaning cleans
+    assert files_in(tmp_path / "data") == ["new", "used"]
+    assert session.find("1") is None
+
+
+def test_what_a_session_that_can_be_resumed_names_stays(tmp_path: Path) -> None:
+    resumable = {"kept"}
+    data = DataFolder(tmp_path / "data", is_resumable=resumable.__contains__, clock=(clock := Clock()))
+    data.of_session("kept").keep(b"a", "1")
+    data.of_session("gone").keep(b"b", "1")
+    data.of_session("gone").keep(b"a", "2")
+    clock.now += 25 * HOUR
+    data.clean()
+    assert files_in(tmp_path / "data") == ["a"]
+    resumable.clear()
+    data.clean()
+    assert files_in(tmp_path / "data") == []
+
+
+def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data", largest=1_000, clock=(clock := Clock()))
+    session = data.of_session("s")
+    for number in range(11):
+        clock.now += 1
+        session.keep(str(number).zfill(100).encode(), str(number))
+    clock.now += 1
+    session.find("0")
+    data.clean()
+    left = [int(text) for text in files_in(tmp_path / "data")]
+    assert left == [0, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_fork_finds_what_its_origin_kept(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data")
+    data.of_session("origin").keep(b"a", "1")
+    data.share("origin", "fork")
+    found = data.of_session("fork").find("1")
+    assert found is not None
+    assert found.path.read_bytes() == b"a"
+
+
+def test_a_folder_of_a_newer_program_is_an_error_and_no_guess(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    connection = apsw.Connection(str(tmp_path / "data" / "index.db"))
+    connection.pragma("user_version", 99)
+    connection.close()
+    with pytest.raises(OSError, match="newer agentcli"):
+        DataFolder(tmp_path / "data").of_session("s").keep(b"a", "1")
+
+
+def test_an_index_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "index.db").write_bytes(b"no database" * 100)
+    with pytest.raises(OSError, match="could not be used"):
+        DataFolder(tmp_path / "data").of_session("s").keep(b"a", "1")
+
+
+def test_what_a_crash_left_half_written_goes(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
+    _, left = data.new_file()
+    os.utime(left, (clock.now, clock.now))
+    clock.now += 25 * HOUR
+    data.clean()
+    assert not left.exists()
+
+
+def test_a_session_is_taken_for_resumable_where_that_cannot_be_told(tmp_path: Path) -> None:
+    assert not is_stored(tmp_path / "none.db", "s")
+    damaged = tmp_path / "sessions.db"
+    damaged.write_bytes(b"no database" * 100)
+    assert is_stored(damaged, "s")
