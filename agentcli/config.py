@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 import tomli_w
@@ -89,8 +89,31 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
     allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     additional_directories: tuple[str, ...] = ()
+
+
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
+
+    `environment` names variables that commands see although they look like credentials. `writable` are further folders
+    commands may write, `masked` further files they may not read. `docker_image` is what `kind = "docker"` runs them in.
+    """
+
+    profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
+    kind: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
+    hosts: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    docker_image: str = ""
+
+
+class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`hosts` may be fetched although they are on this machine or a local network, such as `localhost:3000`."""
+
+    hosts: tuple[str, ...] = ()
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,6 +162,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     compaction: CompactionSettings = CompactionSettings()
     tools: ToolSettings = ToolSettings()
     permissions: PermissionSettings = PermissionSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    web: WebSettings = WebSettings()
     limits: LimitSettings = LimitSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
     terminal: TerminalSettings = TerminalSettings()
@@ -302,7 +327,10 @@ def _without_none(value: Any) -> Any:
 
 
 def environment_layer(environment: Mapping[str, str]) -> dict[str, Any]:
-    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists are separated by commas. Raises `ConfigError`."""
+    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas.
+
+    Raises `ConfigError`.
+    """
     layer: dict[str, Any] = {}
     if model := environment.get("AGENTCLI_MODEL"):
         layer["provider"] = {"model": _from_text(model, ModelName, "AGENTCLI_MODEL")}
@@ -320,10 +348,15 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     value: Any = text
     if kind == tuple[str, ...]:
         value = tuple(part.strip() for part in text.split(",") if part.strip())
+    elif get_origin(kind) is dict:
+        value = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in text.split(","))
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{_in_words(str(error))}.", file="environment", key=name) from error
+
+
+_ADDED_UP = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,7 +365,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = _merged(dict(result[key]), value)
-        elif key in ("allow", "deny", "additional_directories") and key in result:
+        elif key in _ADDED_UP and key in result:
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value

@@ -120,7 +120,8 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make.
 
     `rules` are grants that would let this call through, narrowest first. `hunks` are the parts of the diff that can be
-    made one by one, each as unified diff text; empty where the call is made as a whole.
+    made one by one, each as unified diff text; empty where the call is made as a whole. `effects` are lines that say
+    what the call would touch.
     """
 
     id: str
@@ -130,6 +131,7 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     preview: str
     rules: tuple[str, ...] = ()
     hunks: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
 
 
 class Compaction(Struct, frozen=True, tag="compaction"):

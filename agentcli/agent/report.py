@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from agentcli.agent.call_record import CallRecord
 from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError
@@ -27,6 +28,7 @@ class Report:
     emit: Emit
     done: dict[str, Result]
     heard: list[str] = field(default_factory=list)
+    record: CallRecord | None = None
     is_running: bool = False
     retry_count: int = 0
     last_error: str = ""
@@ -58,6 +60,7 @@ class Report:
             kind,
             self.retry_count,
             self.last_error,
+            *((self.record.version, self.record.caller, self.record.mode) if self.record else ()),
         )
         self.emit(
             ToolFinished(

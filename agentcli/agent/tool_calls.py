@@ -119,6 +119,7 @@ async def run_call(
     parsed: Parsed | None = None
     try:
         parsed = await parse_call(runner, state, call, report.show)
+        report.record = parsed.record
         permitted = await permit(runner, state, call, parsed, emit)
         output = await perform(runner, call, parsed, permitted, report, reply_id)
         report.finish(await observed(parsed.tool, output, parsed.context))

@@ -39,6 +39,13 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"action": "append", "default": [], "metavar": "RULE", "help": "allow calls, such as 'bash(git log *)'"},
     ),
     (("--deny",), {"action": "append", "default": [], "metavar": "RULE", "help": "deny calls; wins over --allow"}),
+    (
+        ("--sandbox",),
+        {
+            "choices": ("read-only", "workspace-write", "danger-full-access"),
+            "help": "what commands may touch (workspace-write)",
+        },
+    ),
     (("--tools",), {"metavar": "NAMES", "help": "only these tools, separated by commas ('none' for none)"}),
     (("--max-turns",), {"type": int, "metavar": "N", "help": "at most N requests for one prompt (25)"}),
     (("--max-budget-usd",), {"type": float, "metavar": "X", "help": "stop when the session has cost this much"}),
@@ -103,6 +110,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
             deny=options.deny or None,
             additional_directories=[str(Path(folder).absolute()) for folder in options.add_dir] or None,
         ),
+        "sandbox": _given(profile=options.sandbox),
         "limits": _given(max_turns=options.max_turns, max_budget_usd=options.max_budget_usd),
         "observability": _given(log_level="debug" if options.verbose else None),
     }

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
+from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, ToolUse, Usage, without_empty_text
-
-SCHEMA_VERSION = 1
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
@@ -42,7 +41,8 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
     """What came of a call; `structured` is for programs, `summary` one line for the person.
 
-    `retry_count` tries failed before, the last of them with `last_error`.
+    `retry_count` tries failed before, the last of them with `last_error`. `caller` is who asked for the call, `mode`
+    the permission mode it was judged by.
     """
 
     result: ToolResult
@@ -53,6 +53,9 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     error_kind: str = ""
     retry_count: int = 0
     last_error: str = ""
+    tool_version: str = "1"
+    caller: str = "main"
+    mode: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, tag_field="kind", tag="summary"):
@@ -233,11 +236,13 @@ def to_record(entry: Entry) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Entry:
-    """The entry of a row. Raises `ValueError` for a body that cannot be read or is newer than this program."""
-    if record["schema_version"] > SCHEMA_VERSION:
-        raise ValueError(f"entry {record['id']} was written by a newer agentcli (schema {record['schema_version']})")
+    """The entry of a row, in today's form. Raises `ValueError` for one that cannot be read."""
+    version = record["schema_version"]
     try:
-        body = _decoder.decode(record["body"])
-    except msgspec.DecodeError as error:
+        if version == SCHEMA_VERSION:
+            body = _decoder.decode(record["body"])
+        else:
+            body = msgspec.convert(brought_up(msgspec.json.decode(record["body"]), version), Body)
+    except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
-    return Entry(record["id"], record["parent_id"], record["time"], body, record["schema_version"])
+    return Entry(record["id"], record["parent_id"], record["time"], body)

@@ -93,7 +93,7 @@ class JsonStream:
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
                 self._system("notice", text=text)
-            case ApprovalRequested(id, call, title, reason, preview, rules, hunks):
+            case ApprovalRequested(id, call, title, reason, preview, rules, hunks, effects):
                 self._asked.add(id)
                 self._system(
                     "approval_requested",
@@ -105,6 +105,7 @@ class JsonStream:
                     preview=preview,
                     rules=rules,
                     hunks=hunks,
+                    effects=effects,
                 )
             case Done() | TurnFailed():
                 self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))

@@ -23,11 +23,13 @@ from agentcli.config import (
     PermissionSettings,
     ProviderSettings,
     RetrySettings,
+    SandboxSettings,
     ServerSettings,
     Settings,
     TerminalSettings,
     TokenSettings,
     ToolSettings,
+    WebSettings,
     is_trusted,
     load_config,
     read_layer,
@@ -44,6 +46,8 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "compaction": CompactionSettings,
     "tools": ToolSettings,
     "permissions": PermissionSettings,
+    "sandbox": SandboxSettings,
+    "web": WebSettings,
     "limits": LimitSettings,
     "observability": ObservabilitySettings,
     "terminal": TerminalSettings,
@@ -87,6 +91,8 @@ def some(type_: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(type_))
     if get_origin(type_) is tuple:
         return st.lists(st.text(max_size=6), max_size=3).map(tuple)
+    if get_origin(type_) is dict:
+        return st.dictionaries(st.text(min_size=1, max_size=6), some(get_args(type_)[1]), max_size=2)
     if hasattr(type_, "__metadata__"):
         (limits,), base = type_.__metadata__, get_args(type_)[0]
         if base is str:
@@ -175,6 +181,17 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tools.only", [1], "Expected `str`"),
     ("tools.max_parallel", 0, ">= 1"),
     ("tools.max_parallel", 65, "<= 64"),
+    ("tools.output_level", "loud", "Invalid enum value 'loud'"),
+    ("tools.output_levels", "full", "Expected `object`"),
+    ("permissions.ask", [1], "Expected `str`"),
+    ("sandbox.profile", "none", "Invalid enum value 'none'"),
+    ("sandbox.kind", "chroot", "Invalid enum value 'chroot'"),
+    ("sandbox.hosts", "example.org", "Expected `array`"),
+    ("sandbox.environment", [1], "Expected `str`"),
+    ("sandbox.writable", "/a", "Expected `array`"),
+    ("sandbox.masked", "/a", "Expected `array`"),
+    ("sandbox.docker_image", 1, "Expected `str`"),
+    ("web.hosts", "localhost", "Expected `array`"),
     ("permissions.mode", "yolo", "Invalid enum value 'yolo'"),
     ("permissions.allow", [True], "Expected `str`"),
     ("permissions.deny", "bash", "Expected `array`"),
@@ -357,6 +374,8 @@ def test_the_files_that_were_used_are_named_in_order(paths: Paths, project: Path
 
 
 def as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in value.items())
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -374,10 +393,21 @@ OTHER: dict[str, Any] = {
     "compaction.warn_at": 0.5,
     "tools.only": ("bash", "think"),
     "tools.max_parallel": 2,
+    "tools.output_level": "brief",
+    "tools.output_levels": {"bash": "full", "grep_search": "brief"},
     "permissions.mode": "plan",
     "permissions.allow": ("bash(ls *)", "Edit"),
+    "permissions.ask": ("bash(git push *)",),
     "permissions.deny": ("bash(rm *)",),
     "permissions.additional_directories": ("/a", "/b"),
+    "sandbox.profile": "read-only",
+    "sandbox.kind": "landlock",
+    "sandbox.hosts": ("example.org", "*.example.net:8443"),
+    "sandbox.environment": ("GH_TOKEN",),
+    "sandbox.writable": ("/a",),
+    "sandbox.masked": ("/b",),
+    "sandbox.docker_image": "debian:12",
+    "web.hosts": ("localhost:3000",),
     "limits.max_turns": 3,
     "limits.max_budget_usd": 1.5,
     "observability.log_level": "debug",

@@ -87,14 +87,21 @@ class ApprovalPanel:
             ("muted", f" — {printable(request.reason)}\n"),
         ]
         if is_diff(request.preview):
-            return [*head, *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
+            return [*head, *self._effects(), *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
         lines = exposed(request.preview).split("\n")
         mark = "$ " if request.call.name == "bash" else "  "
         shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
         if len(lines) > most_lines:  # how it ends is where a long command hides what it really does
             hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines: v shows all of it\n")
             shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
-        return [*head, *shown]
+        return [*head, *shown, *self._effects()]
+
+    def _effects(self) -> list[Fragment]:
+        """What it would touch, a line each; a warning where something leaves the sandbox."""
+        return [
+            ("warning" if "OUTSIDE" in line or line.startswith(("deletes", "opens")) else "muted", f"  {line}\n")
+            for line in map(exposed, self.request.effects)
+        ]
 
     def hunk_preview(self, columns: int) -> list[Fragment]:
         assert self.hunk is not None

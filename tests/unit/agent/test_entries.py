@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.conversation.entries import (
-    SCHEMA_VERSION,
     Assistant,
     Body,
     ContextNote,
@@ -27,6 +26,7 @@ from agentcli.conversation.entries import (
     to_messages,
     to_record,
 )
+from agentcli.conversation.schema import SCHEMA_VERSION, STEPS
 from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.transcript import doctor, is_valid
 from tests.unit.llm.test_messages import blocks, json_values, objects, words
@@ -231,3 +231,38 @@ def test_a_reminder_is_marked_for_the_model_and_in_the_log() -> None:
 def test_the_text_of_a_prompt_is_its_text_blocks_only() -> None:
     content: Any = (Text("a"), Image(Base64Source("image/png", "AAAA")), Text("b"))
     assert User(content).text == "ab"
+
+
+# What older versions stored, as they stored it.
+OLD_RECORDS = [
+    (
+        1,
+        (
+            '{"kind":"tool_result","result":{"type":"tool_result","tool_use_id":"c","content":"ok"},"name":"bash",'
+            '"summary":"1 line","duration_ms":3.5,"structured":{"exit_code":0}}'
+        ),
+        Result(
+            ToolResult("c", "ok"), "bash", "1 line", 3.5, {"exit_code": 0}, tool_version="1", caller="main", mode=""
+        ),
+    ),
+    (1, '{"kind":"user","content":[{"type":"text","text":"Hi"}]}', User((Text("Hi"),))),
+]
+
+
+@pytest.mark.parametrize(("version", "stored", "today"), OLD_RECORDS)
+def test_an_old_record_is_read_in_today_s_form(version: int, stored: str, today: Body) -> None:
+    row = {"id": "i", "parent_id": None, "time": 1.0, "schema_version": version, "body": stored}
+    entry = from_record(row)
+    assert entry.body == today
+    assert entry.schema_version == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("version", [0, -1, SCHEMA_VERSION + 1, 99])
+def test_a_record_that_no_step_leads_on_from_is_an_error_and_no_guess(version: int) -> None:
+    row = {"id": "the-id", "parent_id": None, "time": 1.0, "schema_version": version, "body": OLD_RECORDS[1][1]}
+    with pytest.raises(ValueError, match="the-id cannot be read"):
+        from_record(row)
+
+
+def test_every_older_version_has_a_step_and_an_old_record() -> None:
+    assert set(STEPS) == set(range(1, SCHEMA_VERSION)) == {version for version, _, _ in OLD_RECORDS}

@@ -1,0 +1,142 @@
+"""Permission rules: `Tool` or `Tool(spec)`, and which calls they speak of."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.errors import UsageError
+
+
+class Rule(Struct, frozen=True):
+    """A tool and what of its calls is meant: a glob over commands or paths, `domain:HOST`; empty means every call.
+
+    `source` is where it comes from, in a word for the person.
+    """
+
+    tool: str
+    pattern: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.tool}({self.pattern})" if self.pattern else self.tool
+
+    def names(self, tool: str) -> bool:
+        """Whether it is about a tool of that name: by name, by a glob, or by the MCP server the tool comes from."""
+        if self.tool == tool or ("*" in self.tool and fnmatch.fnmatchcase(tool, self.tool)):
+            return True
+        return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
+
+
+@dataclass
+class Rules:
+    """What was granted, is to be asked about, and was refused ahead: a refusal wins, then asking."""
+
+    allow: list[Rule] = field(default_factory=list)
+    deny: list[Rule] = field(default_factory=list)
+    ask: list[Rule] = field(default_factory=list)
+
+
+# The names other agents' settings use for the same tools.
+_ALIASES = {
+    "Read": "file_read",
+    "Write": "file_write",
+    "Edit": "file_edit",
+    "Glob": "file_list",
+    "Grep": "grep_search",
+    "Bash": "bash",
+    "WebFetch": "web_fetch",
+    "WebSearch": "web_search",
+    "Agent": "create_subagent",
+    "Task": "create_subagent",
+}
+
+
+def parse_rule(text: str, source: str = "") -> Rule:
+    """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
+    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if not found:
+        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
+    name, pattern = found.groups()
+    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
+
+
+def escaped(text: str) -> str:
+    """A glob that matches this very text."""
+    return re.sub(r"([*?[])", r"[\1]", text)
+
+
+def is_literal(pattern: str) -> bool:
+    """Whether a glob matches one text only."""
+    return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
+
+
+class PathGround(Struct, frozen=True):
+    """What the beginnings of path globs mean: `./` and none the working directory, `/` the project, `~/` home."""
+
+    cwd: Path
+    root: Path
+    home: Path
+
+
+def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
+    """Whether a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
+
+    `//x` is absolute, `~/x` below home, `/x` below the project, `./x` and `a/b` below the working directory; a glob
+    without a slash is a name at any depth below it. A folder's glob speaks of all that is in it.
+    """
+    return _regex(_anchored(pattern, ground)).fullmatch(str(path)) is not None
+
+
+def _anchored(pattern: str, ground: PathGround) -> str:
+    if pattern.startswith("//"):
+        return pattern[1:]
+    if pattern.startswith("~/"):
+        return f"{escaped(str(ground.home))}/{pattern[2:]}"
+    if pattern.startswith("/"):
+        return f"{escaped(str(ground.root))}{pattern}"
+    below = escaped(str(ground.cwd))
+    if "/" not in pattern:
+        return f"{below}/**/{pattern}"
+    return f"{below}/{pattern.removeprefix('./')}"
+
+
+@lru_cache(maxsize=1_000)
+def _regex(glob: str) -> re.Pattern[str]:
+    parts: list[str] = []
+    rest = re.sub(r"/(\./)+", "/", glob).rstrip("/")
+    while rest:
+        if rest.startswith("/**/"):
+            parts.append("/(?:.*/)?")
+            rest = rest[4:]
+        elif rest.startswith("**"):
+            parts.append(".*")
+            rest = rest.lstrip("*")
+        elif rest[0] == "*":
+            parts.append("[^/]*")
+            rest = rest[1:]
+        elif rest[0] == "?":
+            parts.append("[^/]")
+            rest = rest[1:]
+        elif found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest):
+            members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
+            parts.append(f"[{'^' if found[1] else ''}{members}]")
+            rest = rest[found.end() :]
+        else:
+            parts.append(re.escape(rest[0]))
+            rest = rest[1:]
+    return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
+
+
+def matches_host(pattern: str, host: str) -> bool:
+    """Whether `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
+    if not pattern.startswith("domain:"):
+        return False
+    domain = pattern.removeprefix("domain:").strip().lower().removeprefix("*.").rstrip(".")
+    name = host.lower().rstrip(".")
+    return bool(domain) and (name == domain or name.endswith(f".{domain}"))
