@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -16,7 +18,8 @@ from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.loop import Limits, Prefix, Runtime
 from agentcli.agent.modes import mode_notes
-from agentcli.agent.permissions import Rules, parse_mode, parse_rule
+from agentcli.agent.permissions import parse_mode
+from agentcli.agent.rules import PathGround, Rules, is_kept_from_reading, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
@@ -28,6 +31,8 @@ from agentcli.errors import UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
+from agentcli.infra.sandbox.bounds import Confinement
+from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
@@ -35,12 +40,15 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
-from agentcli.paths import project_root
+from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.web.access import WebAccess
+from agentcli.tools.web.later import WebLater
 
 
 class SessionChoice(Struct, frozen=True):
@@ -98,9 +106,10 @@ class Builder:
         settings = self.config.settings
         registry = self.tool_registry()
         log, entries = await self._open(choice)
-        workspace = self._workspace(log.session_id)
+        rules = self.rules()
+        workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
-            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=self.rules()),
+            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=rules),
             entries,
         )
         if not self._can_ask:
@@ -159,22 +168,55 @@ class Builder:
         registry = ToolRegistry((*builtin_tools(), *self._extras.tools))
         return registry.clone(only=[name for name in only if name != "none"]) if only else registry
 
-    def _workspace(self, session_id: str) -> Workspace:
+    def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
         added = [config.cwd / Path(name).expanduser() for name in config.settings.permissions.additional_directories]
         if missing := next((folder for folder in added if not folder.is_dir()), None):
             raise UsageError(f"{missing} is not a folder that could be added.")
+        home, settings = home_of(config.environment), config.settings.sandbox
+        state, cache = config.paths.state, config.paths.cache
+        limits = CommandLimits(
+            profile or settings.profile,
+            home,
+            masked=tuple(_absolute(name, config.cwd, home) for name in settings.masked),
+            writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
+            hosts=settings.hosts,
+            environment=settings.environment,
+            cache=cache / "sandbox" / hashlib.sha256(str(project_root(config.cwd)).encode()).hexdigest()[:16],
+        )
         sandbox = LocalSandbox(
             (config.cwd, *added),
             environment=config.environment,
-            job_folder=config.paths.state / "jobs" / session_id,
+            job_folder=state / "jobs" / session_id,
             session_id=session_id,
+            limits=limits,
+            choose=partial(self._confinement, state),
+            keeps=partial(is_kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
         )
-        return Workspace(config.cwd, sandbox, data=self._data.of_session(session_id))
+        data = self._data.of_session(session_id)
+        return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
 
-    def workspace(self) -> Workspace:
+    def _web(self) -> WebAccess:
+        """What fetches and searches; importing it takes 55 ms."""
+        web, searching = import_module("agentcli.tools.web.web"), import_module("agentcli.tools.web.searching")
+        key = self.config.environment.get("TAVILY_API_KEY", "")
+        made: WebAccess = web.Web(
+            granted_hosts=self.config.settings.web.hosts, search_provider=searching.Tavily(key) if key else None
+        )
+        return made
+
+    def _confinement(self, state: Path) -> Confinement:
+        """What confines commands here; probing takes some milliseconds."""
+        kind = self.config.settings.sandbox.kind
+        confinement = import_module("agentcli.infra.sandbox.confinement")
+        (state / "tmp").mkdir(parents=True, exist_ok=True, mode=0o700)
+        kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
+        chosen: Confinement = confinement.choose_confinement(tmp=state / "tmp", kinds=kinds)
+        return chosen
+
+    def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""
-        return self._workspace("tools")
+        return self._workspace("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
         """What the settings and the person's lasting grants say."""
@@ -182,6 +224,7 @@ class Builder:
         rules = Rules(
             [parse_rule(text, "settings") for text in permissions.allow],
             [parse_rule(text, "settings") for text in permissions.deny],
+            [parse_rule(text, "settings") for text in permissions.ask],
         )
         try:
             rules.allow += [parse_rule(text, "granted") for text in self._grants.list()]
@@ -239,3 +282,7 @@ class Builder:
         await self.models.aclose()
         await self.store.close()
         self._data.close()
+
+
+def _absolute(name: str, cwd: Path, home: Path) -> Path:
+    return home / name[2:] if name.startswith("~/") else cwd / name

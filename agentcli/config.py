@@ -172,7 +172,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
-NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal")
+NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal", "web")
 
 
 class Config(Struct, frozen=True):
@@ -349,7 +349,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     if kind == tuple[str, ...]:
         value = tuple(part.strip() for part in text.split(",") if part.strip())
     elif get_origin(kind) is dict:
-        value = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in text.split(","))
+        value = {name.strip(): item.strip() for name, _, item in (pair.partition("=") for pair in text.split(","))}
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
@@ -36,6 +37,12 @@ def find_paths(home: str | None) -> Paths:
         return Paths(folder, folder / "state", folder / "cache")
     dirs = platformdirs.PlatformDirs("agentcli", appauthor=False)
     return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
+
+
+def home_of(environment: Mapping[str, str]) -> Path:
+    """The person's home folder."""
+    home = environment.get("HOME", "")
+    return Path(home) if home.startswith("/") else Path.home()
 
 
 def project_root(cwd: Path) -> Path:

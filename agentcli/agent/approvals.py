@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from agentcli.agent.effects import effects_told
 from agentcli.agent.events import ApprovalRequested, Approve, Emit, Notice
-from agentcli.agent.grants import rule_candidates
+from agentcli.agent.grants import parse_rules, rule_candidates
 from agentcli.agent.interfaces import GrantStore
-from agentcli.agent.permissions import Rules, judge, parse_rule
+from agentcli.agent.permissions import Need, Verdict, judge
+from agentcli.agent.rules import Rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
@@ -24,21 +26,23 @@ Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
 
 
 class Permitted(Struct, frozen=True):
-    """The arguments to run a call with, and what the result says beside its own text."""
+    """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it."""
 
     arguments: Any
     remark: str = ""
+    needs: tuple[Need, ...] = ()
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Question:
-    """A call that may not run by itself, and why it asks."""
+    """A call that may not run by itself, and the verdict that says why."""
 
     call: ToolUse
     tool: Tool
     arguments: Any
     context: ToolContext
-    reason: str
+    verdict: Verdict
 
 
 class Asking(Protocol):
@@ -56,11 +60,13 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     call, tool, arguments, context = question.call, question.tool, question.arguments, question.context
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
     if asking.ask is None:
-        raise ToolError(f"Denied: {question.reason}, and nobody can be asked.", kind="permission_denied")
+        raise ToolError(f"Denied: {question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     hunks = diff_hunks(preview) if tool.narrow is not None else ()
     rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
     title = call_title(call.name, call.input)
-    answer = await asking.ask(ApprovalRequested(call.id, call, title, question.reason, preview, rules, hunks))
+    verdict = question.verdict
+    effects = effects_told(tool, arguments, verdict, context.workspace)
+    answer = await asking.ask(ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects))
     chosen = _chosen(answer, hunks)
     if not chosen:
         said = f" They say: {answer.comment}" if answer.comment else ""
@@ -68,8 +74,10 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     if answer.scope != "once":
         await _grant(asking.grants, state, question, answer, rules, emit)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
-        return Permitted(arguments, f"[The user allowed this and says: {answer.comment}]" if answer.comment else "")
-    return Permitted(await tool.narrow(arguments, context, chosen), _rejected(hunks, chosen, answer.comment))
+        said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
+        return Permitted(arguments, said, verdict.needs, verdict.hosts)
+    narrowed = await tool.narrow(arguments, context, chosen)
+    return Permitted(narrowed, _rejected(hunks, chosen, answer.comment), verdict.needs)
 
 
 def _chosen(answer: Approve, hunks: tuple[str, ...]) -> tuple[int, ...]:
@@ -101,16 +109,17 @@ async def _grant(
         return
     is_for_good = answer.scope == "always" and grants is not None
     try:
-        rule = parse_rule(text, "granted" if is_for_good else "session")
+        granted = parse_rules(text, "granted" if is_for_good else "session")
     except UsageError as error:
         emit(Notice(f"{error} The call is allowed this once."))
         return
-    state.rules.allow.append(rule)
-    alone, workspace = Rules([rule], state.rules.deny), question.context.workspace
+    state.rules.allow += granted
+    alone, workspace = Rules(granted, state.rules.deny, state.rules.ask), question.context.workspace
     if judge(question.tool, question.arguments, state.mode, alone, workspace).decision != "allow":
-        emit(Notice(f"{rule} is allowed from now on; it does not cover this call, which is allowed this once."))
+        emit(Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once."))
     if is_for_good and grants is not None:
         try:
-            await asyncio.to_thread(grants.add, str(rule))
+            for rule in granted:
+                await asyncio.to_thread(grants.add, str(rule))
         except StorageError as error:
-            emit(Notice(f"{error} {rule} is allowed for this session."))
+            emit(Notice(f"{error} {text} is allowed for this session."))

@@ -2,77 +2,83 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from agentcli.agent.permissions import Mode, Rule, Rules, escaped, judge, parse_rule, simple_words, subject_of
+from agentcli.agent.path_access import targets_of
+from agentcli.agent.permissions import Mode, analysis_of, host_of, judge
+from agentcli.agent.rules import Rule, Rules, escaped, parse_rule
 from agentcli.errors import ToolError, UsageError
+from agentcli.tools.shell.rules import rules_by_segment
 from agentcli.tools.tool import Tool, Workspace
 
-# Programs whose second word says what they do, so that `git push *` is a promise somebody can judge.
-_WITH_SUBCOMMANDS = frozenset(
-    (
-        "apt apt-get brew bundle cargo composer conda deno docker dotnet gh git glab go gradle helm hg just kubectl "
-        "meson mix npm nx pip pip3 pipx pnpm podman poetry pdm rustup svn systemctl task terraform tox turbo uv yarn"
-    ).split()
-)
-# Subcommands that run whatever they are given, or change what later commands run.
-_RUN_ANYTHING = frozenset(
-    "alias bisect config difftool dlx exec filter-branch mergetool rebase rsh run-script submodule x".split()
-)
-_RUN_ANYTHING_HERE = {
-    ("deno", "eval"), ("deno", "run"), ("docker", "run"), ("go", "run"), ("go", "generate"), ("pdm", "run"),
-    ("pipx", "run"), ("podman", "run"), ("poetry", "run"), ("uv", "run"), ("uv", "tool"), ("kubectl", "run"),
-    ("conda", "run"),
-}  # fmt: skip
+_AND = " and "
 
 
 def rule_candidates(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> tuple[str, ...]:
-    """Rules that would have let this call through, narrowest first, each as `parse_rule` reads it."""
-    subject = subject_of(arguments)
-    texts = _commands(tool.name, subject) if tool.effect == "command" else _paths(tool.name, subject, workspace)
-    found = dict.fromkeys(text for text in texts if _lets_through(text, tool, arguments, mode, rules, workspace))
-    return tuple(found)
+    """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
+
+    A command of several parts takes several rules, which stand together in one text.
+    """
+    texts = dict.fromkeys(_candidates(tool, arguments, workspace))
+    return tuple(text for text in texts if _lets_through(text, tool, arguments, mode, rules, workspace))
+
+
+def parse_rules(text: str, source: str = "") -> list[Rule]:
+    """One rule, or several joined by "and". Raises `UsageError`."""
+    parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
+    return [parse_rule(part, source) for part in parts]
 
 
 def _lets_through(text: str, tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> bool:
     try:
-        rule = parse_rule(text)
+        more = parse_rules(text)
     except UsageError:
         return False
-    with_it = Rules([*rules.allow, rule], rules.deny)
-    return judge(tool, arguments, mode, with_it, workspace).decision == "allow"
+    with_them = Rules([*rules.allow, *more], rules.deny, rules.ask)
+    return judge(tool, arguments, mode, with_them, workspace).decision == "allow"
 
 
-def _commands(tool: str, command: str) -> Iterator[str]:
-    """The very command; with a known subcommand also what begins with its first words."""
-    if not command.strip():
-        yield tool
+def _candidates(tool: Tool, arguments: Any, workspace: Workspace) -> Iterator[str]:
+    match tool.effect:
+        case "command":
+            command = str(arguments.command).strip()
+            if command:
+                yield str(Rule(tool.name, escaped(command)))
+            yield from _of_parts(tool.name, arguments, workspace)
+        case "read" | "edit":
+            yield from _paths(tool, arguments, workspace)
+        case "web":
+            if host := host_of(str(getattr(arguments, "url", ""))):
+                yield f"{tool.name}(domain:{host})"
+            yield tool.name
+        case _:
+            yield tool.name
+
+
+def _of_parts(tool: str, arguments: Any, workspace: Workspace) -> Iterator[str]:
+    """For each part that is not harmless its narrowest rule, then the next wider ones."""
+    parts = rules_by_segment(analysis_of(arguments, workspace))
+    if not parts:
         return
-    yield str(Rule(tool, escaped(command.strip())))
-    words = simple_words(command)
-    if words is None or len(words) < 3 or not _has_subcommand(words[0], words[1]):
-        return
-    for length in (3, 2):
-        if len(words) > length:
-            yield str(Rule(tool, f"{' '.join(words[:length])} *"))
+    for step in range(max(map(len, parts))):
+        chosen = dict.fromkeys(str(Rule(tool, choices[min(step, len(choices) - 1)])) for choices in parts)
+        yield _AND.join(chosen)
 
 
-def _has_subcommand(program: str, word: str) -> bool:
-    if program not in _WITH_SUBCOMMANDS or not word.replace("-", "").isalpha() or word.startswith("-"):
-        return False
-    return word not in _RUN_ANYTHING and (program, word) not in _RUN_ANYTHING_HERE
-
-
-def _paths(tool: str, path: str, workspace: Workspace) -> Iterator[str]:
+def _paths(tool: Tool, arguments: Any, workspace: Workspace) -> Iterator[str]:
     """The very file, its folder, every file."""
     try:
-        shown = PurePosixPath(workspace.shown(workspace.readable(path))) if path else None
+        targets = targets_of(tool, arguments, workspace)
     except ToolError:
-        shown = None
-    if shown is not None:
-        yield str(Rule(tool, escaped(str(shown))))
-        if str(shown.parent) != ".":
-            yield str(Rule(tool, f"{escaped(str(shown.parent))}/*"))
-    yield tool
+        return
+    for target in targets:
+        shown = workspace.shown(target.real)
+        name = f"/{shown}" if shown.startswith("/") else shown
+        yield str(Rule(tool.name, escaped(name if "/" in name else f"./{name}")))
+        folder = str(PurePosixPath(name).parent)
+        if folder not in (".", "/", "//"):
+            yield str(Rule(tool.name, f"{escaped(folder)}/**"))
+    yield tool.name

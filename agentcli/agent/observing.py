@@ -17,8 +17,8 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     What is left out is kept in a data file, which read_more pages through and file_read opens.
     """
     content = output.content
-    if content == "" and output.structured is not None:
-        content = (tool.show or formatted)(output.structured, context.level)
+    if content is None:
+        content = "" if output.structured is None else (tool.show or formatted)(output.structured, context.level)
     if not isinstance(content, str) or len(content.encode()) <= LARGEST_UNPAGED:
         return msgspec.structs.replace(output, content=content)
     return msgspec.structs.replace(output, content=await asyncio.to_thread(_first_page, content, context))

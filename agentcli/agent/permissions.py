@@ -1,283 +1,330 @@
-"""Decides whether a call may run: by mode, by rule, else by asking."""
+"""Decides whether a call may run: by what it does, by rule, by mode, else by asking."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
-import shlex
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
+from agentcli.agent.path_access import (
+    Target,
+    ground_of,
+    is_covered,
+    is_refused,
+    look_at_real,
+    targets_of,
+)
+from agentcli.agent.rules import Rule, Rules, escaped, matches_host
 from agentcli.errors import ToolError, UsageError
+from agentcli.tools.path_kinds import is_secret
+from agentcli.tools.sandbox import Access
+from agentcli.tools.shell.judge import analyse
+from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment
+from agentcli.tools.shell.rules import covers, touches
 from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.web.urls import BadUrl, parse_url
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+_LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
+
+
+class Need(Struct, frozen=True):
+    """An exception the sandbox makes for as long as an allowed call runs."""
+
+    path: Path
+    access: Access
+
 
 class Verdict(Struct, frozen=True):
+    """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself."""
+
     decision: Literal["allow", "ask", "deny"]
     reason: str
-
-
-class Rule(Struct, frozen=True):
-    """`tool` and a glob over its subject (a path, or a whole simple command); an empty glob matches every call.
-
-    `source` is where it comes from, in a word for the person.
-    """
-
-    tool: str
-    pattern: str = ""
-    source: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.tool}({self.pattern})" if self.pattern else self.tool
-
-
-@dataclass
-class Rules:
-    """What was granted and refused ahead; a refusal wins."""
-
-    allow: list[Rule] = field(default_factory=list)
-    deny: list[Rule] = field(default_factory=list)
-
-
-# The names other agents' settings use for the same tools.
-_ALIASES = {
-    "Read": "file_read",
-    "Write": "file_write",
-    "Edit": "file_edit",
-    "Glob": "file_list",
-    "Grep": "grep_search",
-    "Bash": "bash",
-}
-
-
-def parse_rule(text: str, source: str = "") -> Rule:
-    """`bash(git log *)`, `Edit(src/**)`, `file_write`. Raises `UsageError`."""
-    found = re.fullmatch(r"\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
-    if not found:
-        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
-    name, pattern = found.groups()
-    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
+    needs: tuple[Need, ...] = ()
+    hosts: tuple[str, ...] = ()
 
 
 def parse_mode(text: str) -> Mode:
     """Raises `UsageError` naming the modes there are."""
-    if text not in MODES:
+    mode = _LIKE_MODES.get(text, text)
+    if mode not in MODES:
         raise UsageError(f"No permission mode {text!r}; there is {', '.join(MODES)}.")
-    return text
+    return mode
 
 
 def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
-    """Whether this call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
-    subject = subject_of(arguments)
-    if tool.effect == "command" and (why := catastrophe(subject)):
-        return Verdict("deny", f"refused in every mode: {why}")
-    if matching := next((rule for rule in rules.deny if _denies(rule, tool, subject, workspace)), None):
-        return Verdict("deny", f"the rule {matching} denies it")
-    if tool.effect in ("none", "read"):
-        return Verdict("allow", "it only looks")
-    if mode == "bypassPermissions":
-        return Verdict("allow", "permissions are bypassed")
-    if tool.effect == "command" and is_harmless(subject, workspace, cwd=getattr(arguments, "cwd", None)):
-        return Verdict("allow", "the command only reads inside the workspace")
-    if mode == "plan":
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    if matching := next((rule for rule in rules.allow if _allows(rule, tool, subject, workspace)), None):
-        return Verdict("allow", f"the rule {matching} allows it")
-    if tool.effect == "edit" and mode in ("acceptEdits", "auto"):
-        return Verdict("allow", "edits inside the workspace are accepted")
-    reason = "it changes a file" if tool.effect == "edit" else "the command is not known to be harmless"
-    return Verdict("deny" if mode == "dontAsk" else "ask", reason)
+    """Whether this call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode.
 
-
-def subject_of(arguments: Any) -> str:
-    """What a call is about: its command, or its path."""
-    return str(getattr(arguments, "command", None) or getattr(arguments, "path", None) or "")
+    Raises `ToolError` for a path that leads nowhere.
+    """
+    if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
+        return Verdict("deny", f"the rule {by_name} denies it")
+    match tool.effect:
+        case "command" if isinstance(getattr(arguments, "command", None), str):
+            return _judge_command(tool, arguments, mode, rules, workspace)
+        case "read" | "edit":
+            return _judge_files(tool, arguments, mode, rules, workspace)
+        case "web":
+            return _judge_address(tool, arguments, mode, rules, workspace)
+        case "foreign" | "command":
+            return _judge_foreign(tool, mode, rules)
+        case _:
+            return Verdict("allow", "it changes nothing")
 
 
 # A path refused to one tool is refused to those that do the same to it.
-_SAME_FOR_PATHS = {"read": ("file_read",), "edit": ("file_edit", "file_write")}
+_READERS = frozenset(("file_read", "file_list", "grep_search"))
+_EDITORS = frozenset(("file_edit", "file_write"))
 
 
-def _denies(rule: Rule, tool: Tool, subject: str, workspace: Workspace) -> bool:
-    """Whether a refusal speaks of this call: of any part of a command, of a path under any of its names."""
-    if not rule.pattern:
-        return rule.tool == tool.name
-    if rule.tool != tool.name and rule.tool not in _SAME_FOR_PATHS.get(tool.effect, ()):
-        return False
-    if tool.effect == "command":
-        parts = [subject, *re.split(r"[;&|\n()`]+", subject)]
-        return any(_glob(" ".join(part.split()), rule.pattern) for part in parts)
-    return any(_glob(name, rule.pattern) for name in (subject, f"./{subject}", *_real_names(subject, workspace)))
+def _judge_files(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
+    targets = targets_of(tool, arguments, workspace)
+    needs = tuple(Need(target.real, target.access) for target in targets if target.kind != "plain")
+    kin = {tool.name} | (_EDITORS if tool.effect == "edit" else _READERS)
+    for rule in rules.deny:
+        if rule.pattern and any(rule.names(name) for name in kin):
+            if any(is_refused(rule.pattern, target, workspace) for target in targets):
+                return Verdict("deny", f"the rule {rule} denies it")
+    if asking := _asked(tool, targets, rules, workspace):
+        return _asks(mode, f"the rule {asking} wants you to be asked", needs)
+    if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
+        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
+    if mode == "plan" and tool.effect == "edit":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    ground = ground_of(workspace)
+    for rule in rules.allow:
+        if rule.names(tool.name) and all(is_covered(rule, target, ground) for target in targets):
+            return Verdict("allow", f"the rule {rule} allows it", needs)
+    if special := _first(target for target in targets if target.kind == "secret"):
+        return _asks_for_secret(mode, special, needs)
+    if mode == "bypassPermissions":
+        return _bypassed(targets, needs, workspace)
+    if special := _first(target for target in targets if target.kind != "plain"):
+        return _asks(mode, special.why, needs)
+    if tool.effect == "read":
+        return Verdict("allow", "it only looks")
+    if mode in ("acceptEdits", "auto"):
+        return Verdict("allow", "edits inside the workspace are accepted")
+    return _asks(mode, "it changes a file", needs)
 
 
-def _allows(rule: Rule, tool: Tool, subject: str, workspace: Workspace) -> bool:
-    """Whether a grant speaks of this call: a glob covers one simple command only, or a path where it really leads."""
-    if rule.tool != tool.name:
-        return False
-    if not rule.pattern:
-        return True
-    if tool.effect == "command":
-        command = subject.strip()
-        return rule.pattern == escaped(command) or (simple_words(command) is not None and _glob(command, rule.pattern))
-    return any(_glob(name, rule.pattern) for name in _real_names(subject, workspace))
+def _asks_for_secret(mode: Mode, target: Target, needs: tuple[Need, ...]) -> Verdict:
+    """No mode is a yes to secrets: what bypasses questions cannot be asked, and so is refused."""
+    if mode != "bypassPermissions":
+        return _asks(mode, target.why, needs)
+    return Verdict(
+        "deny", f"{target.why}: it needs a rule of its own, such as Read(./{target.given.removeprefix('./')})"
+    )
 
 
-def _real_names(path: str, workspace: Workspace) -> tuple[str, ...]:
-    """The ways to write where a path leads; none for one outside the workspace."""
-    try:
-        real = workspace.readable(path)
-    except ToolError:
-        return ()
-    shown = workspace.shown(real)
-    return (shown, f"./{shown}", str(real))
+def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
+    """Bypassing questions does not widen the sandbox: what is outside may be looked at, not changed."""
+    if workspace.sandbox.profile != "danger-full-access":
+        for target in targets:
+            if target.kind == "outside" and target.access == "write":
+                return Verdict("deny", f"{target.why}, and nobody can be asked: see --add-dir")
+    return Verdict("allow", "permissions are bypassed", needs)
 
 
-def _glob(text: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(text, pattern) or (pattern.endswith(" *") and text == pattern[:-2])
+def _asked(tool: Tool, targets: Sequence[Target], rules: Rules, workspace: Workspace) -> Rule | None:
+    for rule in rules.ask:
+        if rule.names(tool.name) and (
+            not rule.pattern or any(is_refused(rule.pattern, target, workspace) for target in targets)
+        ):
+            return rule
+    return None
 
 
-def escaped(text: str) -> str:
-    """A glob that matches this very text."""
-    return re.sub(r"([*?[])", r"[\1]", text)
+def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+    if mode == "bypassPermissions":
+        return Verdict("allow", "permissions are bypassed", needs, hosts)
+    return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
 
 
-def simple_words(command: str) -> list[str] | None:
-    """The words of a single command without any shell syntax or hidden character; None for everything else."""
-    if re.search(r"[;&|<>$`(){}\[\]*?~#!\\]", command) or not command.replace("\t", " ").isprintable():
-        return None
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return None
+def analysis_of(arguments: Any, workspace: Workspace) -> CommandAnalysis:
+    """What a command does, judged from where it would start."""
+    return analyse(arguments.command, places=places_of(workspace, cwd=getattr(arguments, "cwd", None)))
 
 
-# Programs that change nothing whatever their arguments are; those with dangerous flags are judged below.
-_READERS = frozenset(
-    (
-        "echo pwd ls cat head tail wc grep egrep fgrep rg which type true false date whoami id uname hostname "
-        "basename dirname stat file du df diff cmp cut tr nl tac rev fold column comm join paste seq sleep md5sum "
-        "sha1sum sha256sum printf realpath readlink arch nproc uptime free ps"
-    ).split()
-)
-_GIT_READERS = frozenset(
-    ("status", "log", "diff", "show", "blame", "ls-files", "ls-tree", "rev-parse", "describe", "shortlog", "cat-file")
-)
-_UNSAFE_FLAGS = {
-    "git": ("--output", "--ext-diff", "--textconv", "--filters", "-O", "--open-files-in-pager"),
-    "rg": ("--pre", "--hostname-bin", "--search-zip", "-z", "--follow", "-L"),
-    "grep": ("-R", "--dereference-recursive"),
-    "egrep": ("-R", "--dereference-recursive"),
-    "fgrep": ("-R", "--dereference-recursive"),
-    "date": ("-s", "--set"),
-    "file": ("-C", "--compile", "-m", "--magic-file"),
-    "diff": ("--to-file", "--from-file"),
-}
-_UNSAFE_WORDS = {
-    "date": re.compile(r"\d+(\.\d+)?"),  # sets the clock
-    "hostname": re.compile(r".*"),
-    "ps": re.compile(r"[^-]*e.*|-.*E.*|.*env.*"),  # shows the environment of processes
-}
-_SECRET_FILE = re.compile(
-    r"(^|[/:=])(\.env(\.(?!example|sample|template)[^/]*)?|\.netrc|id_(rsa|dsa|ecdsa|ed25519)|[^/]*\.(pem|key))$"
-)
+def places_of(workspace: Workspace, *, cwd: str | None = None) -> Places:
+    start = workspace.real_path(cwd) if cwd else (workspace.shell_cwd or workspace.cwd.resolve())
 
-
-def is_harmless(command: str, workspace: Workspace, *, cwd: str | None = None) -> bool:
-    """Whether a command provably only reads, and only inside the workspace; `cwd` is where the call starts it."""
-    try:
-        start = workspace.readable(cwd) if cwd else (workspace.shell_cwd or workspace.cwd)
-    except ToolError:
-        return False
-    words = simple_words(command)
-    if not words or "=" in words[0]:
-        return False
-    program, rest = words[0], words[1:]
-    if program == "git":
-        if not rest or rest[0] not in _GIT_READERS:
-            return False
-        rest = rest[1:]
-    elif program not in _READERS:
-        return False
-    if any(_sets(word, flag) for flag in _UNSAFE_FLAGS.get(program, ()) for word in rest):
-        return False
-    if (unsafe := _UNSAFE_WORDS.get(program)) and any(unsafe.fullmatch(word) for word in rest):
-        return False
-    return program in ("echo", "printf") or all(_stays_inside(word, start, workspace) for word in rest)
-
-
-def _sets(word: str, flag: str) -> bool:
-    """Whether a word sets a flag: `-z` also among others (`-nz`), `--pre` also with a value or cut short (`--pr`)."""
-    if flag.startswith("--"):
-        name = word.partition("=")[0]
-        return len(name) > 2 and flag.startswith(name)
-    return re.match(rf"-\w*{flag[1]}", word) is not None
-
-
-def _stays_inside(word: str, start: Path, workspace: Workspace) -> bool:
-    """Whether a word, should it be a path, is one inside the workspace; a flag's value counts too."""
-    for part in {word, word.partition("=")[2]} if word.startswith("-") else {word}:
-        if part.startswith("-") and "/" in part:
-            return False
-        if not part or part.startswith("-"):
-            continue
-        if _SECRET_FILE.search(part):
-            return False
+    def is_readable(path: Path) -> bool:
         try:
-            workspace.sandbox.validate_path(start / Path(part), "read")
+            workspace.sandbox.validate_path(path, "read")
         except ToolError:
             return False
-    return True
+        return True
+
+    return Places(start, workspace.sandbox.roots, workspace.home, is_readable)
 
 
-# Where a command's name can stand: at the beginning of a part, behind a wrapper, in a script given as an argument.
-_NAME = (
-    r"(?:^|(?<!&&)[;&|)`\n]|\{[ \t]|(?<!'\$)\(|-c[ \t]+[\"']|\btrap[ \t]+[\"'])[ \t]*"
-    r"(?:(?:do|then|else|exec|command|env|sudo|doas|time|timeout|nohup|nice|ionice|setsid|busybox|xargs)\b"
-    r"[^;&|\n\"']{0,199}[ \t])?[\"']?(?:[\w./-]*/)?"
-)
-_DISK = r"/dev/(?:sd|nvme|hd|vd|xvd|mmcblk|disk)\w*"
-_SYSTEM = r"(?:home|usr|etc|var|bin|sbin|lib|lib64|boot|root|opt|dev|proc|sys|Users|System|Library)"
-_EVERYTHING = rf"[\"']?(?:/+{_SYSTEM}?|~|\$HOME|\$\{{HOME\}})[\"']?(?:/+\*?|\*)?(?=[\s;&|)`\"']|$)"
-# Bounded everywhere: a command can be megabytes long.
-_ARGUMENTS = r"(?:\"[^\"`]{0,999}\"|'[^'`]{0,999}'|[^;&|(`{\n\"']|\{(?![ \t])){0,499}?"
-_CATASTROPHES = (
-    (rf"{_NAME}rm[\"']?[ \t]{_ARGUMENTS}(?<=[ \t]){_EVERYTHING}", "it deletes everything"),
-    (r"--no-preserve-root", "it deletes everything"),
-    (rf"{_NAME}mkfs(?:\.\w+)?[ \t]", "it formats a disk"),
-    (rf"{_NAME}(?:dd[ \t]{_ARGUMENTS}\bof=|shred[ \t]{_ARGUMENTS}){_DISK}", "it overwrites a disk"),
-    (rf">[ \t]*{_DISK}", "it overwrites a disk"),
-    (r">[ \t]*/proc/sysrq-trigger", "it stops the machine"),
-    (r":\s*\(\s*\)\s*\{\s*:\s*\|\s*:\s*&\s*\}\s*;\s*:", "it is a fork bomb"),
-    (
-        rf"{_NAME}(?:chmod|chown)[ \t]+(?:-\w+[ \t]+)*-[A-Za-z]{{0,9}}R\w*[ \t]+\S+[ \t]+{_EVERYTHING}",
-        "it changes the whole system's permissions",
-    ),
-)
+def _judge_command(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
+    analysis = analysis_of(arguments, workspace)
+    if analysis.verdict == "catastrophic":
+        return Verdict("deny", f"refused in every mode: {analysis.reason}")
+    if refusing := refusing_rule(tool, arguments.command, analysis, rules.deny, workspace):
+        return Verdict("deny", f"the rule {refusing} denies it")
+    needs, hosts = _needs(analysis.effects, workspace), _named(analysis.effects.hosts)
+    if asking := refusing_rule(tool, arguments.command, analysis, rules.ask, workspace):
+        return _asks(mode, f"the rule {asking} wants you to be asked", needs, hosts)
+    if getattr(arguments, "unconfined", False):
+        return _asks(mode, "it wants to run OUTSIDE the sandbox")
+    if mode == "bypassPermissions" and not allowing_rules(tool, arguments.command, analysis, rules.allow, workspace):
+        return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
+    sandbox = workspace.sandbox
+    if analysis.verdict == "harmless":
+        if sandbox.confines or sandbox.profile == "danger-full-access":
+            return Verdict("allow", "the command only reads inside the workspace")
+        return _asks(mode, "no sandbox holds commands here, so every one is asked about")
+    if mode == "plan":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    if granting := allowing_rules(tool, arguments.command, analysis, rules.allow, workspace):
+        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
+    if mode == "auto" and sandbox.confines and not needs and not hosts:
+        return Verdict("allow", "it stays inside the sandbox")
+    return _asks(mode, analysis.reason, needs, hosts)
 
 
-def catastrophe(command: str) -> str:
-    """Why a command is never run, or an empty string."""
-    command = _without_here_documents(command)
-    return next((why for pattern, why in _CATASTROPHES if re.search(pattern, command)), "")
+def allowing_rules(
+    tool: Tool, command: str, analysis: CommandAnalysis, rules: Sequence[Rule], workspace: Workspace
+) -> list[Rule]:
+    """The grants that together speak of every part of a command that is not harmless; none when a part is left.
 
-
-def _without_here_documents(command: str) -> str:
-    """The command without the texts that stand behind `<<END`: they are data."""
-    lines = command.split("\n")
-    last = {line.strip(): number for number, line in enumerate(lines)}
-    kept, end = [], ""
-    for number, line in enumerate(lines):
-        if end:
-            end = "" if line.strip() == end else end
+    A grant of a program does not open files with secrets: the very command has to be granted, or the file.
+    """
+    mine = [rule for rule in rules if rule.names(tool.name)]
+    whole = escaped(command.strip())
+    if exact := _first(rule for rule in mine if rule.pattern == whole):
+        return [exact]
+    if analysis.problem:
+        return []
+    found: list[Rule] = []
+    for segment in analysis.segments:
+        if segment.verdict == "harmless":
             continue
-        kept.append(line)
-        found = re.search(r"(?<!<)<<-?[ \t]*([\"']?)(\w+)\1", line)
-        if found and last.get(found[2], -1) > number:
-            end = found[2]
-    return "\n".join(kept)
+        rule = _first(rule for rule in mine if not rule.pattern or covers(rule.pattern, segment))
+        if rule is None:
+            return []
+        found.append(rule)
+    if not found or _opens_secrets(analysis.effects, rules, workspace):
+        return []
+    return found
+
+
+def _opens_secrets(effects: Effects, rules: Sequence[Rule], workspace: Workspace) -> bool:
+    ground = ground_of(workspace)
+    for path in _named((*effects.reads, *effects.writes, *effects.deletes)):
+        if is_secret(Path(path), workspace.home):
+            target = look_at_real(Path(path), "read", workspace)
+            if not any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules):
+                return True
+    return False
+
+
+def refusing_rule(
+    tool: Tool, command: str, analysis: CommandAnalysis, rules: Sequence[Rule], workspace: Workspace
+) -> Rule | None:
+    """The first rule that restricts and speaks of a command: of any part of it, or of a file or host it uses."""
+    return next((rule for rule in rules if _touched(rule, tool, command, analysis, workspace)), None)
+
+
+def _touched(rule: Rule, tool: Tool, command: str, analysis: CommandAnalysis, workspace: Workspace) -> bool:
+    if rule.names(tool.name):
+        if not rule.pattern:
+            return True
+        text = " ".join(command.split())
+        return any(touches(rule.pattern, segment) for segment in (*analysis.segments, _whole(text)))
+    if not rule.pattern:
+        return False
+    effects = analysis.effects
+    if rule.tool in _READERS:
+        return _speaks_of(rule.pattern, effects.reads, "read", workspace)
+    if rule.tool in _EDITORS:
+        return _speaks_of(rule.pattern, (*effects.writes, *effects.deletes), "write", workspace)
+    return rule.tool == "web_fetch" and any(matches_host(rule.pattern, host) for host in effects.hosts)
+
+
+def _whole(text: str) -> Segment:
+    return Segment(text, None, "unknown", "", deny_forms=(text,))
+
+
+def _speaks_of(pattern: str, paths: Sequence[str], access: Access, workspace: Workspace) -> bool:
+    return any(
+        is_refused(pattern, Target(path, _real(path, workspace), access, "plain"), workspace) for path in _named(paths)
+    )
+
+
+def _real(path: str, workspace: Workspace) -> Path:
+    try:
+        return workspace.real_path(path)
+    except ToolError:
+        return Path(path)
+
+
+def _needs(effects: Effects, workspace: Workspace) -> tuple[Need, ...]:
+    """The files a command names that the sandbox keeps from commands: outside, secret, protected."""
+    found: dict[Need, None] = {}
+    for access, paths in (("read", effects.reads), ("write", (*effects.writes, *effects.deletes))):
+        for path in _named(paths):
+            real = _real(path, workspace)
+            kind = look_at_real(real, access, workspace).kind  # type: ignore[arg-type]
+            if kind in ("secret", "protected") or (kind == "outside" and access == "write"):
+                found[Need(real, access)] = None  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def _named(things: Sequence[str]) -> tuple[str, ...]:
+    """Without those that cannot be told from the text."""
+    return tuple(thing for thing in things if thing != UNKNOWN)
+
+
+def _judge_address(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
+    url = getattr(arguments, "url", None)
+    host = host_of(url) if isinstance(url, str) else ""
+    for rule in rules.deny:
+        if rule.pattern and rule.names(tool.name) and matches_host(rule.pattern, host):
+            return Verdict("deny", f"the rule {rule} denies it")
+    if url is not None and workspace.web is not None:
+        found = workspace.web.judge(url)
+        if found.verdict == "block":
+            return Verdict("deny", f"the address is never fetched: {found.reason}")
+    for rule in rules.ask:
+        if rule.names(tool.name) and (not rule.pattern or matches_host(rule.pattern, host)):
+            return _asks(mode, f"the rule {rule} wants you to be asked")
+    for rule in rules.allow:
+        if rule.names(tool.name) and (not rule.pattern or matches_host(rule.pattern, host)):
+            return Verdict("allow", f"the rule {rule} allows it")
+    if url is not None and workspace.web is not None and found.verdict == "ask":
+        return _asks(mode, found.reason)
+    return Verdict("allow", "it only looks something up")
+
+
+def _judge_foreign(tool: Tool, mode: Mode, rules: Rules) -> Verdict:
+    """A tool whose effects nobody here knows: an MCP server's, or one that a library brought without saying."""
+    for rule in rules.ask:
+        if rule.names(tool.name):
+            return _asks(mode, f"the rule {rule} wants you to be asked")
+    if mode == "bypassPermissions":
+        return Verdict("allow", "permissions are bypassed")
+    if mode == "plan":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(tool.name)):
+        return Verdict("allow", f"the rule {granting} allows it")
+    return _asks(mode, f"what {tool.name} does is not known here")
+
+
+def host_of(url: str) -> str:
+    """The host of an address, as the fetch would understand it; empty for what is no address."""
+    try:
+        return parse_url(url).host
+    except BadUrl:
+        return ""
+
+
+def _first(found: Iterable[Any]) -> Any:
+    return next(iter(found), None)

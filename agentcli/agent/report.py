@@ -48,7 +48,7 @@ class Report:
 
     def finish(self, output: Output, error: CallError | None = None) -> None:
         call = self.call
-        result = ToolResult(call.id, output.content, output.is_error)
+        result = ToolResult(call.id, output.content or "", output.is_error)
         took_ms = round(self.seconds * 1000, 1)
         kind = error.kind if error else ""
         self.done[call.id] = Result(

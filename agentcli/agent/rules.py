@@ -87,7 +87,7 @@ class PathGround(Struct, frozen=True):
 def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
     """Whether a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
 
-    `//x` is absolute, `~/x` below home, `/x` below the project, `./x` and `a/b` below the working directory; a glob
+    `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these folders), `./x` and `a/b` below the working directory; a glob
     without a slash is a name at any depth below it. A folder's glob speaks of all that is in it.
     """
     return _regex(_anchored(pattern, ground)).fullmatch(str(path)) is not None
@@ -99,7 +99,10 @@ def _anchored(pattern: str, ground: PathGround) -> str:
     if pattern.startswith("~/"):
         return f"{escaped(str(ground.home))}/{pattern[2:]}"
     if pattern.startswith("/"):
-        return f"{escaped(str(ground.root))}{pattern}"
+        is_absolute = any(
+            pattern.startswith(f"{escaped(str(known))}/") for known in (ground.root, ground.cwd, ground.home)
+        )
+        return pattern if is_absolute else f"{escaped(str(ground.root))}{pattern}"
     below = escaped(str(ground.cwd))
     if "/" not in pattern:
         return f"{below}/**/{pattern}"
@@ -131,6 +134,13 @@ def _regex(glob: str) -> re.Pattern[str]:
             parts.append(re.escape(rest[0]))
             rest = rest[1:]
     return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
+
+
+def is_kept_from_reading(rules: Rules, ground: PathGround, path: Path) -> bool:
+    """Whether a refusal keeps a file from every tool that reads, commands and searches included."""
+    return any(
+        rule.tool == "file_read" and rule.pattern and matches_path(rule.pattern, path, ground) for rule in rules.deny
+    )
 
 
 def matches_host(pattern: str, host: str) -> bool:

@@ -38,8 +38,9 @@ from agentcli.agent.queue import queue_changed, queue_event, take_back
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, User
+from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.llm.messages import Block, without_surrogates
+from agentcli.llm.messages import Block, Text, without_surrogates
 from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ class Session:
 
     def _take(self, op: Op) -> None:
         state = self.state
+        if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
+            web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
         match op:
             case Prompt(content, model) if self.is_busy:
                 state.follow_ups.append(content)

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentcli.agent.permissions import Mode, Rules
+from agentcli.agent.permissions import Mode
 from agentcli.agent.queue import stored_queue
+from agentcli.agent.rules import Rules
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Assistant, Entry, User, kept
 from agentcli.llm.messages import Block

@@ -49,7 +49,7 @@ class CallRunner:
     """What calls need beside the state. `ask` is None where nobody can be asked; then what would ask is denied.
 
     `grants` keeps what a person allows for good; without it that holds for the session. `caller` is on whose behalf
-    all calls of this runner are made.
+    all calls of this runner are made. With `ends_loops` a call that keeps giving the same result is answered.
     """
 
     tools: ToolRegistry
@@ -61,6 +61,7 @@ class CallRunner:
     levels: Levels = Levels()
     hooks: CallHooks | None = None
     caller: Caller = "main"
+    ends_loops: bool = True
     client: ClientCalls = field(default_factory=ClientCalls)
     replays: Replays = field(default_factory=Replays)
     metrics: CallMetrics = field(default_factory=CallMetrics)
@@ -74,7 +75,9 @@ class CallRunner:
     def is_stuck(self, call: ToolUse) -> bool:
         """Whether this very call has just given the same result several times."""
         recent = self._last_calls[-SAME_CALL_LIMIT:]
-        return len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+        return (
+            self.ends_loops and len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+        )
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         self._last_calls = [*self._last_calls[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
@@ -163,11 +166,11 @@ async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: P
     tool, arguments, context = parsed.tool, parsed.arguments, parsed.context
     verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
     if verdict.decision == "allow":
-        return Permitted(arguments)
+        return Permitted(arguments, needs=verdict.needs, hosts=verdict.hosts)
     try:
         if verdict.decision == "deny":
             raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
-        return await ask_person(runner, state, Question(call, tool, arguments, context, verdict.reason), emit)
+        return await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
             runner.denials.append(call)
@@ -179,7 +182,7 @@ async def perform(
 ) -> Output:
     """Run the tool while it holds the files it changes; what ran before is answered as it was. Raises `ToolError`."""
     tool = parsed.tool
-    async with runner.locks.held(_locked_paths(parsed), timeout_s=LOCK_PATIENCE_S):
+    async with opened(runner.workspace, permitted), runner.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S):
         if tool.is_idempotent and (before := runner.replays.get(reply_id, call)) is not None:
             return before
         report.is_running = True
@@ -199,11 +202,28 @@ async def perform(
         return output
 
 
-def _locked_paths(parsed: Parsed) -> tuple[str, ...]:
+@asynccontextmanager
+async def opened(workspace: Workspace, permitted: Permitted) -> AsyncIterator[None]:
+    """The exceptions the sandbox makes for one call, and no longer."""
+    sandbox = workspace.sandbox
+    for need in permitted.needs:
+        sandbox.grant(need.path, need.access)
+    for host in permitted.hosts:
+        sandbox.grant_host(host)
+    try:
+        yield
+    finally:
+        for need in permitted.needs:
+            sandbox.revoke(need.path, need.access)
+        for host in permitted.hosts:
+            sandbox.revoke_host(host)
+
+
+def _locked(parsed: Parsed) -> tuple[str, ...]:
     """The real paths of the files a call changes, sorted, so that two calls never wait for each other."""
     workspace = parsed.context.workspace
-    names = [getattr(parsed.arguments, name, None) for name in parsed.tool.file_arguments]
-    return tuple(sorted({str(workspace.writable(name)) for name in names if isinstance(name, str)}))
+    given = [getattr(parsed.arguments, name, None) for name in parsed.tool.file_arguments]
+    return tuple(sorted({str(workspace.writable(name)) for name in given if isinstance(name, str)}))
 
 
 async def _account(runner: CallRunner, call: ToolUse, parsed: Parsed | None, report: Report, result: Result) -> None:
@@ -219,6 +239,6 @@ def _with_remark(output: Output, remark: str) -> Output:
     """What the person said when they allowed a call belongs to its result."""
     if not remark:
         return output
-    content = output.content
+    content = output.content or ""
     said = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
     return msgspec.structs.replace(output, content=said)

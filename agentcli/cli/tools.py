@@ -74,7 +74,9 @@ def _builder() -> Builder:
 async def _run_calls(single: Call | None, mode: Mode) -> int:
     builder = _builder()
     workspace = builder.workspace()
-    bench = Bench(builder.call_runner(builder.tool_registry(), workspace), AgentState("", mode, rules=builder.rules()))
+    runner = builder.call_runner(builder.tool_registry(), workspace)
+    runner.ends_loops = False  # a script may ask the same as often as it likes
+    bench = Bench(runner, AgentState("", mode, rules=builder.rules()))
     failed = False
     try:
         if single is not None:

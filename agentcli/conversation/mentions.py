@@ -48,7 +48,7 @@ def with_attachments(
         if isinstance(output.content, str):
             blocks.append(Text(f'{_ATTACHED}"{name}">\n{output.content}\n</file>'))
         else:
-            blocks += output.content
+            blocks += output.content or ()
     return tuple(blocks)
 
 

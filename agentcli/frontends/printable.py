@@ -1,8 +1,9 @@
-"""Text made safe to print: what a model, a tool or a file says must not steer the terminal."""
+"""Text made safe to print: what a model, a tool or a file says must not steer the terminal, nor pass for other text."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 # Whole escape sequences go, then what is left of control characters is shown as a picture of itself.
 _SEQUENCE = re.compile(
@@ -12,39 +13,132 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
 # Characters that turn the direction of text around can make a command look like another one.
 _CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
+_CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # notes between the lines, which no terminal sets
 _CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
-# Characters that show nothing; in an answer they join emoji, in a command they hide something.
-_INVISIBLE = re.compile(
-    "[\u00ad\u180e\u200b-\u200d\u2028\u2029\u2060-\u2064\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
+
+MOST_LINE_ENDS = 20  # in a row; more only push away what stood before
+
+_EMOJI = "©®\u203c-\u3299\U0001f000-\U0001faff"
+# Soft hyphens, joiners of words, byte order marks; tags and selectors, which can carry whole texts unseen.
+_INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2064\ufeff\U000e0000-\U000e0fff"
+_CJK = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Arabic, the scripts of South Asia, Khmer and Mongolian: there a joiner chooses the form of a letter.
+_JOINED = "\u0600-\u109f\u1780-\u17ff\u1820-\u18af\ua800-\uabff\U00010a00-\U0001123f"
+_IN_EMOJI = rf"(?<=[{_EMOJI}\ufe0f])\u200d(?=[{_EMOJI}])|(?<=[{_EMOJI}])\ufe0f"
+# Letters of Greek and Cyrillic that are drawn like Latin ones.
+_ALIKE = "АВЕКМНОРСТХУЅІЈасеорхуѕіјһԁӏԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+_NOT_LATIN = "\u0370-\u03ff\u0400-\u052f"
 
 
 def printable(text: str) -> str:
     """`text` without anything that could steer a terminal; a line end alone or after a return stays one."""
-    return _SEQUENCE.sub("", text.replace("\r\n", "\n")).replace("\r", "\n").translate(_CONTROLS)
+    return _without_hidden(_without_controls(text), "")
 
 
 def exposed(text: str) -> str:
-    """What somebody is asked to allow: nothing is left out, a picture stands for each character that shows nothing."""
-    return _INVISIBLE.sub("�", text.replace("\r\n", "\n").translate(_CONTROLS))
+    """What somebody is asked to allow: nothing is left out, a picture stands for each character that shows nothing.
+
+    So it does for letters of another alphabet that pass for Latin ones, and a number for a flood of empty lines.
+    """
+    text = text.replace("\r\n", "\n").replace("\u2028", "�").replace("\u2029", "�").translate(_CONTROLS)
+    return _hidden_in_request().sub(_picture, text) if _is_suspect(text) else text
+
+
+def _without_controls(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    return _SEQUENCE.sub("", text).translate(_CONTROLS)
+
+
+def _without_hidden(text: str, before: str) -> str:
+    """`text` without what shows nothing and with pictures for letters in disguise; `before` is what it follows."""
+    whole, position = before + text, len(before)
+    if not _is_suspect(whole):
+        return text
+    pieces: list[str] = []
+    for hidden in _hidden_in_prose().finditer(whole, position):
+        pieces += (whole[position : hidden.start()], hidden["stays"] or "�" * len(hidden["alike"] or ""))
+        position = hidden.end()
+    return "".join([*pieces, whole[position:]])
+
+
+def _is_suspect(text: str) -> bool:
+    if text.isascii():
+        return "\n" * MOST_LINE_ENDS in text
+    return _suspects().search(text) is not None
+
+
+# These take milliseconds to compile, which the first frame need not wait for.
+
+
+@cache
+def _suspects() -> re.Pattern[str]:
+    """All of what the two below are about begins with one of these; few texts have any."""
+    return re.compile(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MOST_LINE_ENDS},}}")
+
+
+@cache
+def _hidden_in_prose() -> re.Pattern[str]:
+    """In order: what may stay though it shows nothing; what goes; letters in disguise."""
+    return re.compile(
+        rf"(?P<stays>{_IN_EMOJI}|(?<=[{_JOINED}])[\u200c\u200d]|(?<=[{_CJK}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+        rf"|(?<=[#*0-9])\ufe0f|\U0001f3f4[\U000e0020-\U000e007e]{{1,6}}\U000e007f)"
+        rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MOST_LINE_ENDS}}})\n+"
+        # A word of Russian may end in a Latin name, and a Latin name in a Russian ending: neither is a disguise.
+        rf"|(?<![{_NOT_LATIN}])(?P<alike>[{_ALIKE}]+)(?=[A-Za-z])"
+    )
+
+
+@cache
+def _hidden_in_request() -> re.Pattern[str]:
+    """The same where nothing of the kind may stay, but for the inside of emoji; any mixed word is suspect."""
+    return re.compile(
+        rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
+        rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
+        rf"|(?<=\n{{{MOST_LINE_ENDS}}})(?P<empty>\n+)"
+    )
+
+
+@cache
+def _undecided() -> re.Pattern[str]:
+    """The end of a text in prose whose meaning depends on what follows."""
+    return re.compile(rf"(?:\u200d|\U0001f3f4[\U000e0020-\U000e007e]{{0,6}}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
+
+
+def _picture(match: re.Match[str]) -> str:
+    if match["empty"]:
+        return f"� {len(match['empty']):,} more line ends\n"
+    return match["stays"] or "�" * len(match.group())
 
 
 class PrintableStream:
-    """`printable` for text that comes in pieces: a sequence that is split over two pieces is taken out whole."""
+    """`printable` for text that comes in pieces: what is split over two pieces is seen whole."""
 
     _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
     _LONGEST = 4_096  # characters held back; what is longer is no sequence a terminal would wait for
 
     def __init__(self) -> None:
-        self._held = ""
+        self._sequence = ""  # what has begun of one
+        self._text = ""  # without controls: what was given out, as much as the rest may depend on, and the rest
+        self._given = 0  # how much of that was given out
 
     def feed(self, text: str) -> str:
-        text = self._held + text
+        text = self._sequence + text
         unfinished = self._UNFINISHED.search(text)
         end = unfinished.start() if unfinished and len(unfinished.group()) <= self._LONGEST else len(text)
-        self._held = text[end:]
-        return printable(text[:end])
+        self._sequence = text[end:]
+        self._text += _without_controls(text[:end])
+        if self._text.isascii() or not (undecided := _undecided().search(self._text, self._given)):
+            return self._give(len(self._text))
+        is_word = len(undecided.group()) <= self._LONGEST
+        return self._give(undecided.start() if is_word else len(self._text))
 
     def close(self) -> str:
-        held, self._held = self._held, ""
-        return printable(held)
+        self._text += _without_controls(self._sequence)
+        self._sequence = ""
+        return self._give(len(self._text))
+
+    def _give(self, end: int) -> str:
+        shown = _without_hidden(self._text[self._given : end], self._text[: self._given])
+        start = max(0, end - MOST_LINE_ENDS)
+        self._text, self._given = self._text[start:], end - start
+        return shown

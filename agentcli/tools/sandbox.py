@@ -7,7 +7,7 @@ path themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
@@ -27,19 +27,32 @@ class FileStatus(Struct, frozen=True):
     links: int = 1
 
 
-class Listing(Struct, frozen=True):
-    """Which files of a folder to list: as `rg --files` has them, hidden ones too, ignored ones only when asked for.
+# A file and what was found in it, as the bytes they are: its path, and rows with a line end between them. A row is a
+# line's number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-` for context. Where
+# matches are counted the one row is how many; where files are asked for there is none.
+FoundRows = tuple[bytes, bytes]
 
-    `pattern` is a glob as ripgrep reads it; empty means every file.
+
+class Listing(Struct, frozen=True):
+    """Which files of a folder to list: those of `rg --files --hidden --glob '!.git'`, so no symlinks, no empty folders.
+
+    `pattern` is a glob as ripgrep reads it; empty means every file. Unlike ripgrep's own `--glob` it brings back no
+    ignored files: `include_ignored` does. It is relative to the folder or to `base`, which holds the folder.
     """
 
     folder: Path
     pattern: str = ""
     include_ignored: bool = False
+    base: Path | None = None
 
 
 class Search(Struct, frozen=True):
-    """What to look for, as ripgrep understands it; `where` is a file or a folder."""
+    """What to look for, as ripgrep understands it; `where` is a file or a folder, relative to `base` or absolute.
+
+    The answers are those of `rg --hidden --glob '!.git'`. `glob` is ripgrep's own, relative to `base` or to `where`:
+    a file that it names is searched even where an ignore rule leaves it out. Where `multiline` holds a match may span
+    lines, and `.` is a line end too. In a pattern `$` also stands before CRLF.
+    """
 
     where: Path
     pattern: str
@@ -48,12 +61,29 @@ class Search(Struct, frozen=True):
     ignore_case: bool = False
     multiline: bool = False
     context: int = 0
+    mode: Literal["content", "files", "count"] = "content"
+    base: Path | None = None
+
+
+class Looked(Struct, frozen=True):
+    """How a listing or a search went. `timed_out`: it was ended, and what had been found is all there is.
+
+    `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
+    their first NUL byte although there was a match. `nothing_searched`: no file was one that the search is about.
+    """
+
+    timed_out: bool = False
+    unreadable: int = 0
+    binary: tuple[bytes, ...] = ()
+    nothing_searched: bool = False
 
 
 class BackgroundJob(Struct, frozen=True):
     """A command left running; its output grows in `output_file`. `is_running` is as it was when this was asked.
 
-    `exit_code` is None while it runs, and after a signal negative. `stall` says why it does not get on, where known.
+    `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
+    `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
+    were not read yet.
     """
 
     id: str
@@ -63,13 +93,16 @@ class BackgroundJob(Struct, frozen=True):
     is_running: bool = True
     exit_code: int | None = None
     stall: str = ""
+    timed_out: bool = False
+    new_bytes: int = 0
 
 
 class CommandResult(Struct, frozen=True):
     """What a command did. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
 
     `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
-    how much is missing, and `output_file` then holds all of it. `stall` says what it waited for, where known.
+    how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
+    known. A `job` beside an exit code is what the command left running when it ended.
     """
 
     output: str
@@ -105,6 +138,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    def real_path(self, path: Path) -> Path:
+        """Where a path leads, inside the workspace or not. Raises `ToolError` (invalid_parameters)."""
+        ...
+
+    def knows(self, path: Path, access: Access) -> bool:
+        """Whether a real path is one of the sandbox's own, such as a job's output, or was granted."""
+        ...
+
     def grant(self, path: Path, access: Access) -> None:
         """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
         ...
@@ -131,17 +172,20 @@ class Sandbox(Protocol):
         """
         ...
 
-    def list(self, listing: Listing) -> AsyncGenerator[bytes, None]:
-        """The names below the folder, relative to it, as the bytes they are, in no particular order.
+    async def list(self, listing: Listing, take: Callable[[Sequence[str]], None]) -> Looked:
+        """Hand over the names below the folder, relative to the base and as `os.fsdecode` gives them, in batches.
 
-        Raises `ToolError`.
+        They are in no particular order. `take` is called in another thread, by one at a time; a cancelled call ends
+        it. Raises `ToolError`.
         """
         ...
 
-    def search(self, search: Search) -> AsyncGenerator[bytes, None]:
-        """Ripgrep's JSON messages, one a line, sorted by path; paths relative to the folder searched.
+    async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
+        """Hand over what was found, paths relative to the base, files in no particular order.
 
-        Raises `ToolError` with ripgrep's own words for a bad pattern.
+        The rows of a file follow one another, in several parts where there are many. Files that hold secrets are left
+        out, whether or not they match. `take` is called as for `list`. Raises `ToolError` with ripgrep's own words
+        for a pattern or a glob that is none.
         """
         ...
 
@@ -155,10 +199,12 @@ class Sandbox(Protocol):
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        """Run a shell command without input. When it outlives `timeout_s` it is ended with all its children.
+        """Run a shell command without input. When it outlives `timeout_s` it is ended with all it has started.
 
-        A cancelled call ends them too. Once `detach` is set the command goes on as a background job, whose output
-        file begins with what `output` holds.
+        A cancelled call ends them too, and what the command said until then was given to `on_output`: that gets the
+        output as it comes, of much output a part, and lines in brackets that say what the command waits for. Once
+        `detach` is set the command goes on as a background job, whose file holds its output from the beginning; so
+        does a server that listens and is silent (then `stall` says so), and what a command leaves running.
         """
         ...
 
@@ -179,6 +225,18 @@ class Sandbox(Protocol):
 
     async def stop_job(self, id: str) -> None:
         """End a job with all its processes. Raises `ToolError` (not_found)."""
+        ...
+
+    def grant_host(self, host: str) -> None:
+        """Let commands reach a host from now on: `example.org`, `*.example.org`, with or without `:port`."""
+        ...
+
+    def revoke_host(self, host: str) -> None:
+        """Take that back; nothing happens when there is no such grant."""
+        ...
+
+    def told(self) -> tuple[str, ...]:
+        """How commands are confined, in lines for the person, and what is not kept here."""
         ...
 
     def add_root(self, folder: Path) -> None:

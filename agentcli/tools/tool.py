@@ -18,14 +18,16 @@ from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
 from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.web.access import WebAccess
 
 OutputLevel = Literal["brief", "standard", "full"]
 
 # A tool runs here, or is handed to the client that registered it.
 ToolMode = Literal["server", "client"]
 
-# What a call can do, for the permission step: nothing, look, change files, run a command.
-Effect = Literal["none", "read", "edit", "command"]
+# What a call can do, for the permission step: nothing, look, change files, run a command, ask the web; "foreign" is
+# what nobody here knows.
+Effect = Literal["none", "read", "edit", "command", "web", "foreign"]
 
 Content = str | tuple[Text | Image | Document, ...]
 
@@ -36,24 +38,32 @@ class ToolOutput(msgspec.Struct, frozen=True):
     Without content the structured part is formatted for the model, as detailed as the output level says.
     """
 
-    content: Content = ""
+    content: Content | None = None
     structured: Any = None
     summary: str = ""
     is_error: bool = False
 
 
 class FileLedger:
-    """The contents of files as this session last saw them, by hash: never by time, which a checkout changes."""
+    """The contents of files as this session last saw them, by hash: never by time, which a checkout changes.
+
+    Also what a person was shown of a file when asked about a call, so that nothing else is changed than they judged.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Path, bytes] = {}
+        self._judged: dict[tuple[str, Path], bytes] = {}
 
     def saw(self, path: Path, content: bytes) -> None:
-        self._seen[path] = hashlib.sha256(content).digest()
+        self.saw_digest(path, digest_of(content))
+
+    def saw_digest(self, path: Path, digest: bytes) -> None:
+        """As `saw`, for a file that was read piece by piece. `digest` is its SHA-256."""
+        self._seen[path] = digest
 
     def replaced(self, path: Path, before: bytes, after: bytes) -> None:
         """Note a change of our own: who knew the contents before knows them now, nobody else."""
-        if self._seen.get(path) == hashlib.sha256(before).digest():
+        if self._seen.get(path) == digest_of(before):
             self.saw(path, after)
 
     def require_current(self, path: Path, content: bytes) -> None:
@@ -65,15 +75,29 @@ class FileLedger:
                 "or change parts of it with file_edit.",
                 kind="validation_error",
             )
-        if seen != hashlib.sha256(content).digest():
+        if seen != digest_of(content):
             raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
+
+    def judged(self, call_id: str, path: Path, content: bytes) -> None:
+        """Note what a call would change, as the person sees it when they are asked."""
+        self._judged[call_id, path] = digest_of(content)
+
+    def require_as_judged(self, call_id: str, path: Path, content: bytes) -> None:
+        """Raises `ToolError` when the file is not what it was when a person was asked about this call."""
+        judged = self._judged.pop((call_id, path), None)
+        if judged is not None and judged != digest_of(content):
+            raise ToolError(f"{path.name} has changed since it was approved: read it again.", kind="validation_error")
+
+
+def digest_of(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 @dataclass
 class Workspace:
     """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
 
-    `data` keeps results that are too large to be shown.
+    `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched.
     """
 
     cwd: Path
@@ -81,20 +105,26 @@ class Workspace:
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
     data: DataFiles | None = None
+    web: WebAccess | None = None
+    home: Path = field(default_factory=Path.home)
 
     def readable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self._absolute(path), "read")
+        return self.sandbox.validate_path(self.lexical_path(path), "read")
 
     def writable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self._absolute(path), "write")
+        return self.sandbox.validate_path(self.lexical_path(path), "write")
 
-    def _absolute(self, path: str) -> Path:
+    def real_path(self, path: str) -> Path:
+        """Where a path leads, wherever that is. Raises `ToolError` (invalid_parameters) for a loop of links."""
+        return self.sandbox.real_path(self.lexical_path(path))
+
+    def lexical_path(self, path: str) -> Path:
+        """A path from the working directory on, links not followed. Raises `ToolError` for what is no path."""
         if "\0" in path or not path:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        try:
-            return self.cwd / Path(path).expanduser()
-        except RuntimeError:  # `~name` of nobody: a file may be called so
-            return self.cwd / path
+        if path == "~" or path.startswith("~/"):
+            return self.home / path[2:]
+        return self.cwd / path
 
     def shown(self, path: Path) -> str:
         """A path as the model writes it: relative to the working directory where it lies below it.

@@ -191,10 +191,13 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(kind: str, t
         result = await run(sandbox, "echo begin; seq 200000; echo end", most_bytes=2_000)
         assert result.output.startswith("begin\n1\n2\n")
         assert result.output.endswith("\n200000\nend\n")
-        assert len(result.output) < 2_200
+        assert len(result.output) < 2_300
         whole = len("begin\nend\n") + sum(len(str(n)) + 1 for n in range(1, 200_001))
         assert result.cut_bytes == whole - 2_000
-        assert f"{result.cut_bytes:,}" in result.output
+        assert f"[{result.cut_bytes:,} characters cut; all of it is in {result.output_file}]" in result.output
+        assert result.output_file is not None
+        assert sandbox.validate_path(result.output_file, "read")
+        assert result.output_file.stat().st_size == whole
 
 
 @pytest.mark.parametrize("length", [1_999, 2_000, 2_001])
@@ -282,6 +285,37 @@ async def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_call_and_ends_
     assert await ends(pid)
 
 
+@pytest.mark.parametrize("way", ["sleep 60 &", "setsid -f sleep 60", "(sleep 60 &)", "nohup sleep 60 >log 2>&1 &"])
+async def test_what_a_command_leaves_running_is_a_job(kind: str, way: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        result = await run(sandbox, f"{way}\ncd /tmp; exit 3")
+        assert result.exit_code == 3
+        assert result.cwd == Path("/tmp")
+        (job,) = sandbox.jobs()
+        assert result.job == job
+        assert (job.is_running, job.exit_code, job.new_bytes) == (True, None, 0)
+        await sandbox.stop_job(job.id)
+        (job,) = sandbox.jobs()
+        assert (job.is_running, job.exit_code) == (False, None)
+
+
+async def test_what_a_command_leaves_running_may_go_on_to_write(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        result = await run(sandbox, "(until [ -e go ]; do sleep 0.02; done; echo late) & echo now")
+        assert result.output == "now\n"
+        assert result.job is not None
+        (sandbox.roots[0] / "go").touch()
+        assert await ended(sandbox)
+        assert sandbox.read_job(result.job.id, 1_000) == "late\n"
+        assert result.job.output_file.read_text() == "now\nlate\n"
+
+
+async def test_what_ends_with_its_command_is_no_job(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        await run(sandbox, "sleep 0.02 & true")
+        assert not sandbox.jobs()
+
+
 async def test_a_cancelled_call_ends_the_group(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         call = asyncio.create_task(run(sandbox, "sleep 60 & echo $! > pid; wait"))
@@ -307,8 +341,11 @@ async def test_no_descriptors_are_left_open(kind: str, tmp_path: Path) -> None:
         for _ in range(5):
             await run(sandbox, "sleep 9 & true" if _ == 2 else "echo x")
         await run(sandbox, "sleep 5", timeout_s=0.05)
+        await run(sandbox, "seq 20000", most_bytes=100)
         with pytest.raises(ToolError):
             await run(sandbox, "a\0b")
+        for job in sandbox.jobs():
+            await sandbox.stop_job(job.id)
         assert len(os.listdir("/dev/fd")) == before
 
 
@@ -405,8 +442,8 @@ async def test_commands_see_no_credentials(kind: str, tmp_path: Path) -> None:
         assert "s3cret" not in job.output_file.read_text()
 
 
-async def test_commands_see_the_rest_of_the_environment(kind: str, tmp_path: Path) -> None:
-    environment = {**ENVIRONMENT, "VIRTUAL_ENV": "/venv", "MAX_THINKING_TOKENS": "9", "KEYBOARD": "de"}
+async def test_commands_see_what_programs_need_of_the_environment(kind: str, tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "VIRTUAL_ENV": "/venv", "CARGO_HOME": "/cargo", "https_proxy": "http://proxy:3128"}
     async with opened(kind, tmp_path, environment) as sandbox:
         seen = dict(line.split("=", 1) for line in (await run(sandbox, "env")).output.splitlines())
         assert environment.items() <= seen.items()
@@ -463,6 +500,13 @@ async def test_a_detached_command_outlives_its_time_limit_and_ends_with_the_sess
     assert await ends(pid)
 
 
+async def test_a_detached_command_ends_with_its_own_exit_code(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        await detached(sandbox, "echo on; sleep 0.1; exit 3", after="on")
+        assert await ended(sandbox)
+        assert sandbox.jobs()[0].exit_code == 3
+
+
 async def test_a_command_that_ended_first_is_no_job(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         detach = asyncio.Event()
@@ -481,7 +525,12 @@ async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: 
         assert result.cut_bytes > 0
         assert result.job is not None
         assert await ended(sandbox)
-        assert result.job.output_file.read_text() == result.output + "the end\n"
+        whole = "".join(f"{n}\n" for n in range(1, 20_001)) + "on\n"
+        assert result.output_file == result.job.output_file
+        assert str(result.output_file) in result.output
+        assert result.output.endswith("\n20000\non\n")
+        assert result.job.output_file.read_text() == whole + "the end\n"
+        assert sandbox.read_job(result.job.id, 1_000) == "the end\n"
 
 
 async def test_jobs_are_listed_with_what_they_run_and_stopped_one_by_one(kind: str, tmp_path: Path) -> None:

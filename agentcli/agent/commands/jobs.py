@@ -6,12 +6,17 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, Desk, Outcome
 from agentcli.errors import ToolError, UserError
+from agentcli.tools.sandbox import BackgroundJob
 
 
 async def _tasks(desk: Desk, argument: str) -> Outcome:
     jobs = desk.session.runtime.calls.workspace.sandbox.jobs()
-    rows = [f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}" for job in jobs]
-    return "\n".join(rows) or "No command runs in the background."
+    return "\n".join(map(_row, jobs)) or "No command runs in the background."
+
+
+def _row(job: BackgroundJob) -> str:
+    why = f" ({job.stall})" if job.stall else ""
+    return f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}{why}"
 
 
 async def _stop(desk: Desk, which: str) -> Outcome:

@@ -6,7 +6,7 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
-from agentcli.agent.permissions import Rule, parse_rule
+from agentcli.agent.rules import Rule, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import UsageError
 

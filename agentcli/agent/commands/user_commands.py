@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import AsPrompt, Command, Commands, Desk, Outcome
-from agentcli.agent.permissions import Rule, Rules, judge, parse_rule
+from agentcli.agent.permissions import judge
+from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files

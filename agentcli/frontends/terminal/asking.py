@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.agent.permissions import parse_rule
+from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.approval import ApprovalPanel, Choice

@@ -1,34 +1,86 @@
-"""Commands that go on in the background: where their output goes, whether they run, ending them."""
+"""Commands that go on in the background: what they write, whether they run, why one does not get on."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import itertools
 import os
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes import end_group, group_is_alive
-from agentcli.tools.observation import cut_middle
+from agentcli.infra.sandbox.launching import Running
+from agentcli.infra.sandbox.processes import SWARMED
+from agentcli.infra.sandbox.stall import SOONEST_S, Stall, Watcher
 from agentcli.tools.sandbox import BackgroundJob
+
+_LOOK_EVERY_S = 2.0
+_LAST_WORDS = 300  # bytes
 
 
 @dataclass
 class _Job:
-    id: str
-    command: str
-    process: subprocess.Popen[bytes]
-    output_file: Path
-    has_ended: bool = False
-    read_bytes: int = 0
+    """`told` bytes of its file were read or shown already. What a command left behind has no exit code of its own."""
 
-    def is_running(self) -> bool:
-        """Whether anything of it runs. Once it has ended it is never looked at again: its number may be another's."""
-        self.has_ended = self.has_ended or (self.process.poll() is not None and not group_is_alive(self.process.pid))
-        return not self.has_ended
+    id: str
+    running: Running
+    output_file: Path
+    told: int = 0
+    was_left: bool = False
+    stall: Stall | None = None
+    started: float = field(default_factory=time.time)
+    watcher: Watcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watcher = Watcher(self.running.process.supervisor)
+
+    def as_told(self) -> BackgroundJob:
+        process, is_over = self.running.process, self.running.is_over()
+        return BackgroundJob(
+            self.id,
+            process.pid,
+            self.output_file,
+            self.running.command,
+            is_running=not is_over,
+            exit_code=process.exit_code if is_over and not self.was_left else None,
+            stall=self._why(is_over=is_over),
+            timed_out=process.was_late,
+            new_bytes=max(0, self._size() - self.told),
+        )
+
+    def _why(self, *, is_over: bool) -> str:
+        if self.running.process.was_swarm:
+            return SWARMED
+        return "" if is_over or self.stall is None else self.stall.text
+
+    def _size(self) -> int:
+        try:
+            return self.output_file.stat().st_size
+        except OSError:
+            return 0
+
+    def look(self) -> None:
+        """Find out why it does not get on. Blocks for some milliseconds."""
+        quiet_s, last_words = self._last_heard()
+        found = self.watcher.look(quiet_s, last_words) if quiet_s >= SOONEST_S - _LOOK_EVERY_S else None
+        if found is None and self.stall is not None and self.stall.kind == "listens":
+            return  # a server that answers somebody is one all the same
+        self.stall = found
+
+    def _last_heard(self) -> tuple[float, str]:
+        try:
+            with self.output_file.open("rb") as file:
+                status = os.fstat(file.fileno())
+                file.seek(max(0, status.st_size - _LAST_WORDS))
+                last_words = file.read().decode(errors="replace")
+            return time.time() - max(self.started, status.st_mtime), last_words
+        except OSError:
+            return time.time() - self.started, ""
 
 
 class Jobs:
@@ -37,47 +89,46 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._jobs: list[_Job] = []
+        self._watching: asyncio.Task[None] | None = None
 
-    def start(self, command: str, spawn: Callable[[int], subprocess.Popen[bytes]]) -> BackgroundJob:
-        """Start a command that writes to the job's file, whose descriptor `spawn` gets.
+    def next_file(self) -> tuple[str, Path]:
+        """The name of the next job and the new file of its output. Raises `OSError`."""
+        path = new_file(self._folder, "job")
+        return path.stem, path
 
-        Raises `OSError` or `ValueError`.
-        """
-        id, path = self._next()
-        with path.open("wb") as file:
-            return self._keep(_Job(id, command, spawn(file.fileno()), path))
-
-    def adopt(self, process: subprocess.Popen[bytes], command: str, output: bytes) -> BackgroundJob:
-        """Let a running command go on as a job; what it writes to its pipe from now on follows `output` in the file."""
-        id, path = self._next()
-        path.write_bytes(output)
-        _copy_to(path, process)
-        return self._keep(_Job(id, command, process, path))
-
-    def _next(self) -> tuple[str, Path]:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        id = f"job_{len(self._jobs) + 1}"
-        return id, self._folder / f"{id}.log"
-
-    def _keep(self, job: _Job) -> BackgroundJob:
+    def keep(
+        self, id: str, running: Running, output_file: Path, *, told: int = 0, was_left: bool = False, stall: str = ""
+    ) -> BackgroundJob:
+        """List a command as a job from now on."""
+        job = _Job(id, running, output_file, told, was_left, Stall("listens", stall) if stall else None)
         self._jobs.append(job)
-        return _told(job)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        return job.as_told()
+
+    async def _watch(self) -> None:
+        while running := [job for job in self._jobs if not job.running.is_over()]:
+            for job in running:
+                await asyncio.to_thread(job.look)
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     def list(self) -> Sequence[BackgroundJob]:
-        return [_told(job) for job in self._jobs]
+        return [job.as_told() for job in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
         """What came since the last time, its middle cut out above the limit. Raises `ToolError` for an unknown id."""
         job = self._get(id)
-        with job.output_file.open("rb") as file:
-            file.seek(job.read_bytes)
-            new = file.read()
-        job.read_bytes += len(new)
-        return cut_middle(new.decode(errors="replace"), most_bytes)
+        is_over = job.running.is_over()
+        try:
+            with job.output_file.open("rb") as file:
+                text, job.told = _new_text(file, job.told, most_bytes, is_complete=is_over)
+        except OSError as error:
+            raise ToolError(f"The output of {id} cannot be read: {error.strerror}.", kind="resource_error") from error
+        return text
 
     async def stop(self, id: str) -> None:
         """Raises `ToolError` for an id that no job has."""
-        await _end(self._get(id))
+        await self._get(id).running.end()
 
     def _get(self, id: str) -> _Job:
         job = next((job for job in self._jobs if job.id == id), None)
@@ -87,50 +138,45 @@ class Jobs:
         return job
 
     async def aclose(self) -> None:
-        jobs, self._jobs = self._jobs, []
-        await asyncio.gather(*map(_end, jobs))
-        for job in jobs:
-            _close_pipe(job.process)
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+            self._watching = None
 
 
-async def _end(job: _Job) -> None:
-    if job.is_running():
-        await end_group(job.process)
+def new_file(folder: Path, name: str) -> Path:
+    """Make `NAME_1.log`, or the first that was not there: a session that is resumed keeps the files of before.
+
+    Raises `OSError`.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for number in itertools.count(1):
+        path = folder / f"{name}_{number}.log"
+        with contextlib.suppress(FileExistsError):
+            path.touch(0o600, exist_ok=False)
+            return path
+    raise AssertionError
 
 
-def _told(job: _Job) -> BackgroundJob:
-    return BackgroundJob(job.id, job.process.pid, job.output_file, job.command, job.is_running())
+def _new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+    """A file's text from `start` on, and where it ends: before a character of which only a part has come."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end = os.fstat(file.fileno()).st_size
+    file.seek(start)
+    if end - start <= most_bytes:
+        text = decoder.decode(file.read(end - start), final=is_complete)
+        return text, end - len(decoder.getstate()[0])
+    head = _whole_characters(file.read(most_bytes // 2))
+    file.seek(end - most_bytes // 2)
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))
+    tail = decoder.decode(data, final=is_complete)
+    end -= len(decoder.getstate()[0])
+    missing = end - start - len(head) - len(data)
+    return f"{head.decode(errors='replace')}\n[{missing:,} bytes cut]\n{tail}", end
 
 
-def available(pipe: int) -> bytes | None:
-    """What can be read now: None when there is nothing yet, empty at the end."""
-    try:
-        return os.read(pipe, 65_536)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
-def _copy_to(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Append to a file what a process writes to its pipe, until the last one that holds the pipe has ended."""
-    assert process.stdout is not None
-    pipe = process.stdout.fileno()
-
-    def copy() -> None:
-        data = available(pipe)
-        if data is None:
-            return
-        if not data:
-            _close_pipe(process)
-            return
-        with contextlib.suppress(OSError), path.open("ab") as file:  # a full disk costs output, not the job
-            file.write(data)
-
-    asyncio.get_running_loop().add_reader(pipe, copy)
-
-
-def _close_pipe(process: subprocess.Popen[bytes]) -> None:
-    if process.stdout is not None and not process.stdout.closed:
-        asyncio.get_running_loop().remove_reader(process.stdout.fileno())
-        process.stdout.close()
+def _whole_characters(data: bytes) -> bytes:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return data[: len(data) - len(decoder.getstate()[0])]

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from agentcli.infra.sandbox import files, ripgrep
+from agentcli.infra.sandbox.bounds import Confinement
+from agentcli.infra.sandbox.confined import CommandLimits, Confined
 from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.shell import Shell
-from agentcli.tools.sandbox import Access, BackgroundJob, CommandResult, FileStatus, Listing, Profile, Sandbox, Search
+from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.tools.path_kinds import is_secret
+from agentcli.tools.sandbox import (
+    Access,
+    BackgroundJob,
+    CommandResult,
+    FileStatus,
+    FoundRows,
+    Listing,
+    Looked,
+    Profile,
+    Sandbox,
+    Search,
+)
 
 
 class LocalSandbox:
-    """Implements `Sandbox`. `environment` is what commands see, credentials taken out."""
+    """Implements `Sandbox`. `environment` is what commands see, credentials taken out.
 
-    profile: Profile = "danger-full-access"
-    confines = False
+    `limits` say what commands may do, `choose` what confines them; without them nothing does. Files that hold secrets,
+    and those that `keeps` names, are kept from every tool.
+    """
 
     def __init__(
         self,
@@ -28,10 +45,24 @@ class LocalSandbox:
         job_folder: Path,
         readable_roots: Sequence[Path] = (),
         session_id: str = "",
+        limits: CommandLimits = CommandLimits(),
+        choose: Callable[[], Confinement] = Unconfined,
+        keeps: Callable[[Path], bool] = lambda path: False,
     ) -> None:
-        self._paths = WorkspacePaths(roots, (*readable_roots, job_folder))
-        self._environment = command_environment(environment, session_id)
-        self._shell = Shell(self._environment, job_folder)
+        self._paths = WorkspacePaths(
+            roots, (*readable_roots, job_folder), is_secret=lambda path: is_secret(path, limits.home) or keeps(path)
+        )
+        self._confined = Confined(limits, self._paths, choose)
+        self._environment = command_environment(environment, session_id, allowed=limits.environment)
+        self._shell = Shell(self._environment, job_folder, launch=self._confined.launch)
+
+    @property
+    def profile(self) -> Profile:
+        return self._confined.limits.profile
+
+    @property
+    def confines(self) -> bool:
+        return self._confined.confines
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -39,6 +70,12 @@ class LocalSandbox:
 
     def validate_path(self, path: Path, access: Access) -> Path:
         return self._paths.validate(path, access)
+
+    def real_path(self, path: Path) -> Path:
+        return self._paths.real(path)
+
+    def knows(self, path: Path, access: Access) -> bool:
+        return self._paths.knows(path, access)
 
     def grant(self, path: Path, access: Access) -> None:
         self._paths.grant(path, access)
@@ -55,11 +92,17 @@ class LocalSandbox:
     def write(self, path: Path, content: bytes) -> None:
         files.write(path, content)
 
-    def list(self, listing: Listing) -> AsyncGenerator[bytes, None]:
-        return ripgrep.list_files(listing, self._environment)
+    async def list(self, listing: Listing, take: Callable[[Sequence[str]], None]) -> Looked:
+        return await ripgrep.list_files(listing, self._environment, take)
 
-    def search(self, search: Search) -> AsyncGenerator[bytes, None]:
-        return ripgrep.search(search, self._environment, is_folder=search.where.is_dir())
+    async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
+        base = search.base or (search.where if search.where.is_dir() else search.where.parent)
+
+        def is_kept(name: bytes) -> bool:
+            path = self._paths.real(base / os.fsdecode(name))
+            return self._paths.is_secret(path) and not self._paths.knows(path, "read")
+
+        return await ripgrep.search(search, self._environment, take, is_secret=is_kept)
 
     async def exec(
         self,
@@ -71,11 +114,13 @@ class LocalSandbox:
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
+        await self._confined.open_network()
         return await self._shell.exec(
             command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes, detach=detach
         )
 
     async def start_job(self, command: str, *, cwd: Path, timeout_s: float | None = None) -> BackgroundJob:
+        await self._confined.open_network()
         return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s)
 
     def jobs(self) -> Sequence[BackgroundJob]:
@@ -87,11 +132,21 @@ class LocalSandbox:
     async def stop_job(self, id: str) -> None:
         await self._shell.stop_job(id)
 
+    def grant_host(self, host: str) -> None:
+        self._confined.grant_host(host)
+
+    def revoke_host(self, host: str) -> None:
+        self._confined.revoke_host(host)
+
+    def told(self) -> tuple[str, ...]:
+        return self._confined.told()
+
     def add_root(self, folder: Path) -> None:
         self._paths.add_root(folder)
 
     async def aclose(self) -> None:
         await self._shell.aclose()
+        await self._confined.aclose()
 
 
 if TYPE_CHECKING:

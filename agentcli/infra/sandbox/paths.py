@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcli.errors import ToolError
@@ -10,23 +10,37 @@ from agentcli.tools.sandbox import Access
 
 
 class WorkspacePaths:
-    """The folders of a workspace, folders that may only be read, and the exceptions a person granted."""
+    """The folders of a workspace, folders that may only be read, and the exceptions a person granted.
 
-    def __init__(self, roots: Sequence[Path], readable_roots: Sequence[Path]) -> None:
+    `is_secret` says of a real path that it is kept from everybody, but for those exceptions.
+    """
+
+    def __init__(
+        self, roots: Sequence[Path], readable_roots: Sequence[Path], *, is_secret: Callable[[Path], bool]
+    ) -> None:
+        self.is_secret = is_secret
         self.roots = tuple(root.resolve() for root in roots)
         self._readable = tuple(root.resolve() for root in readable_roots)
-        self._granted: set[tuple[Path, Access]] = set()
+        self._granted: dict[tuple[Path, Access], int] = {}  # how many hold the grant: calls may overlap
+
+    def real(self, path: Path) -> Path:
+        """Where it leads. Raises `ToolError` (invalid_parameters)."""
+        try:
+            return path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
+            raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters") from error
 
     def validate(self, path: Path, access: Access) -> Path:
         """The real path. Raises `ToolError` (permission_denied)."""
-        try:
-            real = path.resolve()
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
-            raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters") from error
-        if (real, access) in self._granted:
+        real = self.real(path)
+        if self.knows(real, access):
             return real
-        roots = self.roots if access == "write" else (*self.roots, *self._readable)
-        if not any(real.is_relative_to(root) for root in roots):
+        if self.is_secret(real):
+            raise ToolError(
+                f"{path} is kept from tools (it may hold secrets, or a rule says so): the user has to grant it.",
+                kind="permission_denied",
+            )
+        if not any(real.is_relative_to(root) for root in self.roots):
             where = ", ".join(map(str, self.roots))
             done = "written" if access == "write" else "read"
             raise ToolError(
@@ -34,11 +48,24 @@ class WorkspacePaths:
             )
         return real
 
+    def knows(self, real: Path, access: Access) -> bool:
+        """Whether it was granted, or may be read because it is the program's own."""
+        if (real, access) in self._granted or (access == "read" and (real, "write") in self._granted):
+            return True
+        return access == "read" and any(real.is_relative_to(root) for root in self._readable)
+
+    def granted(self, access: Access) -> tuple[Path, ...]:
+        return tuple(path for path, its in self._granted if its == access)
+
     def grant(self, path: Path, access: Access) -> None:
-        self._granted.add((path, access))
+        self._granted[path, access] = self._granted.get((path, access), 0) + 1
 
     def revoke(self, path: Path, access: Access) -> None:
-        self._granted.discard((path, access))
+        left = self._granted.get((path, access), 0) - 1
+        if left > 0:
+            self._granted[path, access] = left
+        else:
+            self._granted.pop((path, access), None)
 
     def add_root(self, folder: Path) -> None:
         self.roots = (*self.roots, folder.resolve())

@@ -1,81 +1,239 @@
-"""Listing and searching with ripgrep, which ships with agentcli."""
+"""Listing and searching with ripgrep, which ships with agentcli.
+
+What is done is what `rg` does with the options below; nothing is read from its configuration file. Hidden files are
+listed and searched, as configuration and CI are, a repository's own folder never; `.gitignore` counts without a
+repository too.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox import globs
+from agentcli.infra.sandbox.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
+from agentcli.infra.sandbox.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import Listing, Search
+from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search
 
 TIME_LIMIT_S = 60.0
-LARGEST_PROGRAM_OUTPUT = 64 * 1024 * 1024
+
+# Reading folders waits more than it computes: with fewer threads than this, which ripgrep's own choice is on a machine
+# of two or three cores, a listing takes up to a fifth longer.
+FEWEST_LISTING_THREADS = 4
+
+_ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
+_NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
+_UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
+_LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 
 
-async def list_files(listing: Listing, environment: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-    """The names below the folder, relative to it."""
-    arguments = ["--files", "--hidden", "--null", "--glob=!.git"]
-    if listing.include_ignored:
-        arguments.append("--no-ignore")
-    found: set[bytes] | None = None
-    # A glob makes ripgrep list ignored files too: what is asked for is what both listings have.
-    if not listing.pattern or not listing.include_ignored:
-        found = set((await _run(arguments, listing.folder, environment)).split(b"\0"))
-    if listing.pattern:
-        glob = f"--glob={listing.pattern.removeprefix('./')}"
-        matching = set((await _run([*arguments, glob], listing.folder, environment)).split(b"\0"))
-        found = matching if found is None else found & matching
-    for name in found or ():
-        if name:
-            yield name
+async def list_files(
+    listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]
+) -> Looked:
+    """Implements `Sandbox.list`."""
+    pattern = listing.pattern
+    if "\0" in pattern or _SURROGATE.search(pattern):
+        raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
+    if not pattern:
+        return await _list(listing, [], environment, take)
+    if listing.include_ignored or pattern.startswith("!"):
+        return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
+    if globs.is_about_names(pattern):
+        return await _list(listing, _name_options(pattern), environment, take)
+    if (matches := globs.path_matcher(pattern)) is not None:
+        below = _below(listing.folder, listing.base)
+        start = len(below) + 1 if below else 0
+
+        def take_matching(names: Sequence[str]) -> None:
+            take([name for name in names if matches(name) or (start and matches(name[start:]))])
+
+        return await _list(listing, _name_options(pattern), environment, take_matching)
+    return await _list_in_two_steps(listing, environment, take)
 
 
-async def search(search: Search, environment: Mapping[str, str], *, is_folder: bool) -> AsyncGenerator[bytes, None]:
-    """Ripgrep's JSON messages, one a line."""
-    arguments = ["--json", "--hidden", "--crlf", "--glob=!.git", "--sort=path"]
-    arguments += ["--ignore-case"] if search.ignore_case else []
-    arguments += ["--multiline", "--multiline-dotall"] if search.multiline else []
-    arguments += [f"--glob={search.glob}"] if search.glob else []
-    arguments += [f"--type={search.type}"] if search.type else []
-    arguments += [f"--context={search.context}"] if search.context else []
-    where = search.where
-    folder, names = (where, ["."]) if is_folder else (where.parent, [where.name])
-    found = await _run([*arguments, "--regexp", search.pattern, "--", *names], folder, environment)
-    for line in found.split(b"\n"):
-        if line:
-            yield line
+async def _list_in_two_steps(
+    listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]
+) -> Looked:
+    """ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
+    options = _glob_options(listing.pattern, listing.folder, listing.base)
+    matching: list[str] = []
+    await _list(listing, options, environment, matching.extend)
+    wanted = set(matching)
+    return await _list(listing, [], environment, lambda names: take([name for name in names if name in wanted]))
 
 
-async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> bytes:
-    """Its output; empty when nothing was found. Raises `ToolError` with ripgrep's own words for a bad pattern."""
-    argv = [find_rg(), "--no-config", "--no-messages", "--no-require-git", *arguments]
+async def _list(
+    listing: Listing,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    take: Callable[[Sequence[str]], None],
+) -> Looked:
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
+    arguments += ["--no-ignore"] if listing.include_ignored else []
+    arguments += [f"--threads={FEWEST_LISTING_THREADS}"] if threads < FEWEST_LISTING_THREADS else []
+    below = _below(listing.folder, listing.base)
+    arguments += ["--", below] if below else []
+    return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
+
+
+def _name_options(pattern: str) -> list[str]:
+    """A file type of the names that may match: ignore rules hold for types."""
+    names = globs.name_globs(pattern)
+    return [*(f"--type-add=wanted:{name}" for name in names), "--type=wanted"] if names else []
+
+
+async def search(
+    search: Search,
+    environment: Mapping[str, str],
+    take: Callable[[Sequence[FoundRows]], None],
+    *,
+    is_secret: Callable[[bytes], bool] | None = None,
+) -> Looked:
+    """Implements `Sandbox.search`. `is_secret` is asked once for each file with a match, by its path from the base.
+
+    It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
+    """
+    if is_secret is None:
+        return await _search(search, environment, take)
+    looked = await _search(search, environment, _without_secrets(take, is_secret))
+    return msgspec.structs.replace(looked, binary=tuple(path for path in looked.binary if not is_secret(path)))
+
+
+async def _search(
+    search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
+) -> Looked:
+    """With the syntax ripgrep has, else with PCRE2's where ripgrep suggests that."""
+    base = search.base or (search.where if search.where.is_dir() else search.where.parent)
+    where = ["--", f"./{_below(search.where, base)}"]
+    options = [*_search_options(search), *where]
+    if "$" in search.pattern:  # the same as --crlf, which also changes how ripgrep ends its own lines
+        with _no_pattern():
+            return await _run([f"--regexp=(?R){search.pattern}", *options], base, environment, _reader(search, take))
+    options.insert(0, f"--regexp={search.pattern}")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=folder,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LARGEST_PROGRAM_OUTPUT,
-        )
+        return await _run(options, base, environment, _reader(search, take))
+    except ToolError as error:
+        if "--pcre2" not in str(error):
+            raise
+    options = ["--pcre2", *options]
+    return await _run(options, base, environment, _reader(search, take))
+
+
+@contextmanager
+def _no_pattern() -> Iterator[None]:
+    """Go on where a pattern is refused."""
+    try:
+        yield
+    except ToolError as error:
+        if error.kind != "invalid_parameters":
+            raise
+
+
+def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader:
+    match search.mode:
+        case "files":
+            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names]))
+        case "count":
+            return CountReader(take)
+    return JsonReader(take) if search.multiline else RowReader(take)
+
+
+_FORMATS = {
+    "files": ("--files-with-matches", "--null"),
+    "count": ("--count", "--null", "--with-filename"),
+    "content": ("--heading", "--null", "--with-filename", "--line-number", "--color=never", "--no-context-separator"),
+}
+
+
+def _search_options(search: Search) -> list[str]:
+    options = [*(("--json",) if search.multiline and search.mode == "content" else _FORMATS[search.mode])]
+    options += ["--ignore-case"] if search.ignore_case else []
+    options += ["--multiline", "--multiline-dotall"] if search.multiline else []
+    options += [f"--type={search.type}"] if search.type else []
+    options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
+    return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
+
+
+def _without_secrets(
+    take: Callable[[Sequence[FoundRows]], None], is_secret: Callable[[bytes], bool]
+) -> Callable[[Sequence[FoundRows]], None]:
+    last_path, last_is_secret = b"", False
+
+    def take_others(found: Sequence[FoundRows]) -> None:
+        nonlocal last_path, last_is_secret
+        others = []
+        for rows in found:
+            if rows[0] != last_path:
+                last_path, last_is_secret = rows[0], is_secret(rows[0])
+            if not last_is_secret:
+                others.append(rows)
+        take(others)
+
+    return take_others
+
+
+def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
+    """The glob from the base on, and where it is about folders from where the search begins."""
+    if not glob:
+        return []
+    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
+    options = [f"--glob={sign}{glob}"]
+    below = _below(where, base)
+    if below and "/" in glob.removeprefix("**/").rstrip("/"):
+        options.append(f"--glob={sign}{_ESCAPED.sub(_escape, below)}/{glob.removeprefix('/')}")
+    return options
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
+
+
+def _escape(sign: re.Match[str]) -> str:
+    return f"\\{sign[0]}"
+
+
+def _below(where: Path, base: Path | None) -> str:
+    """The way from the base; empty for the base itself."""
+    way = str(where.relative_to(base)) if base is not None else ""
+    return "" if way == "." else way
+
+
+async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader) -> Looked:
+    """Raises `ToolError` with ripgrep's own words for a bad pattern."""
+    is_empty = True
+
+    def take(piece: bytes) -> None:
+        nonlocal is_empty
+        is_empty = False
+        reader.feed(piece)
+
+    argv = [find_rg(), *_ALWAYS, *arguments]
+    try:
+        ended = await stream_output(argv, cwd=folder, environment=environment, take=take, time_limit_s=TIME_LIMIT_S)
     except OSError as error:
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
-    try:
-        async with asyncio.timeout(TIME_LIMIT_S):
-            output, errors = await process.communicate()
-    except TimeoutError as error:
-        raise ToolError(f"The search took longer than {TIME_LIMIT_S:g} s.", kind="timeout") from error
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-    said = errors.decode(errors="replace").strip()
-    if process.returncode == 2 and not output and said:
-        raise ToolError(said.removeprefix("rg: ")[:1_000], kind="invalid_parameters")
-    return output
+    reader.end()
+    unreadable = ended.errors.count(_UNREADABLE)
+    if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
+        raise _error_of(ended.exit_code, ended.errors)
+    nothing_searched = b"rg: No files were searched" in ended.errors
+    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)), nothing_searched)
+
+
+def _error_of(exit_code: int, errors: bytes) -> ToolError:
+    if exit_code < 0:
+        return ToolError(f"ripgrep was ended by signal {-exit_code}.", kind="resource_error")
+    said = errors.decode(errors="replace").strip().removeprefix("rg: ")[:1_000]
+    if "unrecognized file type" in said:
+        said += " (`rg --type-list` lists them; or use glob)"
+    return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", said), kind="invalid_parameters")

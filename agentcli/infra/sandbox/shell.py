@@ -1,24 +1,31 @@
-"""Shell commands on this machine: their output while it comes, their end, and what goes on in the background."""
+"""Shell commands on this machine: what they say while it comes, how they end, and when they go on by themselves."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 import fcntl
 import os
-import shutil
-import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.jobs import Jobs, available
-from agentcli.infra.sandbox.processes import end_group, group_is_alive, wait_for_exit
+from agentcli.infra.sandbox.jobs import Jobs, new_file
+from agentcli.infra.sandbox.launching import Launcher, Running, Starter, unconfined
+from agentcli.infra.sandbox.output import CommandOutput
+from agentcli.infra.sandbox.processes import SWARMED, readable
+from agentcli.infra.sandbox.stall import SOONEST_S, Stall, Watcher
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 
-GRACE_AFTER_EXIT_S = 0.1  # a grandchild may hold the pipe open: what has come by then is the output
+GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
+
+_CHUNK = 65_536  # what a pipe holds
+
+# How often a silent command is looked at, and how often after the first seconds.
+_LOOK_EVERY_S = 0.5
+_LOOK_LATER_EVERY_S = 2.0
+_FIRST_SECONDS = 6.0
 
 # The shell tells where it ended through a pipe named by path: a command may use every short descriptor itself. The
 # command stands on the same line, so that line numbers in its errors are right.
@@ -26,13 +33,23 @@ _REPORT_CWD = "trap 'pwd -P >/dev/fd/{fd} 2>/dev/null' EXIT; "
 
 
 class Shell:
-    """Runs commands for `LocalSandbox`. `environment` is what they see, credentials taken out already."""
+    """Runs commands for a sandbox. `environment` is what they see, credentials taken out already.
 
-    def __init__(self, environment: Mapping[str, str], job_folder: Path) -> None:
-        self._environment = environment
-        self._shell = shutil.which("bash") or "/bin/sh"
+    `launch` confines them. The output of jobs is kept in `job_folder`; of other commands what is too long for a
+    result, in `data_folder`.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        job_folder: Path,
+        *,
+        launch: Launcher = unconfined,
+        data_folder: Path | None = None,
+    ) -> None:
+        self._starter = Starter(environment, launch)
         self._jobs = Jobs(job_folder)
-        self._left_running: list[subprocess.Popen[bytes]] = []
+        self._data_folder = data_folder or job_folder
 
     async def exec(
         self,
@@ -44,95 +61,58 @@ class Shell:
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        cwd_read, cwd_write = _pipe_above(9)
+        output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
+        report, report_write = _pipe_above(9)
+        pipe, pipe_write = os.pipe()
         try:
-            script = _REPORT_CWD.format(fd=cwd_write) + command
-            process = self._spawn([self._shell, "-c", script], cwd, subprocess.PIPE, pass_fds=(cwd_write,))
-        except (OSError, ValueError) as error:
-            os.close(cwd_read)
-            raise _not_started("the shell", error) from error
-        finally:
-            os.close(cwd_write)
-        try:
-            output = CommandOutput(most_bytes, on_output)
-            end = await self._follow(process, output, timeout_s, detach)
-            if end == "detached":
-                text, rest, cut = output.so_far()
-                job = self._jobs.adopt(process, command, text.encode() + rest)
-                return CommandResult(text, None, cut_bytes=cut, job=job)
-            text, cut = output.close()
-            code = None if end == "timed out" else process.returncode
-            return CommandResult(text, code, end == "timed out", _read_cwd(cwd_read), cut)
-        finally:
-            os.close(cwd_read)
-
-    async def _follow(
-        self, process: subprocess.Popen[bytes], output: CommandOutput, timeout_s: float, detach: asyncio.Event | None
-    ) -> Literal["ended", "timed out", "detached"]:
-        """Read until the command has ended. Ends the group when its time has run out, or when cancelled."""
-        assert process.stdout is not None
-        pipe = process.stdout.fileno()
-        os.set_blocking(pipe, False)
-        loop = asyncio.get_running_loop()
-        at_end = asyncio.Event()
-        is_detached = False
-
-        def read() -> None:
-            data = available(pipe)
-            if data:
-                output.add(data)
-            elif data is not None:
-                loop.remove_reader(pipe)
-                at_end.set()
-
-        loop.add_reader(pipe, read)
-        try:
-            async with asyncio.timeout(timeout_s):
-                is_detached = await _is_detached(process, detach)
-            if is_detached:
-                return "detached"
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_AFTER_EXIT_S):
-                    await at_end.wait()
-            if group_is_alive(process.pid):
-                self._left_running.append(process)
-            return "ended"
-        except TimeoutError:
-            await end_group(process)
-            return "timed out"
-        except asyncio.CancelledError:
-            await asyncio.shield(end_group(process))
+            script = _REPORT_CWD.format(fd=report_write) + command
+            running = await self._starter.start(
+                script, command=command, cwd=cwd, output=pipe_write, pass_fds=(report_write,)
+            )
+        except BaseException as error:
+            os.close(report)
+            os.close(pipe)
+            if isinstance(error, OSError | ValueError):
+                raise _not_started("the shell", error) from error
             raise
         finally:
-            loop.remove_reader(pipe)
-            if not is_detached:
-                process.stdout.close()
+            os.close(report_write)
+            os.close(pipe_write)
+        foreground = _Foreground(running, output, pipe, report, on_output)
+        try:
+            async with asyncio.timeout(timeout_s):
+                goes_on = await foreground.wait(detach)
+            goes_on = goes_on or await foreground.left_something()
+        except TimeoutError:
+            return await asyncio.shield(foreground.end())
+        except asyncio.CancelledError:
+            await asyncio.shield(foreground.end())
+            raise
+        return await asyncio.shield(self._to_background(foreground) if goes_on else foreground.close())
 
-    def _spawn(
-        self,
-        argv: Sequence[str],
-        cwd: Path,
-        stdout: int,
-        *,
-        stderr: int = subprocess.STDOUT,
-        pass_fds: Sequence[int] = (),
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            start_new_session=True,
-        )
+    async def _to_background(self, foreground: _Foreground) -> CommandResult:
+        try:
+            id, path = self._jobs.next_file()
+        except OSError as error:
+            await foreground.end()
+            raise _not_started("the job", error) from error
+        return await foreground.go_on(id, path, self._jobs)
 
     async def start_job(self, command: str, *, cwd: Path, timeout_s: float | None = None) -> BackgroundJob:
         try:
-            return self._jobs.start(command, lambda file: self._spawn([self._shell, "-c", command], cwd, file))
+            id, path = self._jobs.next_file()
+            with path.open("ab") as file:
+                running = await self._starter.start(
+                    command,
+                    command=command,
+                    cwd=cwd,
+                    output=file.fileno(),
+                    keeps_output=True,
+                    time_limit_s=timeout_s,
+                )
         except (OSError, ValueError) as error:
             raise _not_started("the job", error) from error
+        return self._jobs.keep(id, running, path)
 
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._jobs.list()
@@ -144,67 +124,150 @@ class Shell:
         await self._jobs.stop(id)
 
     async def aclose(self) -> None:
-        running, self._left_running = self._left_running, []
-        await asyncio.gather(self._jobs.aclose(), *(end_group(process) for process in running))
+        await self._jobs.aclose()
+        await asyncio.gather(*(running.end() for running in self._starter.still_running()))
+        await self._starter.aclose()
 
 
-async def _is_detached(process: subprocess.Popen[bytes], detach: asyncio.Event | None) -> bool:
-    """Wait until a command has ended or is to go on by itself; whether it is the latter."""
-    if detach is None:
-        await wait_for_exit(process)
-        return False
-    exited, asked = asyncio.ensure_future(wait_for_exit(process)), asyncio.ensure_future(detach.wait())
-    try:
-        await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
-        return not exited.done()
-    finally:
-        exited.cancel()
-        asked.cancel()
+class _Foreground:
+    """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last."""
 
-
-class CommandOutput:
-    """Collects output within a bound: the first half and the last half are kept, `close` joins them."""
-
-    def __init__(self, most_bytes: int, on_output: Callable[[str], None]) -> None:
-        self._half = most_bytes // 2
+    def __init__(
+        self, running: Running, output: CommandOutput, pipe: int, report: int, on_output: Callable[[str], None]
+    ) -> None:
+        self._running = running
+        self._output = output
         self._on_output = on_output
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = ""
-        self._tail = ""
-        self._cut = 0
+        self._pipe = pipe
+        self._report = report
+        self._stall: Stall | None = None
+        self._writing: asyncio.Future[None] | None = None
+        os.set_blocking(pipe, False)
+        self._pump = asyncio.create_task(self._read())
 
-    def add(self, data: bytes, *, final: bool = False) -> None:
-        text = self._decoder.decode(data, final)
-        if not text:
-            return
-        self._on_output(text)
-        room = max(0, self._half - len(self._head))
-        self._head += text[:room]
-        self._tail += text[room:]
-        if len(self._tail) > 2 * self._half:
-            self._drop_front()
+    async def _read(self) -> None:
+        """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
+        while True:
+            await readable(self._pipe)
+            while (data := _available(self._pipe)) is not None:
+                if not data:
+                    return
+                self._output.add(data)
+                if self._output.has_much_to_write:
+                    self._writing = asyncio.ensure_future(asyncio.to_thread(self._output.write))
+                    await asyncio.shield(self._writing)
+                if len(data) < _CHUNK:
+                    break
 
-    def _drop_front(self) -> None:
-        over = len(self._tail) - self._half
-        self._cut += over
-        self._tail = self._tail[over:]
+    async def wait(self, detach: asyncio.Event | None) -> bool:
+        """Wait until the command itself has ended or is to go on in the background; whether it is the latter.
 
-    def close(self) -> tuple[str, int]:
-        """The output, and how many characters of its middle are missing."""
-        self.add(b"", final=True)
-        return self._joined()
+        So it is when it is asked for, and for a server that listens and has nothing more to say.
+        """
+        process = self._running.process
+        exited = asyncio.ensure_future(process.wait())
+        others = {asyncio.ensure_future(self._watch())}
+        if detach is not None:
+            others.add(asyncio.ensure_future(_set(detach)))
+        try:
+            await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
+            return not exited.done()
+        finally:
+            for task in (exited, *others):
+                task.cancel()
 
-    def so_far(self) -> tuple[str, bytes, int]:
-        """As `close` of a command that goes on; in the middle the bytes that begin a character."""
-        text, cut = self._joined()
-        return text, self._decoder.getstate()[0], cut
+    async def _watch(self) -> None:
+        """Say why nothing comes while nothing comes; ends when the command listens."""
+        watcher = Watcher(self._running.process.supervisor)
+        while True:
+            quiet_s = time.monotonic() - self._output.heard_at
+            if quiet_s < SOONEST_S - _LOOK_EVERY_S:
+                self._stall = None
+                await asyncio.sleep(SOONEST_S - _LOOK_EVERY_S - quiet_s + 0.01)
+                continue
+            stall = await asyncio.to_thread(watcher.look, quiet_s, self._output.last_words)
+            if stall is not None and stall != self._stall and stall.kind != "listens":
+                self._on_output(f"\n[{stall.text}]\n")
+            self._stall = stall
+            if stall is not None and stall.kind == "listens":
+                return
+            await asyncio.sleep(_LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S)
 
-    def _joined(self) -> tuple[str, int]:
-        if len(self._tail) > self._half:
-            self._drop_front()
-        if not self._cut:
-            return self._head + self._tail, 0
-        return f"{self._head}\n[{self._cut:,} characters cut]\n{self._tail}", self._cut
+    async def left_something(self) -> bool:
+        """Whether processes of a command that has ended go on; those that are about to end do not count."""
+        process = self._running.process
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_AFTER_EXIT_S):
+                await process.wait_until_gone()
+        return not self._running.is_over()
+
+    async def end(self) -> CommandResult:
+        """End everything of it; what it said until then."""
+        stall = self._stall.text if self._stall else ""
+        await self._running.end()
+        return await self.close(timed_out=True, stall=stall)
+
+    async def close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
+        """What it said, once nothing of it is left."""
+        heard_at = 0.0
+        while not self._pump.done() and heard_at < self._output.heard_at:  # who holds the pipe now is none of ours
+            heard_at = self._output.heard_at
+            await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
+        await self._stop_reading()
+        text, cut = self._output.close()
+        cwd = _read_cwd(self._report)
+        os.close(self._pipe)
+        os.close(self._report)
+        return CommandResult(
+            text,
+            None if timed_out else self._running.process.exit_code,
+            timed_out,
+            cwd,
+            cut,
+            self._output.file,
+            stall=SWARMED if self._running.process.was_swarm else stall,
+        )
+
+    async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:
+        """Make a job of it, or of what it has left running; what it said so far."""
+        await self._stop_reading()
+        process = self._running.process
+        was_left, stall = process.exit_code is not None, self._stall.text if self._stall else ""
+        cwd = _read_cwd(self._report) if was_left else None
+        try:
+            text, cut, told = self._output.move_to(path)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            process.keep_output(self._pipe, file, self._report)
+            os.close(file)
+        except OSError as error:
+            await self._running.end()
+            raise _not_started("the job", error) from error
+        finally:
+            os.close(self._pipe)
+            os.close(self._report)
+        job = jobs.keep(id, self._running, path, told=told, was_left=was_left, stall=stall)
+        return CommandResult(
+            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=path if cut else None, job=job, stall=stall
+        )
+
+    async def _stop_reading(self) -> None:
+        self._pump.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pump
+        if self._writing is not None:
+            await self._writing
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _available(pipe: int) -> bytes | None:
+    """What can be read now: None when there is nothing yet, empty at the end."""
+    try:
+        return os.read(pipe, _CHUNK)
+    except BlockingIOError:
+        return None
 
 
 def _pipe_above(lowest: int) -> tuple[int, int]:

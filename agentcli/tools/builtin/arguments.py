@@ -56,8 +56,14 @@ class Bash(Struct, frozen=True):
     timeout_ms: Annotated[int, Meta(ge=1)] = 120_000
     cwd: str | None = None
     background: bool = False
+    unconfined: bool = False
     description: str | None = None
     output_level: OutputLevel | None = None
+
+
+class Jobs(Struct, frozen=True):
+    action: Literal["list", "read", "kill"]
+    job_id: str | None = None
 
 
 class ReadMore(Struct, frozen=True):

@@ -11,8 +11,9 @@ from agentcli.tools.observation import PAGE_BYTES
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
 
-BRIEF_BYTES = 2_000
+_MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
+_USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
 async def run(given: Bash, context: ToolContext) -> ToolOutput:
@@ -33,14 +34,18 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     result = await workspace.sandbox.exec(
         given.command,
         cwd=start,
-        timeout_s=min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000,
+        timeout_s=_limit_s(given),
         on_output=context.emit,
-        most_bytes=BRIEF_BYTES if given.output_level == "brief" else PAGE_BYTES,
+        most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
     )
-    if result.job is not None:
-        return _went_on(result.job, result)
+    if result.job is not None and result.exit_code is None:
+        return _went_on(result.job, result, context)
     return _output(result, given, start, context, notes=[lost])
+
+
+def _limit_s(given: Bash) -> float:
+    return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
 
 
 def _is_folder(path: Path, context: ToolContext) -> bool:
@@ -54,17 +59,24 @@ def _is_folder(path: Path, context: ToolContext) -> bool:
 def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
     """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
     if result.timed_out:
-        notes.append(f"[ended after {given.timeout_ms / 1000:g} s; for a long job set timeout_ms or background]")
+        advice = result.stall or "for a long job set timeout_ms or background"
+        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
     elif result.exit_code:
         code = result.exit_code
-        notes.append(f"[exit code {code}]" if code > 0 else f"[ended by signal {-code}]")
+        why = f"; {result.stall}" if result.stall else ""
+        notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     cwd = start if given.cwd else _follow(result, start, context, notes)
+    if result.job is not None:
+        notes.append(f"[left running in the background: {result.job.id}]")
     text = "\n".join(part for part in (result.output.rstrip("\n"), *notes) if part)
     structured = {
         "exit_code": result.exit_code,
         "output": result.output,
         "timed_out": result.timed_out,
         "cwd": os.fsencode(cwd).decode(errors="replace"),
+        **({"output_file": str(result.output_file)} if result.output_file else {}),
+        **({"stall": result.stall} if result.stall else {}),
+        **({"job_id": result.job.id} if result.job else {}),
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
@@ -91,21 +103,32 @@ def _size(result: CommandResult) -> str:
     return "no output" if not lines else f"{lines} line{'s' if lines > 1 else ''}"
 
 
-def _went_on(job: BackgroundJob, result: CommandResult) -> ToolOutput:
-    """A command the person sent to the background: as a job from the beginning, and its output so far."""
-    started = _started(job, "The person sent this to the background: it goes on as")
+def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:
+    """A command that goes on, as a job from the beginning, and its output so far.
+
+    The person sent it there, or it `listens on :3000` and waits for who connects.
+    """
+    how = (
+        f"It {result.stall}: it goes on as" if result.stall else "The person sent this to the background: it goes on as"
+    )
+    started = _started(job, how, context)
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
-    structured = {**started.structured, "output": result.output}
+    structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
     return ToolOutput(f"{started.content}\n{output}", structured, f"in the background as {job.id}")
 
 
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
-    return _started(await context.workspace.sandbox.start_job(given.command, cwd=start), "Started")
+    limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
+    return _started(
+        await context.workspace.sandbox.start_job(given.command, cwd=start, timeout_s=limit_s), "Started", context
+    )
 
 
-def _started(job: BackgroundJob, how: str) -> ToolOutput:
+def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
+    """Says how to end it without `jobs` too, which small models lack, unless commands see no others."""
+    kill = "" if context.workspace.sandbox.confines else f" or with: kill -- -{job.pid}"
     text = (
-        f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read that with "
-        f"file_read. End it with: kill -- -{job.pid}"
+        f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
+        f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
     return ToolOutput(text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"job {job.id}")

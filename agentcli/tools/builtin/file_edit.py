@@ -10,63 +10,75 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileEdit
-from agentcli.tools.builtin.files import read_bytes, read_text, require_same, write_bytes
+from agentcli.tools.builtin.files import as_text, naming_similar, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text_edit import Edit, apply_edits, unified_diff, with_hunks
+from agentcli.tools.text_apply import apply_edits
+from agentcli.tools.text_diff import unified_diff, with_hunks
+from agentcli.tools.text_edit import Edit
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
 class SomeHunks(FileEdit, frozen=True):
-    """An edit of which only some hunks are made, in the file as it was when a person chose them."""
+    """An edit of which only some hunks are made."""
 
     hunks: tuple[int, ...] = ()
-    seen: bytes = b""
 
 
 async def run(given: FileEdit, context: ToolContext) -> ToolOutput:
     path = context.workspace.writable(given.path)
-    return await asyncio.to_thread(_edit, given, path, context)
-
-
-def _edits(given: FileEdit) -> list[Edit]:
-    if given.edits:
-        return list(given.edits)
-    if given.old_string is None or given.new_string is None:
-        raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")
-    return [Edit(given.old_string, given.new_string, given.replace_all)]
+    return await naming_similar(asyncio.to_thread(_edit, given, path, context), path, context.workspace)
 
 
 async def preview(given: FileEdit, context: ToolContext) -> str:
     """The diff the call would make. Raises `ToolError` when an edit does not apply."""
     path = context.workspace.writable(given.path)
-    return (await asyncio.to_thread(_changed, given, path, context)).diff
+    return await naming_similar(asyncio.to_thread(_preview, given, path, context), path, context.workspace)
 
 
 async def narrow(given: FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileEdit:
-    path = context.workspace.writable(given.path)
-    seen = await asyncio.to_thread(read_bytes, path, context.workspace)
-    return SomeHunks(given.path, edits=tuple(_edits(given)), hunks=tuple(hunks), seen=seen)
+    return SomeHunks(given.path, edits=_edits(given), hunks=tuple(hunks))
 
 
 class _Change(Struct, frozen=True):
-    before: bytes
+    """What a call makes of a file: its bytes, the diff, and notes for the model."""
+
     content: bytes
     diff: str
+    notes: tuple[str, ...]
 
 
-def _changed(given: FileEdit, path: Path, context: ToolContext) -> _Change:
-    shown = context.workspace.shown(path)
-    before, decoded = read_text(path, context.workspace)
-    after = apply_edits(decoded.text, _edits(given))
+def _change(given: FileEdit, before: bytes, shown: str) -> _Change:
+    """Raises `ToolError` when an edit does not apply to these bytes."""
+    decoded = as_text(before, shown)
+    applied = apply_edits(before, decoded, _edits(given))
+    content, text = applied.content, applied.text
     if isinstance(given, SomeHunks):
-        require_same(before, given.seen, shown)
-        after = with_hunks(decoded.text, after, given.hunks)
-    return _Change(before, decoded.encoded(after), unified_diff(shown, decoded.text, after))
+        text = with_hunks(decoded.text, text, given.hunks)
+        content = decoded.encoded(text)
+    return _Change(content, unified_diff(shown, decoded.text, text), applied.notes)
+
+
+def _edits(given: FileEdit) -> tuple[Edit, ...]:
+    if given.edits:
+        return given.edits
+    if given.old_string is None or given.new_string is None:
+        raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")
+    return (Edit(given.old_string, given.new_string, given.replace_all),)
+
+
+def _preview(given: FileEdit, path: Path, context: ToolContext) -> str:
+    before = read_bytes(path, context.workspace)
+    change = _change(given, before, context.workspace.shown(path))
+    context.workspace.files.judged(context.call_id, path, before)
+    return change.diff
 
 
 def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
-    shown = context.workspace.shown(path)
-    change = _changed(given, path, context)
+    files, shown = context.workspace.files, context.workspace.shown(path)
+    before = read_bytes(path, context.workspace)
+    files.require_as_judged(context.call_id, path, before)
+    change = _change(given, before, shown)
     write_bytes(path, change.content, context.workspace)
-    context.workspace.files.replaced(path, change.before, change.content)
-    return ToolOutput(change.diff, {"path": shown, "diff": change.diff}, diff_counts(change.diff))
+    files.replaced(path, before, change.content)
+    content = "\n".join([change.diff.rstrip("\n"), *change.notes]) if change.notes else change.diff
+    return ToolOutput(content, {"path": shown, "diff": change.diff}, diff_counts(change.diff))

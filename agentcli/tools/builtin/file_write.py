@@ -1,4 +1,4 @@
-"""Creates a file, or replaces one that was read and has not changed since."""
+"""Creates a file, or replaces one that was read and has not changed since, with the encoding and line ends it had."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from agentcli.tools.builtin.arguments import FileWrite
-from agentcli.tools.builtin.files import is_there, read_bytes, require_same, write_bytes
+from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text_edit import DecodedText, decode, unified_diff, with_hunks
+from agentcli.tools.text_diff import unified_diff, with_hunks
+from agentcli.tools.text_encoding import DecodedText, decode, require_encodable
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
 class SomeHunks(FileWrite, frozen=True):
-    """A replacement of which only some hunks are made: `result` takes the place of `seen`."""
+    """A replacement of which only some hunks are made."""
 
-    seen: bytes = b""
-    result: bytes = b""
+    hunks: tuple[int, ...] = ()
 
 
 async def run(given: FileWrite, context: ToolContext) -> ToolOutput:
@@ -28,42 +30,63 @@ async def run(given: FileWrite, context: ToolContext) -> ToolOutput:
 async def preview(given: FileWrite, context: ToolContext) -> str:
     """The diff the call would make. Raises `ToolError` when the file may not be replaced."""
     path = context.workspace.writable(given.path)
-    return unified_diff(context.workspace.shown(path), await asyncio.to_thread(_before, path, context), given.content)
+    return await asyncio.to_thread(_preview, given, path, context)
 
 
 async def narrow(given: FileWrite, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
-    """Raises `ToolError` for a character that the file's encoding does not have."""
-    path = context.workspace.writable(given.path)
-    return await asyncio.to_thread(_narrowed, given, path, context, hunks)
+    return SomeHunks(given.path, given.content, hunks=tuple(hunks))
 
 
-def _narrowed(given: FileWrite, path: Path, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
-    seen = read_bytes(path, context.workspace) if is_there(path, context.workspace) else b""
-    decoded = decode(seen) or DecodedText("", "utf-8")
-    content = with_hunks(decoded.text, given.content, hunks)
-    return SomeHunks(given.path, content, seen, decoded.encoded(content))
+class _Change(Struct, frozen=True):
+    """What a call makes of a file: its bytes, the diff, and a note for the model."""
+
+    content: bytes
+    diff: str
+    note: str
 
 
-def _before(path: Path, context: ToolContext) -> str:
-    """The text that would be replaced; empty for a new file."""
-    if not is_there(path, context.workspace):
-        return ""
-    content = read_bytes(path, context.workspace)
-    context.workspace.files.require_current(path, content)
-    decoded = decode(content)
-    return decoded.text if decoded else ""
+def _preview(given: FileWrite, path: Path, context: ToolContext) -> str:
+    before = _before(path, context)
+    change = _change(given, before or b"", context.workspace.shown(path))
+    context.workspace.files.judged(context.call_id, path, before or b"")
+    return change.diff
 
 
 def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
-    shown = context.workspace.shown(path)
-    existed = is_there(path, context.workspace)
+    files, shown = context.workspace.files, context.workspace.shown(path)
     before = _before(path, context)
-    content = given.content.encode("utf-8", "replace")
+    files.require_as_judged(context.call_id, path, before or b"")
+    change = _change(given, before or b"", shown)
+    write_bytes(path, change.content, context.workspace)
+    files.saw(path, change.content)
+    done = f"{'Created' if before is None else 'Replaced'} {shown}.{change.note}"
+    return ToolOutput(done, {"path": shown, "diff": change.diff}, diff_counts(change.diff))
+
+
+def _before(path: Path, context: ToolContext) -> bytes | None:
+    """The bytes that would be replaced; None for a new file. Raises `ToolError` when they may not be."""
+    if not is_there(path, context.workspace):
+        return None
+    content = read_bytes(path, context.workspace)
+    context.workspace.files.require_current(path, content)
+    return content
+
+
+def _change(given: FileWrite, before: bytes, shown: str) -> _Change:
+    """Raises `ToolError` for a character that the file's encoding does not have."""
+    require_encodable(given.content, "content")
+    decoded = decode(before) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
+    text, kept = given.content, []
+    if decoded.bom or decoded.encoding != "utf-8":
+        text = text.removeprefix("\ufeff")
+        kept.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
+    all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
+    if 0 < crlf_ends == all_ends and "\n" in text:
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        kept.append("CRLF line ends")
+    note = f" [The file keeps {' and '.join(kept)}.]" if kept else ""
+    if 0 < crlf_ends < all_ends:
+        note += " [It had LF and CRLF line ends; now it has those of content.]"
     if isinstance(given, SomeHunks):
-        require_same(read_bytes(path, context.workspace) if existed else b"", given.seen, shown)
-        content = given.result
-    write_bytes(path, content, context.workspace)
-    context.workspace.files.saw(path, content)
-    diff = unified_diff(shown, before, given.content)
-    done = f"{'Replaced' if existed else 'Created'} {shown}."
-    return ToolOutput(done, {"path": shown, "diff": diff}, diff_counts(diff))
+        text = with_hunks(decoded.text, text, given.hunks)
+    return _Change(decoded.encoded(text), unified_diff(shown, decoded.text, text), note)

@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
-from pathlib import Path
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, TypeVar
 
 from agentcli.errors import ToolError, ToolErrorKind
-from agentcli.tools.text_edit import DecodedText, decode
+from agentcli.tools.sandbox import Listing
+from agentcli.tools.text_encoding import DecodedText, decode
 from agentcli.tools.tool import Workspace
 
-LARGEST_FILE = 50 * 1024 * 1024  # bytes; larger ones are for grep_search and bash
+LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
+MISSING = "no_such_file"  # the code of the error for a path where nothing is
+
+_LONGEST_LOOK_S = 1.0
+_MOST_NAMES = 3
+
+_WHAT_TO_DO = {
+    errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
+    errno.EDQUOT: "Your quota on this disk is used up: free some space first (bash: du).",
+    errno.EFBIG: "The system allows no file of this size here.",
+    errno.EROFS: "This file system is read-only: write somewhere else.",
+    errno.EIO: "The disk itself failed: check that the file is whole before you go on.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ELOOP: "Somebody is changing this path: look at it again with file_list.",
+}
+
+T = TypeVar("T")
 
 
-def read_bytes(path: Path, workspace: Workspace) -> bytes:
-    """A file's contents. Raises `ToolError` that says what to do instead."""
-    shown = workspace.shown(path)
+@contextmanager
+def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file and its size in bytes. Raises `ToolError`, also for what fails while it is read."""
     try:
         status = workspace.sandbox.status(path)
         if status is None:
-            raise ToolError(f"{shown} does not exist.{_similar(path)}", kind="not_found")
+            raise ToolError(f"{workspace.shown(path)} does not exist.", kind="not_found", code=MISSING)
         if status.kind == "folder":
-            raise ToolError(f"{shown} is a directory: use file_list.", kind="invalid_parameters")
+            raise ToolError(f"{workspace.shown(path)} is a directory: use file_list.", kind="invalid_parameters")
         if status.kind != "file":
-            raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters")
-        if status.size > LARGEST_FILE:
+            raise ToolError(f"{workspace.shown(path)} is not a regular file.", kind="invalid_parameters")
+        with workspace.sandbox.read(path) as file:
+            yield file, status.size
+    except OSError as error:
+        raise ToolError(_failed("read", workspace.shown(path), error), kind=_kind(error)) from error
+
+
+def read_bytes(path: Path, workspace: Workspace) -> bytes:
+    """The contents of a file that is to be changed. Raises `ToolError`."""
+    with opened(path, workspace) as (file, size):
+        if size > LARGEST_EDITABLE:
             raise ToolError(
-                f"{shown} is {status.size / 1e6:,.0f} MB: search it with grep_search, or read a part with bash "
-                "(sed -n '1,200p').",
+                f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here: "
+                "change it with bash (sed -i, a script).",
                 kind="resource_error",
             )
-        with workspace.sandbox.read(path) as file:
-            return file.read()
-    except OSError as error:
-        raise ToolError(f"Could not read {shown}: {error.strerror}.", kind=_kind(error)) from error
+        return file.read()
 
 
 def is_there(path: Path, workspace: Workspace) -> bool:
@@ -41,31 +69,22 @@ def is_there(path: Path, workspace: Workspace) -> bool:
     try:
         return workspace.sandbox.status(path) is not None
     except OSError as error:
-        shown = workspace.shown(path)
-        raise ToolError(f"Could not look for {shown[:200]}: {error.strerror}.", kind=_kind(error)) from error
-
-
-def read_text(path: Path, workspace: Workspace) -> tuple[bytes, DecodedText]:
-    """A text file's bytes and text. Raises `ToolError` for a binary file."""
-    content = read_bytes(path, workspace)
-    return content, as_text(content, workspace.shown(path))
+        raise ToolError(_failed("look for", workspace.shown(path), error), kind=_kind(error)) from error
 
 
 def as_text(content: bytes, shown: str) -> DecodedText:
     """A file's bytes as text. Raises `ToolError` for a binary file."""
     text = decode(content)
     if text is None:
-        raise ToolError(
-            f"{shown} is a binary file ({len(content):,} bytes): look at it with bash (file, xxd, strings).",
-            kind="validation_error",
-        )
+        raise binary(shown, len(content))
     return text
 
 
-def require_same(now: bytes, then: bytes, shown: str) -> None:
-    """Raises `ToolError` when a file is not what it was when a person judged a change of it."""
-    if now != then:
-        raise ToolError(f"{shown} has changed since it was approved: read it again.", kind="validation_error")
+def binary(shown: str, size: int) -> ToolError:
+    return ToolError(
+        f"{shown} is a binary file ({size:,} bytes): look at it with bash (file, xxd, strings).",
+        kind="validation_error",
+    )
 
 
 def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
@@ -73,21 +92,64 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     try:
         workspace.sandbox.write(path, content)
     except OSError as error:
-        raise ToolError(
-            f"Could not write {workspace.shown(path)}: {error.strerror}; the file is as it was.", kind=_kind(error)
-        ) from error
+        state = "" if error.errno == errno.EIO else " The file is as it was."
+        raise ToolError(_failed("write", workspace.shown(path), error) + state, kind=_kind(error)) from error
+
+
+async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
+    """What `work` gives; an error that the path does not exist names files like it."""
+    try:
+        return await work
+    except ToolError as error:
+        if error.code != MISSING:
+            raise
+        names = await _similar(path, workspace)
+        raise ToolError(f"{error}{names}", kind=error.kind, code=error.code) from error
+
+
+async def _similar(path: Path, workspace: Workspace) -> str:
+    """A sentence with the files below the nearest folder that are called almost so; empty when there are none."""
+    wanted = _readable(path.name).lower()
+    found: list[tuple[int, str]] = []
+
+    def take(names: Sequence[str]) -> None:
+        found.extend((distance, _readable(name)) for name in names if (distance := _distance(wanted, name)))
+
+    with contextlib.suppress(ToolError, OSError, TimeoutError):
+        folder = await asyncio.to_thread(_nearest_folder, path, workspace)
+        async with asyncio.timeout(_LONGEST_LOOK_S):
+            await workspace.sandbox.list(Listing(folder), take)
+    if not found:
+        return ""
+    return f" There is {', '.join(name for _, name in sorted(found)[:_MOST_NAMES])}."
+
+
+def _nearest_folder(path: Path, workspace: Workspace) -> Path:
+    """Raises `ToolError` when it is outside the workspace."""
+    folder = path.parent
+    while (status := workspace.sandbox.status(folder)) is None or status.kind != "folder":
+        folder = folder.parent
+    return workspace.sandbox.validate_path(folder, "read")
+
+
+def _distance(wanted: str, name: str) -> int:
+    """0 for a name that is not like the one wanted, else less the more alike they are and the nearer the file is."""
+    parts = PurePosixPath(_readable(name).lower())
+    if parts.name == wanted:
+        return len(parts.parts)
+    is_like = wanted in parts.name or parts.name in wanted
+    return 100 + len(parts.parts) if is_like and len(parts.parts) == 1 else 0
+
+
+def _readable(name: str) -> str:
+    """A name that a request can carry."""
+    return os.fsencode(name).decode(errors="replace")
+
+
+def _failed(what: str, shown: str, error: OSError) -> str:
+    advice = _WHAT_TO_DO.get(error.errno or 0, "")
+    return f"Could not {what} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}"
 
 
 def _kind(error: OSError) -> ToolErrorKind:
     return "permission_denied" if isinstance(error, PermissionError) else "resource_error"
-
-
-def _similar(path: Path) -> str:
-    """A hint at names like the one that is missing."""
-    with contextlib.suppress(OSError):
-        wanted = path.name.lower()
-        names = [os.fsencode(entry.name).decode(errors="replace") for entry in os.scandir(path.parent)]
-        close = [name for name in names if wanted in name.lower() or name.lower() in wanted][:3]
-        if close:
-            return f" There is {', '.join(sorted(close))}."
-    return ""

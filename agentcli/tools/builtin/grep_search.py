@@ -1,79 +1,62 @@
-"""Searches file contents with ripgrep and reads its JSON, so that no path or line is misread."""
+"""Searches file contents with ripgrep: its answers, in the order of their paths."""
 
 from __future__ import annotations
 
-import base64
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentcli.tools.builtin.arguments import GrepSearch
-from agentcli.tools.builtin.searching import searchable
-from agentcli.tools.observation import PAGE_BYTES, cut_line
-from agentcli.tools.sandbox import Search
+from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
+from agentcli.tools.builtin.searching import Place, relative_glob, remarks, searchable
+from agentcli.tools.sandbox import Looked, Search
 from agentcli.tools.tool import ToolContext, ToolOutput
 
-LONGEST_MATCH = 500  # characters of a line
+BRIEF_MATCHES = 10
+_NAMED_BINARIES = 3
 
 
 async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
-    where, is_folder = searchable(given.path, context)
+    place = searchable(given.path, context)
     search = Search(
-        where,
+        place.path,
         given.pattern,
-        given.glob or "",
+        relative_glob(given.glob, place),
         given.type or "",
         given.ignore_case,
         given.multiline,
-        given.context if given.output_mode == "content" else 0,
+        given.context,
+        given.output_mode,
+        place.base,
     )
-    rows = [msgspec.json.decode(line) async for line in context.workspace.sandbox.search(search)]
-    folder = where if is_folder else where.parent
-    return _output(rows, folder, given, context)
+    found = _gatherer(given, place, most=BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit)
+    looked = await context.workspace.sandbox.search(search, found.add)
+    return _output(found, looked, given, place)
 
 
-def _output(rows: list[dict[str, Any]], folder: Path, given: GrepSearch, context: ToolContext) -> ToolOutput:
-    lines: list[str] = []
-    matches: list[dict[str, Any]] = []
-    counts: dict[str, int] = {}
-    limit = 10 if given.output_level == "brief" else (given.limit or len(rows))
-    size, last_shown = 0, ("", 0)
-    for row in rows:
-        if row["type"] not in ("match", "context"):
-            continue
-        data = row["data"]
-        path = context.workspace.shown(folder / _text(data["path"]).removeprefix("./"))
-        is_match = row["type"] == "match"
-        if is_match:
-            counts[path] = counts.get(path, 0) + 1
-        if given.output_mode != "content":
-            continue
-        is_full = len(matches) >= limit or (size > PAGE_BYTES and given.limit != 0)
-        if is_full and (is_match or path != last_shown[0] or data["line_number"] > last_shown[1]):
-            continue  # but for the context of the last match
-        text = _text(data["lines"]).removesuffix("\n").removesuffix("\r")
-        if is_match:
-            matches.append({"path": path, "line": data["line_number"], "text": text})
-            last_shown = (path, data["line_number"] + text.count("\n") + given.context)
-        for number, line in enumerate(text.split("\n"), data["line_number"]):
-            mark = ":" if is_match else "-"
-            lines.append(f"{path}{mark}{number}{mark}{cut_line(line, LONGEST_MATCH)}")
-            size += len(lines[-1])
-    total = sum(counts.values())
-    if given.output_mode == "content":
-        missing = total - len(matches)
-    else:
-        entries = list(counts.items())[:limit]
-        lines = [f"{path}:{n}" if given.output_mode == "count" else path for path, n in entries]
-        missing = len(counts) - len(entries)
-        matches = [{"path": path, "count": n} for path, n in entries]
-    if missing > 0:
-        lines.append(f"[{missing} more]")
-    summary = f"{total} matches in {len(counts)} files"
-    return ToolOutput("\n".join(lines) or "No matches.", {"matches": matches, "total": total}, summary)
+def _gatherer(given: GrepSearch, place: Place, *, most: int) -> Gatherer:
+    if given.output_mode != "content":
+        return Files(most, are_counted=given.output_mode == "count", show=place.show)
+    has_marks = given.multiline or given.context > 0
+    if not most:
+        return AllMatches(has_marks=has_marks, show=place.show)
+    return FirstMatches(most, has_marks=has_marks, context=given.context, show=place.show)
 
 
-def _text(data: dict[str, str]) -> str:
-    """Ripgrep gives text, or base64 where the bytes are not UTF-8."""
-    return data["text"] if "text" in data else base64.b64decode(data["bytes"]).decode(errors="replace")
+def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) -> ToolOutput:
+    gathered = found.gathered()
+    lines = gathered.lines or ["No matches: no file was searched." if looked.nothing_searched else "No matches."]
+    if gathered.left_out:
+        lines.append(f"[{gathered.left_out} more]")
+    if looked.binary and given.output_mode == "content":
+        lines.append(_binary_note([place.show(path) for path in looked.binary]))
+    structured: dict[str, Any] = {"matches": gathered.entries, "total": found.total}
+    if looked.timed_out:
+        structured["timed_out"] = True
+    matches = f"{found.total} match{'' if found.total == 1 else 'es'} in "
+    files = f"{found.files} file{'' if found.files == 1 else 's'}"
+    summary = files if given.output_mode == "files" else matches + files
+    return ToolOutput("\n".join([*lines, *remarks(looked)]), structured, summary)
+
+
+def _binary_note(paths: list[str]) -> str:
+    more = f" and {len(paths) - _NAMED_BINARIES} more" if len(paths) > _NAMED_BINARIES else ""
+    return f"[matches, but is binary: not shown from its first NUL byte on: {', '.join(paths[:_NAMED_BINARIES])}{more}]"

@@ -1,18 +1,40 @@
-"""What file_list and grep_search begin with: the file or folder that is meant."""
+"""What file_list and grep_search begin with: the file or folder that is meant, and how paths in it are shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import Struct
+
 from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.tools.sandbox import Looked
 from agentcli.tools.tool import ToolContext
 
 
-def searchable(path: str, context: ToolContext) -> tuple[Path, bool]:
-    """A file or folder to search, and whether it is a folder. Raises `ToolError` when there is none."""
-    found = context.workspace.readable(path)
+class Place(Struct, frozen=True):
+    """A real path to look at, and the folder that paths found there are relative to: the working directory or `path`.
+
+    `prefix` stands before such a path when it is shown; empty for the working directory. `below` is the way from the
+    base to the folder, with a slash behind it; empty for the base itself.
+    """
+
+    path: Path
+    is_folder: bool
+    base: Path
+    prefix: str
+    below: str
+
+    def show(self, path: bytes) -> str:
+        """A path from the base on as the model writes it; bytes that are no UTF-8 become U+FFFD."""
+        return self.prefix + path.decode(errors="replace")
+
+
+def searchable(path: str, context: ToolContext) -> Place:
+    """A file or folder to look at. Raises `ToolError` when there is none."""
+    workspace = context.workspace
+    found = workspace.readable(path)
     try:
-        status = context.workspace.sandbox.status(found)
+        status = workspace.sandbox.status(found)
     except OSError as error:
         kind: ToolErrorKind = "permission_denied" if isinstance(error, PermissionError) else "not_found"
         raise ToolError(f"{path} cannot be searched: {error.strerror}.", kind=kind) from error
@@ -20,4 +42,30 @@ def searchable(path: str, context: ToolContext) -> tuple[Path, bool]:
         raise ToolError(f"{path} does not exist.", kind="not_found")
     if status.kind == "other":
         raise ToolError(f"{path} is not a regular file.", kind="invalid_parameters")
-    return found, status.kind == "folder"
+    is_folder = status.kind == "folder"
+    base, prefix = workspace.cwd.resolve(), ""
+    if not found.is_relative_to(base):
+        base = found if is_folder else found.parent
+        prefix = f"{workspace.shown(base)}/"
+    below = str(found.relative_to(base))
+    return Place(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+
+
+def relative_glob(glob: str | None, place: Place) -> str:
+    """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
+    sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
+    for folder in (f"{place.base}/", f"{place.path}/"):
+        if place.base.parent != place.base and glob.startswith(folder):
+            glob = f"/{glob.removeprefix(folder)}"
+    return sign + glob.removeprefix("./")
+
+
+def remarks(looked: Looked) -> list[str]:
+    """What a result does not cover, a line each."""
+    lines = []
+    if looked.unreadable:
+        what = "file or folder" if looked.unreadable == 1 else "files or folders"
+        lines.append(f"[{looked.unreadable} {what} could not be read]")
+    if looked.timed_out:
+        lines.append("[stopped after 60 s: there may be more; narrow it with path, glob or type]")
+    return lines

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from agentcli.tools.builtin import arguments
 from agentcli.tools.tool import Effect, Tool
+from agentcli.tools.web.arguments import WebFetch, WebSearch
 
 
 class Row(Struct, frozen=True):
@@ -30,6 +31,9 @@ TOOLS = (
     Row("file_list", arguments.FileList, "read"),
     Row("grep_search", arguments.GrepSearch, "read"),
     Row("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
+    Row("jobs", arguments.Jobs, "none"),
+    Row("web_fetch", WebFetch, "web", is_idempotent=True),
+    Row("web_search", WebSearch, "web", is_idempotent=True),
     Row("read_more", arguments.ReadMore, "none"),
     Row("think", arguments.Think, "none"),
     Row("todo", arguments.Todo, "none"),

@@ -20,7 +20,8 @@ from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import GrantStore, SessionLog
 from agentcli.agent.loop import Limits, Prefix, Runtime
-from agentcli.agent.permissions import Mode, Rules, parse_rule
+from agentcli.agent.permissions import Mode
+from agentcli.agent.rules import Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner

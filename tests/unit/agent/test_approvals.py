@@ -9,7 +9,8 @@ import pytest
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Notice, ToolFinished
 from agentcli.agent.grants import rule_candidates
-from agentcli.agent.permissions import Rules, judge, parse_rule
+from agentcli.agent.permissions import judge
+from agentcli.agent.rules import Rules, parse_rule
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
 from tests.unit.agent.stage import Stage, answering, call, on_stage
@@ -36,21 +37,29 @@ def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     ("command", "rules"),
     [
         ("git push origin main", ["git push origin main", "git push origin *", "git push *"]),
-        ("git push", ["git push"]),
-        ("npm run build", ["npm run build", "npm run *"]),
+        ("git push", ["git push", "git push *"]),
+        ("npm run build", ["npm run build", "npm run build *"]),
         ("cargo test --release", ["cargo test --release", "cargo test *"]),
-        ("git commit -m 'two words'", ["git commit -m 'two words'", "git commit -m *", "git commit *"]),
+        ("git commit -m 'two words'", ["git commit -m 'two words'", "git commit *"]),
         ("git -C sub push", ["git -C sub push"]),
-        ("git  push origin", ["git  push origin"]),
+        ("git  push origin", ["git  push origin", "git push origin", "git push *"]),
         ("make install prefix", ["make install prefix"]),
         ("rm -rf build dist", ["rm -rf build dist"]),
         ("touch a b c", ["touch a b c"]),
         ("FOO=1 git push origin main", ["FOO=1 git push origin main"]),
         ("./deploy now fast", ["./deploy now fast"]),
-        ("git push origin main; rm x", ["git push origin main; rm x"]),
+        (
+            "git push origin main; rm x",
+            [
+                "git push origin main; rm x",
+                "git push origin main) and bash(rm x",
+                "git push origin *) and bash(rm x",
+                "git push *) and bash(rm x",
+            ],
+        ),
         ("git push origin $(cat x)", ["git push origin $(cat x)"]),
-        ("pip install *.whl", ["pip install [*].whl"]),
-        ("for f in *; do (rm $f); done", ["for f in [*]; do (rm $f); done"]),
+        ("pip install *.whl", ["pip install [*].whl", "pip install *"]),
+        ("for f in *; do (rm $f); done", ["for f in [*]; do (rm $f); done", "rm [*]"]),
         ("cat <<E\n* [a] )\nE", ["cat <<E\n[*] [[]a] )\nE"]),
     ],
 )
@@ -60,8 +69,8 @@ def test_the_rules_for_a_command_go_from_itself_to_its_subcommand(bench: Bench, 
 
 @pytest.mark.parametrize(
     "start",
-    "python -m,bash -c,sh x,node run,env git,sudo git,xargs rm,ssh host,uv run,poetry run,docker run,docker exec,"
-    "npm exec,kubectl exec,go run,git rebase,git bisect,git config,git submodule,perl -e,nice git,time git".split(","),
+    "python -m,sh x,node run,sudo git,xargs rm,ssh host,uv run,poetry run,docker run,docker exec,"
+    "npm exec,kubectl exec,go run,git rebase,git bisect,git config,git submodule,perl -e".split(","),
 )
 def test_a_program_that_runs_others_is_granted_as_it_is_only(bench: Bench, start: str) -> None:
     command = f"{start} one two three"
@@ -71,10 +80,10 @@ def test_a_program_that_runs_others_is_granted_as_it_is_only(bench: Bench, start
 @pytest.mark.parametrize(
     ("path", "rules"),
     [
-        ("src/app.py", ["(src/app.py)", "(src/*)", ""]),
-        ("./src/../src/app.py", ["(src/app.py)", "(src/*)", ""]),
-        ("a.py", ["(a.py)", ""]),
-        ("new/deep/[x].py", ["(new/deep/[[]x].py)", "(new/deep/*)", ""]),
+        ("src/app.py", ["(src/app.py)", "(src/**)", ""]),
+        ("./src/../src/app.py", ["(src/app.py)", "(src/**)", ""]),
+        ("a.py", ["(./a.py)", ""]),
+        ("new/deep/[x].py", ["(new/deep/[[]x].py)", "(new/deep/**)", ""]),
     ],
 )
 def test_the_rules_for_an_edit_go_from_the_file_to_all(bench: Bench, path: str, rules: list[str]) -> None:
@@ -144,7 +153,7 @@ async def test_without_a_rule_the_narrowest_is_granted(tmp_path: Folder) -> None
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         await run_twice(stage, scope="session")
     assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
-    assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(a)", "file_write(b)"]
+    assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(./a)", "file_write(./b)"]
     assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
 
 

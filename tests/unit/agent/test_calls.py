@@ -238,7 +238,7 @@ async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) ->
         stage.say("Go")
         request = await stage.heard(ApprovalRequested)
         assert (request.id, request.title, request.preview) == ("c", "Run touch made", "touch made")
-        assert "not known to be harmless" in request.reason
+        assert "not known to only read" in request.reason
         assert not (stage.workspace / "made").exists()
         stage.submit(Approve("c", True))
         await stage.ended()

@@ -106,14 +106,12 @@ async def test_a_broken_file_is_told_and_the_others_are_there(tmp_path: Folder, 
 
 async def test_the_output_of_a_command_takes_its_place(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch:*), Read\n---\nHere: !`ls`. !`touch $1`Made: !`ls $1`")
-    put(tmp_path, "go.md", "---\nallowed-tools:\n  - Bash(touch made)\n---\n!`touch made && echo x`")
+    put(tmp_path, "go.md", "---\nallowed-tools:\n  - Bash(touch made)\n---\n!`touch made && rm x`")
     async with at_desk(tmp_path) as desk:
         loaded(desk, tmp_path)
         (desk.stage.workspace / "a.txt").touch()
         assert (await prompt(desk, "/do b.txt")).text == "Here: a.txt. Made: b.txt"
-        with pytest.raises(
-            UserError, match=r"wants to run `touch made && echo x`.*Add bash\(touch made && echo x\) to"
-        ):
+        with pytest.raises(UserError, match=r"wants to run `touch made && rm x`.*Add bash\(touch made && rm x\) to"):
             await desk.outcome("/go")
 
 

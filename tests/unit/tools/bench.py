@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.seatbelt import Seatbelt
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -30,6 +33,27 @@ class Bench:
         self.workspace = Workspace(self.ws, self.sandbox)
         self.tools = ToolRegistry(builtin_tools())
         self.heard: list[str] = []
+
+    def sandbox_profile(self, profile: Profile) -> None:
+        """From now on commands should be confined, but nothing does it."""
+        self.sandbox = LocalSandbox(
+            [self.ws],
+            environment=ENVIRONMENT,
+            job_folder=self.folder / "jobs",
+            limits=CommandLimits(profile, home=self.folder / "home"),
+        )
+        self.workspace.sandbox = self.sandbox
+
+    def confine(self) -> None:
+        """As `sandbox_profile("workspace-write")` where something confines: what, is not looked at by judging."""
+        self.sandbox = LocalSandbox(
+            [self.ws],
+            environment=ENVIRONMENT,
+            job_folder=self.folder / "jobs",
+            limits=CommandLimits("workspace-write", home=self.folder / "home"),
+            choose=lambda: Seatbelt(self.folder),
+        )
+        self.workspace.sandbox = self.sandbox
 
     async def acall(self, name: str, **given: Any) -> ToolOutput:
         """What a call gives, through the front door."""

@@ -106,12 +106,62 @@ def test_long_output_keeps_both_ends(bench: Bench) -> None:
     text = bench.text("bash", command="echo begin; seq 20000; echo end")
     assert text.startswith("begin\n1\n")
     assert text.endswith("20000\nend")
-    assert len(text) < PAGE_BYTES + 100
-    assert re.search(r"\n\[[\d,]+ characters cut\]\n", text)
+    assert len(text) < PAGE_BYTES + 300
+    cut = re.search(r"\n\[[\d,]+ characters cut; all of it is in (/\S+)\]\n", text)
+    assert cut
+    assert bench.text("file_read", path=cut[1], offset=10_001, limit=2).startswith("10001\t10000\n10002\t10001")
 
 
 def test_brief_output_is_short(bench: Bench) -> None:
     assert len(bench.text("bash", command="seq 20000", output_level="brief")) < 2_100
+
+
+def test_full_output_is_whole(bench: Bench) -> None:
+    assert bench.text("bash", command="seq 20000", output_level="full").splitlines() == [
+        str(n) for n in range(1, 20_001)
+    ]
+
+
+def test_endless_output_neither_floods_nor_holds_up_anything(bench: Bench) -> None:
+    async def longest_wait() -> float:
+        call = asyncio.create_task(bench.acall("bash", command="yes", timeout_ms=700))
+        waits = [0.0]
+        while not call.done():
+            started = time.monotonic()
+            await asyncio.sleep(0.005)
+            waits.append(time.monotonic() - started)
+        assert (await call).structured["timed_out"]
+        return max(waits)
+
+    assert asyncio.run(longest_wait()) < 0.2  # 10 ms on a machine that does nothing else
+    assert len(bench.heard) < 40
+    assert sum(map(len, bench.heard)) < 300_000
+    assert "characters not shown" in "".join(bench.heard)
+
+
+def test_what_is_left_running_is_told_and_can_be_ended(bench: Bench) -> None:
+    async def left_and_ended() -> tuple[str, str]:
+        output = await bench.acall("bash", command="sleep 60 & echo done")
+        killed = await bench.acall("jobs", action="kill", job_id=output.structured["job_id"])
+        return str(output.content), str(killed.content)
+
+    assert asyncio.run(left_and_ended()) == ("done\n[left running in the background: job_1]", "Ended job_1.")
+
+
+@pytest.mark.parametrize("own", ["trap 'echo mine' EXIT; echo x", "exec echo x", "echo x; kill -KILL $$"])
+def test_a_command_that_ends_in_its_own_way_keeps_the_shell_where_it_was(bench: Bench, own: str) -> None:
+    bench.put("src/a")
+    bench.call("bash", command="cd src")
+    assert bench.text("bash", command=f"cd ..; {own}").startswith("x\n" if "mine" in own or "KILL" in own else "x")
+    assert bench.text("bash", command="pwd") == str(bench.ws / "src")
+
+
+def test_no_start_up_file_is_read(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "rc").write_text("echo from the file")
+    other = Bench(tmp_path, {"BASH_ENV": str(tmp_path / "rc"), "ENV": str(tmp_path / "rc"), "HOME": str(tmp_path)})
+    (tmp_path / ".bashrc").write_text("echo from the file")
+    assert other.text("bash", command="echo only this") == "only this"
+    asyncio.run(other.sandbox.aclose())
 
 
 def test_output_is_emitted_while_the_command_runs(bench: Bench) -> None:

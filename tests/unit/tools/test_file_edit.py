@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_edit import DecodedText, Edit, apply_edits, decode, nearest
+from agentcli.tools.builtin.files import LARGEST_EDITABLE
+from agentcli.tools.text_apply import apply_edits
+from agentcli.tools.text_edit import Edit
+from agentcli.tools.text_encoding import DecodedText, decode
+from agentcli.tools.text_nearest import nearest
 from tests.unit.tools.bench import Bench
 
 
@@ -170,6 +175,44 @@ def test_the_error_shows_the_nearest_lines_with_numbers(bench: Bench) -> None:
     assert "3\tdef total(items):\n4\t    return sum(items)" in str(error)
 
 
+@pytest.mark.parametrize("lines", [50, 100_000])
+def test_the_nearest_lines_are_where_most_of_the_lines_sought_stand(lines: int) -> None:
+    block = "    for item in items:\n        total += item\n    return total\n"
+    text = "x = 1\n" * lines + f"def first(items):\n{block}" + "y = 2\n" * lines + f"def second(items):\n{block}"
+    wanted = f"def second(items):\n{block.replace('+=', '=+')}"
+    assert f"nearest lines are:\n{2 * lines + 5}\tdef second(items):\n" in nearest(text, wanted)
+
+
+def test_a_word_that_is_off_is_found_in_a_long_file() -> None:
+    text = "".join(f"value_{number} = compute_{number}(argument)\n" for number in range(30_000))
+    assert "\n25001\tvalue_25000 = compute_25000(argument)" in nearest(text, "value_25000 = compute_25000(arguments)")
+
+
+def test_bytes_that_are_no_utf_8_are_shown_as_a_sign_and_stay(bench: Bench) -> None:
+    path = bench.put("a", "née ✓ ".encode() + b"\xff\xfe one\n")
+    output = bench.call("file_edit", path="a", old_string="one", new_string="two")
+    assert path.read_bytes() == "née ✓ ".encode() + b"\xff\xfe two\n"
+    assert "+née ✓ \ufffd\ufffd two" in str(output.content)
+    bench.call("file_edit", path="a", old_string="✓ \ufffd\ufffd two", new_string="✓ \ufffd\ufffd three")
+    assert path.read_bytes() == "née ✓ ".encode() + b"\xff\xfe three\n"
+
+
+def test_the_sign_for_such_bytes_does_not_take_their_place(bench: Bench) -> None:
+    before = "née ✓ ".encode() + b"\xff one\n"
+    path = bench.put("a", before)
+    error = bench.fails("file_edit", path="a", old_string="✓ \ufffd one", new_string="\ufffd two ✓")
+    assert "no characters" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_a_file_too_large_to_be_edited_is_an_error_that_says_what_to_use(bench: Bench) -> None:
+    with bench.put("a").open("wb") as file:
+        file.truncate(LARGEST_EDITABLE + 1)
+    error = bench.fails("file_edit", path="a", old_string="a", new_string="b")
+    assert error.kind == "resource_error"
+    assert "sed -i" in str(error)
+
+
 def test_the_error_says_when_nothing_is_similar(bench: Bench) -> None:
     bench.put("a", "alpha\n")
     assert "Nothing in it is similar" in str(bench.fails("file_edit", path="a", old_string="0123456", new_string="x"))
@@ -215,7 +258,7 @@ def test_no_other_file_is_left_behind(bench: Bench) -> None:
 
 def test_many_places_in_a_large_file_are_soon_replaced() -> None:
     text = "name = value\r\n" * 40_000
-    after = apply_edits(text, [Edit("name", "other\nname", replace_all=True)])
+    after = edited(text, [Edit("name", "other\nname", replace_all=True)])
     assert after == "other\r\nname = value\r\n" * 40_000
 
 
@@ -237,23 +280,43 @@ _ENCODINGS = st.sampled_from(
 _STRINGS = st.text("ab é\n", max_size=6)
 
 
+def edited(text: str, edits: list[Edit]) -> str:
+    """A UTF-8 file's text after edits; its bytes must say the same."""
+    applied = apply_edits(text.encode(), DecodedText(text, "utf-8"), edits)
+    assert applied.content.decode() == applied.text
+    return applied.text
+
+
 def lf(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-@settings(max_examples=250, deadline=None)
-@given(text=_FILES, old=_STRINGS, new=_STRINGS, replace_all=st.booleans())
-@example(text="a\r\nb\r\n", old="\nb", new="\n\nb", replace_all=False)
-@example(text="a\r\n\r\n\r\nb", old="\n\n", new="\n", replace_all=True)
-def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(text: str, old: str, new: str, replace_all: bool) -> None:
-    count = lf(text).count(old)
-    if not old or old == new or not count or (count > 1 and not replace_all):
-        with pytest.raises(ToolError):
-            apply_edits(text, [Edit(old, new, replace_all)])
+@settings(max_examples=500, deadline=None)
+@given(text=_FILES, start=st.integers(0, 20), length=st.integers(1, 6), new=_STRINGS, replace_all=st.booleans())
+@example(text="a\r\nb\r\n", start=1, length=2, new="\n\nb", replace_all=False)
+@example(text="a\r\n\r\n\r\nb", start=1, length=2, new="\n", replace_all=True)
+@example(text="a\r\nb\na\nb\n", start=0, length=4, new="", replace_all=False)
+def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(
+    text: str, start: int, length: int, new: str, replace_all: bool
+) -> None:
+    old = lf(text)[start : start + length]
+    overlapping = len(re.findall(f"(?={re.escape(old)})", lf(text))) != lf(text).count(old)
+    if not old or old == new or overlapping:
         return
-    after = apply_edits(text, [Edit(old, new, replace_all)])
-    assert lf(after) == lf(text).replace(old, new)
-    assert "\r" not in after.replace("\r\n", "")
+    exact = [found.start() for found in re.finditer(f"(?<!\r(?=\n)){re.escape(old)}", text)]
+    count = lf(text).count(old)
+    if replace_all or count == 1:
+        after = edited(text, [Edit(old, new, replace_all)])
+        assert lf(after) == lf(text).replace(old, new)
+        assert "\r" not in after.replace("\r\n", "")
+    elif len(exact) == 1:  # the others have other line ends
+        after = edited(text, [Edit(old, new)])
+        head, tail = text[: exact[0]], text[exact[0] + len(old) :]
+        assert (after[: len(head)], after[len(after) - len(tail) :]) == (head, tail)
+        assert lf(after) == lf(head) + new + lf(tail)
+    else:
+        with pytest.raises(ToolError, match=f"stands {len(exact) or count} times"):
+            edited(text, [Edit(old, new)])
 
 
 @settings(max_examples=250, deadline=None)
@@ -263,9 +326,9 @@ def test_text_before_and_after_an_edit_keeps_its_line_ends(
 ) -> None:
     assume(old != new)
     text = f"{before}<{old.replace(chr(10), end)}>{after}"
-    edited = apply_edits(text, [Edit(f"<{old}>", f"<{new}>")])
-    assert edited.startswith(f"{before}<")
-    assert edited.endswith(f">{after}")
+    made = edited(text, [Edit(f"<{old}>", f"<{new}>")])
+    assert made.startswith(f"{before}<")
+    assert made.endswith(f">{after}")
 
 
 @settings(max_examples=200, deadline=None)
@@ -276,7 +339,7 @@ def test_an_edit_of_a_file_changes_no_byte_outside_it(before: str, after: str, e
     content = bom + head + "<old>".encode(name) + tail
     decoded = decode(content)
     assert decoded is not None
-    assert decoded.encoded(apply_edits(decoded.text, [Edit("<old>", "")])) == bom + head + tail
+    assert apply_edits(content, decoded, [Edit("<old>", "")]).content == bom + head + tail
 
 
 @settings(max_examples=300, deadline=None)

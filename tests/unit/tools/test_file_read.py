@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.builtin.file_read import LARGEST_IMAGE
-from agentcli.tools.builtin.files import LARGEST_FILE
+from agentcli.tools.builtin.file_read import LARGEST_CHOICE
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES
+from agentcli.tools.text_stream import LONGEST_KEPT
 from tests.unit.tools.bench import Bench
-
-PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
 def test_lines_are_numbered_from_one_with_a_tab(bench: Bench) -> None:
@@ -72,6 +69,32 @@ def test_long_lines_stop_at_a_page_and_reading_on_gives_the_rest_of_the_file(ben
     assert read == text
 
 
+def test_a_page_is_counted_in_bytes(bench: Bench) -> None:
+    bench.put("a", f"{'文' * 100}\n" * 1_000)
+    content = bench.text("file_read", path="a")
+    assert PAGE_BYTES - 400 < len(content.encode()) < PAGE_BYTES + 100
+
+
+def test_the_rest_of_a_line_of_megabytes_is_left_out_and_counted(bench: Bench) -> None:
+    bench.put("a.js", "x" * 3_000_000 + "\nnext\n")
+    output = bench.call("file_read", path="a.js")
+    first, second = str(output.content).split("\n")
+    assert first.endswith(
+        f"[{LONGEST_KEPT - LONGEST_LINE:,} more characters][and {3_000_000 - LONGEST_KEPT:,} bytes behind them]"
+    )
+    assert second == "2\tnext"
+    assert output.structured["total_lines"] == 2
+
+
+def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(bench: Bench) -> None:
+    lines = LARGEST_CHOICE // 1_000 + 2
+    bench.put("big.log", (b"x" * 999 + b"\n") * lines)
+    error = bench.fails("file_read", path="big.log", limit=0)
+    assert error.kind == "resource_error"
+    assert "give a limit" in str(error)
+    assert bench.text("file_read", path="big.log", offset=lines) == f"{lines}\t{'x' * 999}"
+
+
 def test_an_offset_past_the_end_says_how_many_lines_there_are(bench: Bench) -> None:
     bench.put("a", "1\n2\n")
     error = bench.fails("file_read", path="a", offset=3)
@@ -105,6 +128,16 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
         pytest.param(b"\xfe\xff" + "é\n".encode("utf-16-be"), "1\té", "é\n", "utf-16-be", id="UTF-16 BE"),
         pytest.param(b"\xff\xfe\0\0" + "é\n".encode("utf-32-le"), "1\té", "é\n", "utf-32-le", id="UTF-32 LE"),
         pytest.param(b"caf\xe9\n", "1\tcafé", "café\n", "latin-1", id="Latin-1"),
+        pytest.param(b"\x93caf\xe9\x94\n", "1\t“café”", "“café”\n", "cp1252", id="Windows-1252"),
+        pytest.param(b"\x81caf\xe9\n", "1\t\x81café", "\x81café\n", "latin-1", id="not Windows-1252"),
+        pytest.param(
+            "naïve ✓\n".encode() + b"\xff\n", "1\tnaïve ✓\n2\t\ufffd", "naïve ✓\n\ufffd\n", "utf-8", id="broken"
+        ),
+        pytest.param("a\r\né\n".encode("utf-16-le"), "1\ta\n2\té", "a\r\né\n", "utf-16-le", id="UTF-16 LE, no BOM"),
+        pytest.param(
+            "Привет, мир\n".encode("utf-16-be"), "1\tПривет, мир", "Привет, мир\n", "utf-16-be", id="no BOM, BE"
+        ),
+        pytest.param(b"\xff\xfe" + b"\x00\xd8a\0", "1\t\ufffda", "\ufffda", "utf-16-le", id="half a pair"),
         pytest.param(
             "a\u2028b\x0cc\x85d\n".encode(), "1\ta\u2028b\x0cc\x85d", "a\u2028b\x0cc\x85d\n", "utf-8", id="odd"
         ),
@@ -136,38 +169,6 @@ def test_a_binary_file_is_an_error_that_names_what_to_use(bench: Bench, content:
     assert "bash" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "media_type"),
-    [
-        ("a.png", PNG, "image/png"),
-        ("a.jpg", b"\xff\xd8\xff\xe0\0\0", "image/jpeg"),
-        ("a.gif", b"GIF89a\0\0", "image/gif"),
-        ("no ending", b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
-    ],
-)
-def test_an_image_is_a_block_known_by_its_first_bytes(bench: Bench, name: str, content: bytes, media_type: str) -> None:
-    bench.put(name, content)
-    note, image = bench.call("file_read", path=name).content
-    assert isinstance(note, Text)
-    assert name in note.text
-    assert isinstance(image, Image)
-    assert image.source.media_type == media_type
-
-
-def test_a_pdf_is_a_document_block(bench: Bench) -> None:
-    bench.put("a.pdf", b"%PDF-1.7\n\0")
-    _, document = bench.call("file_read", path="a.pdf").content
-    assert isinstance(document, Document)
-    assert document.source.media_type == "application/pdf"
-
-
-def test_an_image_too_large_for_a_model_is_an_error(bench: Bench) -> None:
-    bench.put("a.png", PNG + b"\0" * LARGEST_IMAGE)
-    error = bench.fails("file_read", path="a.png")
-    assert error.kind == "resource_error"
-    assert "5.2 MB" in str(error)
-
-
 def test_text_that_only_names_itself_an_image_is_text(bench: Bench) -> None:
     bench.put("a.png", "just words\n")
     assert bench.text("file_read", path="a.png") == "1\tjust words"
@@ -180,26 +181,29 @@ def test_a_directory_is_an_error_that_names_file_list(bench: Bench) -> None:
     assert "file_list" in str(error)
 
 
-def test_a_missing_file_is_an_error_with_names_like_it(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("src/Settings.py", "There is settings.py."),
+        ("src/setting", "There is settings.py."),
+        ("settings.py", "There is src/settings.py."),
+        ("gone/folder/other.py", "There is src/other.py."),
+        ("src/nothing_like_it.py", "does not exist."),
+    ],
+)
+def test_a_missing_file_is_an_error_with_names_like_it(bench: Bench, path: str, said: str) -> None:
     bench.put("src/settings.py")
     bench.put("src/other.py")
-    error = bench.fails("file_read", path="src/Settings.py")
-    assert error.kind == "not_found"
-    assert "There is settings.py." in str(error)
+    for name, more in (("file_read", {}), ("file_edit", {"old_string": "a", "new_string": "b"})):
+        error = bench.fails(name, path=path, **more)
+        assert error.kind == "not_found"
+        assert str(error).endswith(said)
 
 
 @pytest.mark.parametrize("path", ["gone.py", "gone/a.py", "a.py/b.py"])
 def test_a_missing_path_is_an_error_not_a_crash(bench: Bench, path: str) -> None:
     bench.put("a.py")
     assert bench.fails("file_read", path=path).kind in ("not_found", "resource_error")
-
-
-def test_a_file_larger_than_a_session_can_hold_is_an_error_before_it_is_read(bench: Bench) -> None:
-    with bench.put("huge.log").open("wb") as file:
-        file.truncate(LARGEST_FILE + 1)
-    error = bench.fails("file_read", path="huge.log")
-    assert error.kind == "resource_error"
-    assert "grep_search" in str(error)
 
 
 def test_a_fifo_is_an_error_and_does_not_wait_for_a_writer(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import resource
 import stat
@@ -116,6 +118,106 @@ def test_an_edit_does_not_hide_a_change_of_the_person(bench: Bench) -> None:
     bench.call("file_edit", path="a", old_string="one", new_string="two")
     assert "changed since" in str(bench.fails("file_write", path="a", content="two\nlast\n"))
     assert path.read_text() == "two\nthe person's\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "after", "kept"),
+    [
+        pytest.param(b"a\r\nb\r\n", "a\nc\n", b"a\r\nc\r\n", "CRLF line ends", id="CRLF"),
+        pytest.param(b"a\r\nb\r\n", "a\r\nc\n", b"a\r\nc\r\n", "CRLF line ends", id="CRLF given too"),
+        pytest.param(b"a\r\nb", "c\nd\ne", b"c\r\nd\r\ne", "CRLF line ends", id="no last line end"),
+        pytest.param(b"\xef\xbb\xbfa\n", "b\n", b"\xef\xbb\xbfb\n", "utf-8 with its byte order mark", id="BOM"),
+        pytest.param(
+            b"\xef\xbb\xbfa\n", "\ufeffb\n", b"\xef\xbb\xbfb\n", "utf-8 with its byte order mark", id="BOM given"
+        ),
+        pytest.param(
+            b"\xff\xfe" + "a\r\n".encode("utf-16-le"),
+            "✓\n",
+            b"\xff\xfe" + "✓\r\n".encode("utf-16-le"),
+            "utf-16-le with its byte order mark and CRLF line ends",
+            id="UTF-16",
+        ),
+        pytest.param("héé\n".encode("latin-1"), "ÿ\n", b"\xff\n", "latin-1", id="Latin-1"),
+    ],
+)
+def test_replacing_keeps_encoding_and_line_ends_and_says_so(
+    bench: Bench, before: bytes, content: str, after: bytes, kept: str
+) -> None:
+    path = bench.put("a", before)
+    bench.call("file_read", path="a")
+    assert bench.text("file_write", path="a", content=content) == f"Replaced a. [The file keeps {kept}.]"
+    assert path.read_bytes() == after
+    bench.call("file_write", path="a", content=content)  # what was written counts as seen
+    assert path.read_bytes() == after
+
+
+@pytest.mark.parametrize("before", [b"a\nb\n", b"", b"a", b"\0\1binary"])
+def test_any_other_file_becomes_what_was_given(bench: Bench, before: bytes) -> None:
+    path = bench.put("a", before)
+    bench.workspace.files.saw(path.resolve(), before)
+    assert bench.text("file_write", path="a", content="é\r\nx\n") == "Replaced a."
+    assert path.read_bytes() == "é\r\nx\n".encode()
+
+
+def test_mixed_line_ends_give_way_to_those_given_and_that_is_said(bench: Bench) -> None:
+    path = bench.put("a", b"a\r\nb\n")
+    bench.call("file_read", path="a")
+    assert "It had LF and CRLF line ends" in bench.text("file_write", path="a", content="a\nc\n")
+    assert path.read_bytes() == b"a\nc\n"
+
+
+def test_a_character_the_encoding_does_not_have_is_an_error(bench: Bench) -> None:
+    path = bench.put("a", b"caf\xe9\n")
+    bench.call("file_read", path="a")
+    error = bench.fails("file_write", path="a", content="✓\n")
+    assert "latin-1, which has no '✓'" in str(error)
+    assert "iconv" in str(error)
+    assert path.read_bytes() == b"caf\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("file_write", {"content": "two\n"}), ("file_edit", {"old_string": "one", "new_string": "two"})],
+)
+def test_a_file_that_changed_after_a_person_judged_the_diff_is_left_alone(
+    bench: Bench, name: str, given: dict[str, str]
+) -> None:
+    path = bench.put("a", "one\n")
+    bench.call("file_read", path="a")
+    bench.preview(name, path="a", **given)
+    path.write_text("one\nthe person's\n")
+    bench.call("file_read", path="a")
+    assert "changed since it was approved" in str(bench.fails(name, path="a", **given))
+    assert path.read_text() == "one\nthe person's\n"
+    bench.call(name, path="a", **given)  # the next call was not judged before that change
+
+
+def test_a_file_made_after_a_person_judged_its_creation_is_left_alone(bench: Bench) -> None:
+    bench.preview("file_write", path="a", content="mine\n")
+    path = bench.put("a", "the person's\n")
+    bench.fails("file_write", path="a", content="mine\n")
+    assert path.read_text() == "the person's\n"
+
+
+TEXTS = Path(__file__).parents[4] / "shared/data/text.jsonl.gz"
+
+
+@pytest.mark.skipif(not TEXTS.exists(), reason="the shared list of texts is not here")
+def test_every_text_of_the_list_survives_writing_reading_and_editing(bench: Bench) -> None:
+    with gzip.open(TEXTS, "rt", encoding="utf-8") as file:
+        texts = [json.loads(line)["input"] for line in file]
+    assert len(texts) > 400
+    text = "".join(f"<{number}>{text}</{number}>\n" for number, text in enumerate(texts))
+    bench.call("file_write", path="a", content=text)
+    assert bench.call("file_read", path="a", limit=0).structured["text"] == text
+    edits = [
+        {"old_string": f"<{number}>{text}</{number}>\n", "new_string": f"<{number}>{text}{text}|</{number}>\n"}
+        for number, text in enumerate(texts)
+    ]
+    said = bench.text("file_edit", path="a", edits=edits)
+    assert "Matched apart" not in said
+    doubled = "".join(f"<{number}>{text}{text}|</{number}>\n" for number, text in enumerate(texts))
+    assert (bench.ws / "a").read_bytes() == doubled.encode()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o644, 0o666])
@@ -263,9 +365,11 @@ def test_a_missing_last_newline_is_told_in_the_diff(bench: Bench) -> None:
     assert diff.endswith("+x\n\\ No newline at end of file\n")
 
 
-def test_a_broken_character_is_not_a_crash(bench: Bench) -> None:
-    bench.call("file_write", path="a", content="a\ud800b")
-    assert (bench.ws / "a").read_bytes() == b"a?b"
+def test_half_a_surrogate_pair_is_an_error_and_writes_nothing(bench: Bench) -> None:
+    error = bench.fails("file_write", path="a", content="a\ud800b")
+    assert error.kind == "invalid_parameters"
+    assert "ud800" in str(error)
+    assert bench.names() == set()
 
 
 def test_paths_outside_are_not_written_and_make_no_folders(bench: Bench, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.tools.builtin.grep_search import LONGEST_MATCH
+from agentcli.tools.builtin.matches import LONGEST_MATCH
 from agentcli.tools.ripgrep import find_rg
 from tests.unit.tools.bench import Bench
 

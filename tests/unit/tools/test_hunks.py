@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_edit import diff_hunks, unified_diff, with_hunks
+from agentcli.tools.text_diff import diff_hunks, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext
 from tests.unit.tools.bench import Bench
 
@@ -96,6 +96,7 @@ def test_a_file_that_changed_after_the_choice_is_left_alone(bench: Bench) -> Non
     async def run() -> None:
         assert tool.narrow is not None
         given = tool.parse({"path": "a", "old_string": "line 3\n", "new_string": ""})
+        await tool.preview(given, context)
         chosen = await tool.narrow(given, context, (0,))
         path.write_text("new\n" + FAR)
         await tool.run(chosen, context)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec import Struct
 
-from agentcli.agent.grants import rule_candidates
-from agentcli.agent.permissions import (
-    MODES,
-    Mode,
-    Rule,
-    Rules,
-    Verdict,
-    catastrophe,
-    is_harmless,
-    judge,
-    parse_mode,
-    parse_rule,
-    simple_words,
-)
-from agentcli.errors import UsageError
+from agentcli.agent.grants import parse_rules, rule_candidates
+from agentcli.agent.permissions import MODES, Mode, Verdict, judge, parse_mode
+from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.errors import ToolError, UsageError
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.web.web import Web
 from tests.unit.tools.bench import Bench
 
 DATA = Path(__file__).parents[4] / "shared/data/commands.jsonl"
@@ -79,7 +70,7 @@ def test_the_table_above_names_every_mode() -> None:
 
 def test_an_unknown_mode_is_an_error_that_lists_the_modes() -> None:
     with pytest.raises(UsageError, match="acceptEdits"):
-        parse_mode("yolo")
+        parse_mode("loose")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -155,7 +146,7 @@ def test_a_rule_is_shown_as_it_is_written() -> None:
         ("npm test `rm x`", "ask"),
         ("npm test\nrm x", "ask"),
         ("npm test & rm x", "ask"),
-        ("FOO=1 npm test", "ask"),
+        ("LD_PRELOAD=./x.so npm test", "ask"),
         ("npm test \u202e", "ask"),
     ],
 )
@@ -254,7 +245,6 @@ def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decis
         "printf '[x]'; rm -r y",
         "  make  install ",
         "for f in *.py; do rm $f; done",
-        "cat <<E\n* [a] E\nE",
     ],
 )
 def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_is_granted(
@@ -281,249 +271,246 @@ def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> N
     assert judge(edit, edit.parse({"path": "b"}), "default", rules, bench.workspace).decision == "ask"
 
 
-HARMLESS_COMMANDS = [
-    "ls",
-    "ls -la src",
-    "cat a.py",
-    "head -n 5 a.py",
-    "tail -20 src/b.py",
-    "wc -l a.py",
-    "grep -rn TODO src",
-    "rg -n --glob=a.py TODO",
-    "git status",
-    "git status --short",
-    "git log --oneline -5",
-    "git diff HEAD",
-    "git show HEAD",
-    "git blame a.py",
-    "pwd",
-    "date",
-    "date +%F",
-    "echo hello 'two words' /etc",
-    "which python3",
-    "ps -ef",
-    "uname -a",
-    "du -sh .",
-    "diff a.py src/b.py",
-    "stat a.py",
-    "true",
-    "cat .env.example",
-    "cat 'with space.py'",
-]
+# Files that are more than plain ones
 
 
-@pytest.mark.parametrize("text", HARMLESS_COMMANDS)
-def test_commands_that_only_look_inside_the_workspace_are_harmless(bench: Bench, text: str) -> None:
-    assert is_harmless(text, bench.workspace)
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("file_read", {"path": "/etc/hostname"}, "outside"),
+        ("file_list", {"path": ".."}, "outside"),
+        ("file_read", {"path": ".env"}, "secrets"),
+        ("file_read", {"path": "keys/id_rsa"}, "secrets"),
+        ("file_read", {"path": "link"}, "secrets"),
+        ("grep_search", {"pattern": "x", "path": ".env"}, "secrets"),
+        ("file_write", {"path": "../other", "content": ""}, "outside"),
+        ("file_write", {"path": ".git/hooks/pre-commit", "content": ""}, "run or obey"),
+        ("file_edit", {"path": ".vscode/tasks.json", "old_string": "a", "new_string": "b"}, "run or obey"),
+        ("file_write", {"path": "sub/.git/config", "content": ""}, "run or obey"),
+        ("file_write", {"path": "hard", "content": ""}, "other names"),
+        ("file_read", {"path": "%2e%2e/%2e%2e/etc/passwd"}, "something else"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "auto"])
+def test_what_is_more_than_a_plain_file_asks_in_every_mode_that_can_ask(
+    bench: Bench, mode: Mode, name: str, given: dict[str, Any], why: str
+) -> None:
+    bench.put(".env", "A=1")
+    (bench.ws / "link").symlink_to(".env")
+    bench.put("hard")
+    (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
+    judged = verdict(bench, name, given, mode)
+    assert judged.decision == "ask"
+    assert why in judged.reason
+    assert verdict(bench, name, given, "dontAsk").decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "given"),
+    [
+        ("Read(./.env)", "file_read", {"path": ".env"}),
+        ("Read(.env*)", "file_read", {"path": "sub/.env.local"}),
+        ("Read(//etc/hostname)", "file_read", {"path": "/etc/hostname"}),
+        ("Read(//etc/**)", "file_read", {"path": "/etc/hostname"}),
+        ("Write(.vscode/**)", "file_write", {"path": ".vscode/a.json", "content": ""}),
+        ("Write(./hard)", "file_write", {"path": "hard", "content": ""}),
+    ],
+)
+def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
+    bench: Bench, rule: str, name: str, given: dict[str, Any]
+) -> None:
+    bench.put("hard")
+    (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
+    judged = verdict(bench, name, given, allow=(rule,))
+    assert judged.decision == "allow"
+    assert [need.path for need in judged.needs] == [bench.workspace.real_path(given["path"])]
+
+
+@pytest.mark.parametrize("rule", ["Read", "Read(**)", "Read(*)", "Read(./**)"])
+def test_a_wide_rule_does_not_mean_secrets(bench: Bench, rule: str) -> None:
+    assert verdict(bench, "file_read", {"path": ".env"}, allow=(rule,)).decision == "ask"
+    assert verdict(bench, "file_read", {"path": "a.py"}, allow=(rule,)).decision == "allow"
+
+
+@pytest.mark.parametrize("rule", ["Write", "Write(**)"])
+def test_a_wide_rule_does_not_mean_what_programs_obey(bench: Bench, rule: str) -> None:
+    assert verdict(bench, "file_write", {"path": ".git/config", "content": ""}, allow=(rule,)).decision == "ask"
+
+
+def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
+    bench.sandbox_profile("workspace-write")
+    assert verdict(bench, "file_read", {"path": ".env"}, "bypassPermissions").decision == "deny"
+    assert (
+        verdict(bench, "file_read", {"path": ".env"}, "bypassPermissions", allow=("Read(./.env)",)).decision == "allow"
+    )
+    assert verdict(bench, "file_write", {"path": "/tmp/x", "content": ""}, "bypassPermissions").decision == "deny"
+    assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "allow"
+    judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
+    assert (judged.decision, judged.needs, judged.hosts) == ("allow", (), ())
+
+
+def test_a_read_only_sandbox_refuses_edits_in_every_mode(bench: Bench) -> None:
+    bench.sandbox_profile("read-only")
+    for mode in MODES:
+        assert verdict(bench, *EDIT, mode, allow=("file_write",)).decision == "deny"
+
+
+@pytest.mark.parametrize("path", ["loop", "a\0b"])
+def test_a_path_that_leads_nowhere_is_an_error(bench: Bench, path: str) -> None:
+    (bench.ws / "loop").symlink_to("loop")
+    with pytest.raises(ToolError) as caught:
+        verdict(bench, "file_read", {"path": path})
+    assert caught.value.kind == "invalid_parameters"
+
+
+# Commands
+
+
+def test_a_refused_file_is_refused_to_commands_that_name_it(bench: Bench) -> None:
+    deny = ("Read(./secret.txt)", "Edit(dist/**)", "WebFetch(domain:evil.example)")
+    for text in ("cat secret.txt", "head -1 ./secret.txt | wc", "cp secret.txt x", "rm -r dist/a", "echo x > dist/b"):
+        assert command(bench, text, "bypassPermissions", deny=deny) == "deny", text
+    assert command(bench, "curl https://sub.evil.example/x", "bypassPermissions", deny=deny) == "deny"
+    assert command(bench, "curl https://good.example/x", "bypassPermissions", deny=deny) == "allow"
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "'",
-        "rm a.py",
-        "python a.py",
-        "ls; rm a",
-        "ls | sh",
-        "ls > a.py",
-        "ls\nrm a",
-        "ls & rm a",
-        "echo $(rm a)",
-        "echo `rm a`",
-        "cat <(rm a)",
-        "echo ${x:=y}",
-        "cat ~/x",
-        "cat *",
-        "cat /etc/passwd",
-        "cat ../other",
-        "cat link",
-        "cat folder/x",
-        "grep -r x /etc",
-        "grep -f/etc/passwd a.py",
-        "grep --file=/etc/passwd a.py",
-        "grep -R x .",
-        "grep -nR x .",
-        "rg -L x",
-        "rg --follow x",
-        "rg --pre=./run x",
-        "rg --pre ./run x",
-        "rg -nz x",
-        "rg --hostname-bin=./run x",
-        "git push",
-        "git",
-        "git -C .. log",
-        "git -c core.pager=./run log",
-        "git log --output=a.py",
-        "git log --outpu=a.py",
-        "git diff --ext-diff",
-        "git diff --no-index /etc/passwd a.py",
-        "git show --textconv",
-        "git cat-file --filters HEAD:a",
-        "git commit -m x",
-        "find . -delete",
-        "sort -o a.py a.py",
-        "tee a.py",
-        "FOO=1 ls",
-        "LD_PRELOAD=./x.so ls",
-        "./ls",
-        "/bin/ls",
-        "sudo ls",
-        "env ls",
-        "xargs ls",
-        "date -s tomorrow",
-        "date --set=tomorrow",
-        "date --se=tomorrow",
-        "date 010100002030",
-        "hostname evil",
-        "file -C -m x",
-        "ps e",
-        "ps auxe",
-        "ps -E",
-        "cat .env",
-        "cat ./.env.local",
-        "cat src/server.pem",
-        "git show HEAD:.env",
-        "head id_rsa",
-        "echo hi\u200b",
-        "echo hi\u2028rm x",
-        "ls\rrm x",
-        "cat a\0b",
-        "cat \ud800",
-    ],
+    ["env rm x", "FOO=1 rm x", "xargs rm", "find . -exec rm {} +", "sh -c 'rm x'", "/bin/rm x", "\\rm x", "'r'm x"],
 )
-def test_whatever_might_do_or_see_more_is_not_harmless(bench: Bench, text: str) -> None:
-    (bench.folder / "other").write_text("x")
-    (bench.ws / "link").symlink_to("../other")
-    (bench.ws / "folder").symlink_to("..")
-    assert not is_harmless(text, bench.workspace)
+def test_a_refused_program_is_refused_behind_every_wrapper(bench: Bench, text: str) -> None:
+    assert command(bench, text, "bypassPermissions", deny=("bash(rm *)",)) == "deny"
 
 
-def test_a_path_is_judged_from_where_the_command_starts(bench: Bench) -> None:
-    bench.put("src/deep/a")
-    bench.workspace.shell_cwd = bench.ws / "src"
-    assert command(bench, "cat ../a.py") == "allow"
-    assert command(bench, "cat ../../a.py") == "ask"
-    assert verdict(bench, "bash", {"command": "cat ../a.py", "cwd": "."}).decision == "ask"
-    assert verdict(bench, "bash", {"command": "cat ../../a.py", "cwd": "src/deep"}).decision == "allow"
-    assert verdict(bench, "bash", {"command": "ls", "cwd": ".."}).decision == "ask"
+def test_an_ask_rule_asks_though_another_allows(bench: Bench) -> None:
+    tool = bench.tools.get("bash")
+    rules = Rules([parse_rule("bash(git *)")], ask=[parse_rule("bash(git push *)")])
+    for text, decision in (("git push origin", "ask"), ("git add . && git push", "ask"), ("git add .", "allow")):
+        assert judge(tool, tool.parse({"command": text}), "default", rules, bench.workspace).decision == decision
+    push = tool.parse({"command": "git push"})
+    assert judge(tool, push, "bypassPermissions", rules, bench.workspace).decision == "allow"
+    assert judge(tool, push, "dontAsk", rules, bench.workspace).decision == "deny"
+
+
+def test_every_part_of_a_command_needs_a_grant(bench: Bench) -> None:
+    both = ("bash(npm install *)", "bash(npm test *)")
+    assert command(bench, "npm install && npm test 2>&1 | tail -5", allow=both) == "allow"
+    assert command(bench, "npm install && npm test", allow=both[:1]) == "ask"
+
+
+def test_a_granted_program_does_not_open_secrets(bench: Bench) -> None:
+    assert command(bench, "wc .env", allow=("bash(wc *)",)) == "ask"
+    assert command(bench, "wc .env", allow=("bash(wc .env)",)) == "allow"
+    assert command(bench, "wc .env", allow=("bash(wc *)", "Read(./.env)")) == "allow"
+
+
+def test_auto_lets_commands_run_that_stay_inside_the_sandbox(bench: Bench) -> None:
+    assert command(bench, "make", "auto") == "ask"
+    bench.confine()
+    assert command(bench, "make", "auto") == "allow"
+    for text in ("curl https://example.org", "cp a /etc/x", "cat .env", "rm -rf ~/x", "echo > .git/hooks/x"):
+        assert command(bench, text, "auto") == "ask", text
+
+
+def test_without_a_sandbox_that_was_asked_for_every_command_asks(bench: Bench) -> None:
+    bench.sandbox_profile("workspace-write")
+    assert command(bench, "ls") == "ask"
+    assert command(bench, "ls", "dontAsk") == "deny"
+
+
+def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> None:
+    bench.confine()
+    given = {"command": "ls", "unconfined": True}
+    for mode in ("default", "acceptEdits", "auto"):
+        judged = verdict(bench, "bash", given, mode, allow=("bash", "bash(ls)"))
+        assert judged.decision == "ask"
+        assert "OUTSIDE" in judged.reason
+    assert verdict(bench, "bash", given, "dontAsk", allow=("bash",)).decision == "deny"
+
+
+def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
+    tool = bench.tools.get("bash")
+    text = "npm install left-pad && npm test 2>&1 | tail -5"
+    offered = rule_candidates(tool, tool.parse({"command": text}), "default", Rules(), bench.workspace)
+    assert offered[-1] == "bash(npm install *) and bash(npm test *)"
+    for rules in offered:
+        granted = Rules(parse_rules(rules))
+        assert judge(tool, tool.parse({"command": text}), "default", granted, bench.workspace).decision == "allow"
+
+
+# Tools of others, and the web
+
+
+def foreign(name: str) -> Tool:
+    async def run(given: Any, context: ToolContext) -> ToolOutput:
+        return ToolOutput("ran")
+
+    return Tool(name, "Foreign.", Struct, run, "foreign", source="mcp:x")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("git log -5", ["git", "log", "-5"]),
-        ("echo 'a b' \"c d\"", ["echo", "a b", "c d"]),
-        ("echo\ta", ["echo", "a"]),
-        ("", []),
-        ("echo 'a", None),
-        ("echo a;b", None),
-        ("echo 'a;b'", None),
-        ("echo a\\ b", None),
-    ],
+    ("rule", "decision"),
+    [("mcp__github", "deny"), ("mcp__github__*", "deny"), ("mcp__github__push", "deny"), ("mcp__git", "allow")],
 )
-def test_simple_words_are_given_only_without_shell_syntax(text: str, words: list[str] | None) -> None:
-    assert simple_words(text) == words
+def test_a_deny_rule_binds_the_tools_of_a_server(bench: Bench, rule: str, decision: str) -> None:
+    rules = Rules(deny=[parse_rule(rule)])
+    tool = foreign("mcp__github__push")
+    assert judge(tool, {}, "bypassPermissions", rules, bench.workspace).decision == decision
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rm -rf /",
-        "rm -fr /*",
-        "rm -r -f --  /",
-        "rm --recursive --force /",
-        "rm -rf ~",
-        "rm -rf ~/*",
-        "rm -rf $HOME",
-        'rm -rf "${HOME}"/',
-        "rm -rf / home/me",
-        "rm -rf build /",
-        "rm -rf '/'",
-        "rm -rf /etc",
-        "sudo rm -rf /",
-        "sudo -u root rm -rf /",
-        "/bin/rm -rf /",
-        "FOO=1 && rm -rf /; ls",
-        "ls || rm -rf /",
-        "echo $(rm -rf /)",
-        "echo `rm -rf /`",
-        "if true; then rm -rf /; fi",
-        "bash -c 'rm -rf /'",
-        "ls\nrm -rf /\nls",
-        "cat <<E\ntext\nE\nrm -rf /",
-        "rm -rf /x --no-preserve-root",
-        "mkfs.ext4 /dev/sda1",
-        "dd if=/dev/zero of=/dev/sda bs=1M",
-        "sudo dd of=/dev/nvme0n1 if=x",
-        "cat x > /dev/sda",
-        ":(){ :|:& };:",
-        "chmod -R 777 /",
-        "sudo chown -R me /",
-        "echo b > /proc/sysrq-trigger",
-    ],
-)
-def test_a_catastrophe_is_known_in_many_forms(text: str) -> None:
-    assert catastrophe(text)
+def test_a_tool_of_others_asks_unless_it_is_allowed(bench: Bench) -> None:
+    tool = foreign("mcp__github__push")
+    assert judge(tool, {}, "auto", Rules(), bench.workspace).decision == "ask"
+    assert judge(tool, {}, "plan", Rules(), bench.workspace).decision == "deny"
+    assert judge(tool, {}, "default", Rules([parse_rule("mcp__github")]), bench.workspace).decision == "allow"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rm -rf build",
-        "rm -rf ./",
-        "rm -rf /tmp/x",
-        "rm -rf ~/project/build",
-        "rm -rf /home/me/project/build",
-        "echo rm -rf /",
-        "echo 'rm -rf /'",
-        "git commit -m 'never rm -rf /'",
-        "grep -rn 'mkfs' docs",
-        "man dd",
-        "dd if=/dev/zero of=disk.img",
-        "chmod -R u+w build",
-        "echo x > /dev/null",
-        "cat <<'E' > notes\nrm -rf /\nE",
-        "ls /dev/sda",
-        "cp -r / backup",
-    ],
-)
-def test_what_only_looks_like_a_catastrophe_is_none(text: str) -> None:
-    assert not catastrophe(text)
+def test_addresses_are_judged_before_they_are_fetched(bench: Bench) -> None:
+    bench.workspace.web = Web()
+    assert verdict(bench, "web_fetch", {"url": "http://127.0.0.1/"}, "bypassPermissions").decision == "deny"
+    assert verdict(bench, "web_fetch", {"url": "https://unknown.example/x?data=1"}).decision == "ask"
+    assert verdict(bench, "web_fetch", {"url": "https://docs.python.org/3/"}).decision == "allow"
+    allowed = verdict(
+        bench, "web_fetch", {"url": "https://a.unknown.example/"}, allow=("WebFetch(domain:unknown.example)",)
+    )
+    assert allowed.decision == "allow"
+    denied = verdict(bench, "web_fetch", {"url": "https://docs.python.org/"}, deny=("WebFetch(domain:python.org)",))
+    assert denied.decision == "deny"
+    blocked = verdict(bench, "web_fetch", {"url": "http://169.254.169.254/"}, allow=("WebFetch",))
+    assert blocked.decision == "deny"
 
 
-@pytest.mark.parametrize(
-    "part", ["(sudo a", "-c 'rm ", "rm ", "{ rm ", "<<E\n", "; dd ", "chmod -R ", "'", "/", ":(", "> "]
-)
-def test_long_commands_are_judged_soon(part: str) -> None:
-    started = time.monotonic()
-    catastrophe(part * (100_000 // len(part)))
-    assert time.monotonic() - started < 3
-
+# The shared lists
 
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the shared lists of commands are not here")
+
+
+# Labelled "ask", and yet each of them deletes everything: quotes and eval change nothing of it.
+DISPUTED = {"rm -rf >'file`name' /", "builtin eval 'rm -rf ~'"}
 
 
 def labelled_commands() -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in DATA.read_text("utf-8").split("\n") if line]
     assert len(rows) > 500
-    return [row for row in rows if not row.get("lenient")]
+    return [row for row in rows if row["input"] not in DISPUTED]
 
 
 @needs_data
-def test_no_command_of_the_list_that_must_be_asked_about_runs_silently(bench: Bench) -> None:
-    risky = [row["input"] for row in labelled_commands() if row["expected"] in ("ask", "block")]
-    assert [text for text in risky if is_harmless(text, bench.workspace) or command(bench, text) == "allow"] == []
+def test_the_commands_of_the_list_are_judged_as_it_says(bench: Bench) -> None:
+    rows = labelled_commands()
+    judged = {row["input"]: command(bench, row["input"]) for row in rows}
+    firm = [row for row in rows if not row.get("lenient")]
+    assert [row["input"] for row in firm if row["expected"] == "block" and judged[row["input"]] != "deny"] == []
+    assert [row["input"] for row in firm if row["expected"] == "ask" and judged[row["input"]] == "allow"] == []
+    assert [row["input"] for row in firm if row["expected"] != "block" and judged[row["input"]] == "deny"] == []
+    assert [row["input"] for row in firm if row.get("never_silent") and judged[row["input"]] == "allow"] == []
+    assert [row["input"] for row in firm if row.get("never_block") and judged[row["input"]] == "deny"] == []
+    everyday = [row["input"] for row in firm if row["expected"] == "allow"]
+    assert sum(judged[text] == "allow" for text in everyday) >= 0.95 * len(everyday)
 
 
 @needs_data
-def test_no_command_of_the_list_that_may_run_is_refused_in_every_mode() -> None:
-    wanted = [row["input"] for row in labelled_commands() if row["expected"] in ("allow", "ask")]
-    assert [text for text in wanted if catastrophe(text)] == []
-
-
-@needs_data
-def test_a_third_of_the_list_s_everyday_commands_run_without_asking(bench: Bench) -> None:
-    everyday = [row["input"] for row in labelled_commands() if row["expected"] == "allow"]
-    silent = [text for text in everyday if command(bench, text) == "allow"]
-    assert len(silent) > len(everyday) / 3
+def test_what_the_list_blocks_is_refused_in_every_mode(bench: Bench) -> None:
+    blocked = [row["input"] for row in labelled_commands() if row["expected"] == "block" and not row.get("lenient")]
+    for mode in MODES:
+        assert [text for text in blocked if command(bench, text, mode, allow=("bash",)) != "deny"] == []

@@ -1,0 +1,114 @@
+"""What a path argument leads to, and whether that is more than an ordinary file of the workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from agentcli.agent.rules import PathGround, Rule, is_literal, matches_path
+from agentcli.errors import ToolError
+from agentcli.tools.path_kinds import is_protected, is_secret, judge_path
+from agentcli.tools.sandbox import Access
+from agentcli.tools.tool import Tool, Workspace
+
+# plain: a file of the workspace. outside: not in it. secret: may hold keys. protected: what programs run or obey.
+# linked: a file with several names, one of which may be outside. odd: a name that may mean something else elsewhere.
+Kind = Literal["plain", "outside", "secret", "protected", "linked", "odd"]
+
+WHY = {
+    "outside": "is outside the workspace",
+    "secret": "may hold secrets",
+    "protected": "is something that programs run or obey",
+    "linked": "has other names, perhaps outside the workspace",
+    "odd": "is a name that may mean something else",
+}
+
+
+class Target(Struct, frozen=True):
+    """A path as it was given, and where it really leads."""
+
+    given: str
+    real: Path
+    access: Access
+    kind: Kind
+
+    @property
+    def why(self) -> str:
+        return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
+
+
+def ground_of(workspace: Workspace) -> PathGround:
+    return PathGround(workspace.cwd.resolve(), workspace.sandbox.roots[0], workspace.home)
+
+
+def targets_of(tool: Tool, arguments: Any, workspace: Workspace) -> tuple[Target, ...]:
+    """The files a call of a file tool is about. Raises `ToolError` for a path that leads nowhere: a loop of links."""
+    access: Access = "write" if tool.effect == "edit" else "read"
+    names = tool.file_arguments or ("path",)
+    given = (getattr(arguments, name, None) for name in names)
+    return tuple(look_at(path, access, workspace) for path in given if isinstance(path, str))
+
+
+def look_at(given: str, access: Access, workspace: Workspace) -> Target:
+    """Raises `ToolError` (invalid_parameters)."""
+    return Target(given, real := workspace.real_path(given), access, _kind(given, real, access, workspace))
+
+
+def look_at_real(real: Path, access: Access, workspace: Workspace) -> Target:
+    """As `look_at` for a path whose links are followed already."""
+    return Target(workspace.shown(real), real, access, _kind(str(real), real, access, workspace))
+
+
+def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:
+    """By where the path leads first; by its name where that says more."""
+    roots, home, cwd = workspace.sandbox.roots, workspace.home, workspace.cwd
+    if not workspace.sandbox.knows(real, access):
+        by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
+        if by_place != "plain":
+            return by_place
+    by_name = judge_path(given, access=access, cwd=cwd, roots=roots, home=home)
+    if by_name in ("odd", "secret", "protected"):
+        return by_name
+    if access == "write" and _has_other_names(real, workspace):
+        return "linked"
+    return "plain"
+
+
+def _has_other_names(real: Path, workspace: Workspace) -> bool:
+    try:
+        status = workspace.sandbox.status(real)
+    except OSError:
+        return False
+    return status is not None and status.kind == "file" and status.links > 1
+
+
+def is_covered(rule: Rule, target: Target, ground: PathGround) -> bool:
+    """Whether a grant speaks of a target. What is more than a plain file has to be meant by the rule itself."""
+    if not rule.pattern:
+        return target.kind == "plain"
+    if not matches_path(rule.pattern, target.real, ground):
+        return False
+    name = PurePath(rule.pattern.lstrip("/"))
+    match target.kind:
+        case "plain" | "outside":
+            return True
+        case "secret":
+            return is_literal(rule.pattern) or is_secret(PurePath(str(name).replace("*", ".x")), ground.home)
+        case "protected":
+            return is_literal(rule.pattern) or is_protected(PurePath(str(name).replace("*", ".x")))
+        case _:
+            return is_literal(rule.pattern)
+
+
+def is_refused(pattern: str, target: Target, workspace: Workspace) -> bool:
+    """Whether a refusal speaks of a target: by where it leads, or by how it is written."""
+    ground = ground_of(workspace)
+    names = [target.real]
+    try:
+        names.append(workspace.lexical_path(target.given))
+    except ToolError:
+        pass
+    patterns = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
+    return any(matches_path(one, name, ground) for one in patterns for name in names)

@@ -1,0 +1,99 @@
+"""What a command may do, and the seam behind which it is held to that.
+
+The words: *roots* are the workspace's folders, a *mask* hides the contents of a file or folder, a *protected* name
+cannot be written although the folder around it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+Profile = Literal["read-only", "workspace-write", "danger-full-access"]
+
+
+class Bounds(Struct, frozen=True):
+    """What a command may do. Every path is absolute.
+
+    `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
+    bounds at all; none of the other fields count.
+    """
+
+    profile: Profile
+    roots: tuple[Path, ...]
+    """The workspace's folders, symlinks resolved."""
+    home: Path
+    masked: tuple[Path, ...] = ()
+    """Files and folders whose contents may not be read. Those that do not exist cost nothing."""
+    readable_again: tuple[Path, ...] = ()
+    """Exceptions to `masked`, granted by the person. The longer path wins; of two equal ones the exception does."""
+    writable: tuple[Path, ...] = ()
+    """Further paths that may be written under `workspace-write`, granted by the person; they must exist.
+
+    They win over protected names.
+    """
+    protected: tuple[str, ...] = ()
+    """Names relative to a root that may not be written, made, renamed or removed. With `.git` here a repository is
+    read-only as a whole; without it commits work, while what git would execute (hooks, config) stays protected."""
+    proxy_socket: Path | None = None
+    """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
+    loopback: bool = True
+    """Whether commands may use TCP and UDP on a loopback interface of their own, as tests that start a server do.
+
+    Nothing else is reachable there. Only where the network is a private one (bubblewrap, Docker).
+    """
+    cache: Path | None = None
+    """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
+    which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
+
+
+class Launch(NamedTuple):
+    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment."""
+
+    argv: list[str]
+    pass_fds: tuple[int, ...]
+    environment: Mapping[str, str]
+
+
+class Confinement(Protocol):
+    """Holds commands to their bounds. One object serves any number of commands at the same time."""
+
+    @property
+    def name(self) -> str:
+        """`bubblewrap`, `landlock`, `docker` or `none`."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """Why nothing better is used, for the person; empty for the best there is."""
+        ...
+
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> AbstractContextManager[Launch]:
+        """Prepare one command. Leave the context after its process has ended, not before: protections depend on it.
+
+        The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
+        the command is tied to its parent, the kernel ties it to the *thread*), with `pass_fds`, and with `environment`
+        over what the command gets. SIGKILL for the process ends all its processes, where `ends_trees` says so.
+
+        Raises `OSError`.
+        """
+        ...
+
+    @property
+    def ends_trees(self) -> bool:
+        """Whether nothing survives the death of the process that was started, or of the one that started it."""
+        ...
+
+    def command_group(self, pid: int) -> int | None:
+        """The process group that SIGTERM should go to, for the process that was started; None when there is none."""
+        ...
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        """What these bounds promise and this confinement does not keep here, a sentence each, for the person."""
+        ...

@@ -1,0 +1,146 @@
+"""How the commands of one session are confined: what they may do now, and the way to the hosts they may reach."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.network_proxy import NetworkProxy
+from agentcli.infra.sandbox.paths import WorkspacePaths
+from agentcli.infra.sandbox.secret_files import SecretFiles
+from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.tools.path_kinds import PROTECTED_NAMES, SECRET_HOME_PATHS
+from agentcli.tools.sandbox import Profile
+
+_HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
+
+_EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
+
+
+class CommandLimits(Struct, frozen=True):
+    """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace."""
+
+    profile: Profile = "danger-full-access"
+    home: Path = Path("/")
+    masked: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    hosts: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    cache: Path | None = None
+
+
+class Confined:
+    """`choose` finds what confines commands here; it is asked when the first of them is judged or run."""
+
+    def __init__(self, limits: CommandLimits, paths: WorkspacePaths, choose: Callable[[], Confinement]) -> None:
+        self.limits = limits
+        self._paths = paths
+        self._choose = choose
+        self._secrets = SecretFiles(paths.is_secret)
+        self._hosts: list[str] = list(limits.hosts)
+        self._proxy: NetworkProxy | None = None
+        self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
+        self.denied_hosts: list[str] = []
+
+    @cached_property
+    def confinement(self) -> Confinement:
+        return Unconfined() if self.limits.profile == "danger-full-access" else self._choose()
+
+    @property
+    def confines(self) -> bool:
+        return self.confinement.name != "none"
+
+    def bounds(self) -> Bounds:
+        """What a command may do that starts now."""
+        limits, paths = self.limits, self._paths
+        if limits.profile == "danger-full-access":
+            return Bounds("danger-full-access", paths.roots, limits.home)
+        at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
+        return Bounds(
+            limits.profile,
+            paths.roots,
+            limits.home,
+            masked=(*at_home, *limits.masked, *self._secrets.inside(paths.roots)),
+            readable_again=(*paths.granted("read"), *paths.granted("write")),
+            writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
+            protected=self._protected(),
+            proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
+            cache=limits.cache,
+        )
+
+    def _protected(self) -> tuple[str, ...]:
+        """Names that are there, and of those that are not the few that programs would obey at once in a project.
+
+        What is missing has to be there as an empty folder while a command runs, which commands that list see.
+        """
+        there = {name for root in self._paths.roots for name in PROTECTED_NAMES if (root / name).exists()}
+        return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
+
+    @contextmanager
+    def launch(self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        """Raises `OSError`."""
+        if self.limits.cache is not None:
+            self.limits.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(), pass_fds=pass_fds) as launch:
+            yield launch
+
+    def grant_host(self, host: str) -> None:
+        """Raises `ToolError` for what is no host."""
+        try:
+            if self._proxy is not None:
+                self._proxy.grant(host)
+        except ValueError as error:
+            raise ToolError(f"{host!r} cannot be granted: {error}.", kind="invalid_parameters") from error
+        self._hosts.append(host)
+
+    def revoke_host(self, host: str) -> None:
+        if host in self._hosts:
+            self._hosts.remove(host)
+            if self._proxy is not None:
+                self._proxy.revoke(host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._hosts))
+
+    async def open_network(self) -> None:
+        """Start what leads to the granted hosts, where there are some and commands have no network of their own."""
+        if not self._hosts or self._proxy is not None or not self.confines:
+            return
+        self._proxy_folder = tempfile.TemporaryDirectory(prefix="agentcli-")  # mkdtemp makes it 0700
+        proxy = NetworkProxy(
+            self._hosts,
+            folder=Path(self._proxy_folder.name),
+            on_denied=self.denied_hosts.append,
+            how_to_grant=_HOW_TO_GRANT,
+        )
+        await proxy.start()
+        self._proxy = proxy
+
+    def told(self) -> tuple[str, ...]:
+        """How commands are confined, in lines for the person; what is not kept here is said."""
+        confinement = self.confinement
+        if self.limits.profile == "danger-full-access":
+            return ("Commands are not confined: they can read, change and send anything you can.",)
+        if not self.confines:
+            return (f"NO SANDBOX: every command asks. {confinement.why}".rstrip(),)
+        hosts = ", ".join(self.hosts) or "none"
+        lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
+        if confinement.why:
+            lines.append(f"Not the best there is: {confinement.why}")
+        return (*lines, *confinement.limits(self.bounds()))
+
+    async def aclose(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.aclose()
+            self._proxy = None
+        if self._proxy_folder is not None:
+            self._proxy_folder.cleanup()
+            self._proxy_folder = None

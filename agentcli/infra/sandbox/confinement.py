@@ -1,0 +1,100 @@
+"""Which confinement works on this machine: the best that really runs a command, and why not a better one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch, Profile
+from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.landlock import Landlock, probe_landlock
+from agentcli.infra.sandbox.seatbelt import Seatbelt
+from agentcli.infra.sandbox.unconfined import Unconfined
+
+__all__ = ["Bounds", "Confinement", "Launch", "Profile", "choose_confinement"]
+
+KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
+_LONGEST_PROBE_S = 20.0
+
+# What a system's message means for the person.
+_ADVICE = {
+    "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
+    " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
+    "No permissions to creat": "user namespaces are forbidden here (in a container: --security-opt seccomp=unconfined,"
+    " or --privileged)",
+    "Creating new namespace failed": "namespaces are forbidden here",
+    "Operation not permitted": "namespaces or mounts are forbidden here",
+}
+
+
+@cache
+def choose_confinement(
+    *,
+    tmp: Path,
+    kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
+    programs: tuple[Path, ...] = PROGRAMS,
+) -> Confinement:
+    """The first of `kinds` that runs `true` here, else none. Probed once for each process: some milliseconds.
+
+    `tmp` is the folder for temporary files where commands share it. `why` of what this gives says, for the person, what
+    is wrong with the better ones.
+    """
+    reasons: list[str] = []
+    for kind in kinds:
+        try:
+            return _PROBES[kind](reasons, tmp, programs)
+        except (OSError, NotImplementedError, ValueError, subprocess.SubprocessError) as error:
+            reasons.append(f"{kind}: {error}.")
+    return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
+
+
+def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    program = next((program for program in programs if program.is_file()), None)
+    if program is None:
+        raise OSError("not installed (`sudo apt install bubblewrap`, `sudo dnf install bubblewrap`)")
+    message = ""
+    for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
+        confinement = Bubblewrap(program, namespaces)
+        message = _run_true(confinement)
+        if not message:
+            return confinement
+    advice = next((advice for sign, advice in _ADVICE.items() if sign in message), "it does not work here")
+    raise OSError(f"{advice} ({message})")
+
+
+def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    return Landlock(probe_landlock(), " ".join(reasons), tmp=tmp)
+
+
+def _probe_seatbelt(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    confinement = Seatbelt(tmp)
+    message = _run_true(confinement)
+    if message:
+        raise OSError(message)
+    return confinement
+
+
+_PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]] = {
+    "bubblewrap": _probe_bubblewrap,
+    "landlock": _probe_landlock,
+    "seatbelt": _probe_seatbelt,
+}
+
+
+def _run_true(confinement: Confinement) -> str:
+    """Run `true` in bounds like those of a command: what went wrong, or nothing."""
+    bounds = Bounds("workspace-write", (), Path("/"))
+    with confinement.launch(["true"], cwd=Path("/"), bounds=bounds) as launch:
+        done = subprocess.run(
+            launch.argv,
+            pass_fds=launch.pass_fds,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_LONGEST_PROBE_S,
+        )
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""

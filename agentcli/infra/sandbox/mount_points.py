@@ -1,0 +1,217 @@
+"""Names that do not exist and yet must not be made: something has to be there to mount on while commands run.
+
+A mount needs a real file or folder under it, on the real disk, where the person sees it. It is made before the command
+and removed after the last one that needs it, whichever process that is: commands run at the same time, in several
+sessions. Removing it earlier would take the mount away from a running sandbox (Linux does that since 3.18), and with it
+the protection.
+
+So each command holds a shared lock (flock) on what it mounts on, and who leaves removes it after getting the exclusive
+one. What was made here is recognised by its look, not by a list: after a crash the next command cleans up. A folder is
+removed by rmdir, which never removes one that the person has put something into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+# An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
+_OURS = 0o1755
+# The common folder of a repository "is this one": what git assumes without the file. Anything else there would send git
+# elsewhere for its hooks and configuration, an empty file would stop it, and nothing but a file can be mounted on.
+COMMON_FOLDER_IS_HERE = b".\n"
+_PATIENCE_S = 0.5
+_NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
+
+_Make = Callable[[str, int], None]  # a name, in an open folder
+_IsOurs = Callable[[int], bool]
+
+
+@dataclass
+class _Held:
+    folder: int
+    name: str
+    lock: int
+    is_ours: _IsOurs
+
+
+class MountPoints:
+    """What one command needs in place; leaving the context lets go of it."""
+
+    def __init__(self) -> None:
+        self._held: list[_Held] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for held in self._held:
+            with contextlib.suppress(OSError):
+                _remove_unless_used(held)
+        descriptors = [descriptor for held in self._held for descriptor in (held.lock, held.folder)]
+        self._held.clear()
+        if descriptors:
+            # What was removed goes from the disk when it is closed, and that can wait for the disk.
+            Thread(target=_close, args=(descriptors,), daemon=True).start()
+
+    def hold_folder(self, path: str) -> bool:
+        """Make sure that there is something at `path`: whether it can be mounted on.
+
+        Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
+        through a symlink. Raises `OSError`.
+        """
+        return self._hold(path, os.O_DIRECTORY, _make_folder, _is_our_folder)
+
+    def hold_file(self, path: str, content: bytes) -> bool:
+        """The same for a file, with a content that means nothing."""
+
+        def is_ours(descriptor: int) -> bool:
+            return os.pread(descriptor, len(content) + 1, 0) == content
+
+        return self._hold(path, 0, partial(_make_file, content=content), is_ours)
+
+    def _hold(self, path: str, flags: int, make: _Make, is_ours: _IsOurs) -> bool:
+        parent, _, name = path.rpartition("/")
+        try:
+            folder = open_real(parent)
+        except OSError:
+            return False
+        try:
+            lock = self._lock(folder, name, flags, make, is_ours)
+        except OSError as error:
+            os.close(folder)
+            if error.errno in _NOTHING_CAN_BE_MADE:
+                return False
+            raise
+        if lock is None:
+            os.close(folder)
+        else:
+            self._held.append(_Held(folder, name, lock, is_ours))
+        return True
+
+    def _lock(self, folder: int, name: str, flags: int, make: _Make, is_ours: _IsOurs) -> int | None:
+        """What keeps the name there while it is open; None when that is not our business. Raises `OSError`."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileExistsError):
+                make(name, folder)
+            try:
+                lock = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=folder)
+            except FileNotFoundError:  # removed by who held it last: make it again
+                continue
+            except OSError as error:
+                if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
+                    return None
+                raise
+            if not is_ours(lock):
+                os.close(lock)
+                return None
+            if _is_locked(folder, name, lock):
+                return lock
+            os.close(lock)
+            time.sleep(0.001)
+        raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
+
+
+def open_real(path: str) -> int:
+    """A descriptor, for looking only, of what is really at this path. Raises `OSError` for a symlink on the way."""
+    descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if real_path(descriptor) != (path or "/"):
+        os.close(descriptor)
+        raise OSError(errno.ELOOP, "a symbolic link is on the way", path)
+    return descriptor
+
+
+def real_path(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # pathlib takes longer than the kernel
+
+
+def _is_locked(folder: int, name: str, lock: int) -> bool:
+    """Whether what was opened will stay while `lock` is open."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:  # about to be removed
+        return False
+    except OSError:  # a disk without locks: nobody gets the exclusive one, and it is left in place
+        pass
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
+    except FileNotFoundError:
+        return False
+
+
+def is_mount_point_of_ours(path: str) -> bool:
+    """Whether something is at `path` only because a command runs, or was killed."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _make_folder(name: str, folder: int) -> None:
+    os.mkdir(name, _OURS, dir_fd=folder)
+
+
+def _is_our_folder(descriptor: int) -> bool:
+    return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
+
+
+def _make_file(name: str, folder: int, *, content: bytes) -> None:
+    """Appears with its content: git on the outside may read it at any moment."""
+    if _is_there(name, folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    draft = f"{name}.{secrets.token_hex(8)}"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        os.write(descriptor, content)
+        os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(descriptor)
+        os.unlink(draft, dir_fd=folder)
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_unless_used(held: _Held) -> None:
+    try:
+        fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # in use: whoever leaves last gets it
+        return
+    ours = os.fstat(held.lock)
+    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), ours):
+        return
+    if not stat.S_ISDIR(ours.st_mode):
+        if held.is_ours(held.lock):
+            os.unlink(held.name, dir_fd=held.folder)
+        return
+    try:
+        os.rmdir(held.name, dir_fd=held.folder)
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # the person uses it now
+            os.fchmod(held.lock, 0o755)

@@ -1,0 +1,104 @@
+"""Between a command without a network and the proxy outside: a port on the command's own loopback interface.
+
+Programs know proxies by host and port, and the way out is a unix socket. This file is a program too, run inside by
+`python -I -S` before the command: it needs the standard library alone. It costs the start of a Python, only where hosts
+have been granted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+PORT = 3128  # of the proxies of old; on an interface that nobody else has
+LOOPBACK = "127.0.0.1"
+
+
+def relay_command(script: str, proxy_socket: str) -> list[str]:
+    """What to put before a command's own arguments. `script` is where this file is visible inside."""
+    return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket]
+
+
+def relay_environment() -> dict[str, str]:
+    """What tells programs of the proxy: curl, git, pip, npm, cargo, Go and newer Nodes look at one or the other."""
+    proxy = f"http://{LOOPBACK}:{PORT}"
+    own = "localhost,127.0.0.1,::1"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    spelled = {spelling: proxy for name in names for spelling in (name, name.lower())}
+    return spelled | {"NO_PROXY": own, "no_proxy": own, "NODE_USE_ENV_PROXY": "1"}
+
+
+def python_folders() -> list[str]:
+    """What has to be visible inside for the relay to run."""
+    return [os.path.realpath(sys.base_prefix), str(Path(os.path.realpath(sys.executable)).parent)]
+
+
+def main() -> None:
+    proxy_socket, *command = sys.argv[1:]
+    with socket.create_server((LOOPBACK, PORT), backlog=128) as server:
+        _start_relay(server, proxy_socket)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    original = Path("/proc/self/environ").read_bytes()  # Python adds LC_CTYPE to what os.environ holds
+    environment = dict(line.split(b"=", 1) for line in original.split(b"\0") if b"=" in line)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606  # the arguments are the command
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127)
+
+
+def _start_relay(server: socket.socket, proxy_socket: str) -> None:
+    """In a process that is not a child of the command and holds nothing of its: neither output nor descriptors."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    listening = os.dup2(server.fileno(), 3) if server.fileno() != 3 else 3
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    _relay(socket.socket(fileno=listening), proxy_socket)
+
+
+def _relay(server: socket.socket, proxy_socket: str) -> None:
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:  # too many descriptors
+            continue
+        threading.Thread(target=_connect, args=(client, proxy_socket), daemon=True).start()
+
+
+def _connect(client: socket.socket, proxy_socket: str) -> None:
+    with client, socket.socket(socket.AF_UNIX) as proxy:
+        try:
+            proxy.connect(proxy_socket)
+        except OSError:
+            return
+        upwards = threading.Thread(target=_copy, args=(client, proxy), daemon=True)
+        upwards.start()
+        _copy(proxy, client)
+        upwards.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Until the source ends, which the target is told; either may break off."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+if __name__ == "__main__":
+    main()

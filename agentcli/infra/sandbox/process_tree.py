@@ -1,0 +1,171 @@
+"""Trees of processes: who is below a process, and signals that reach all of them.
+
+Read from /proc on Linux, from ps(1) elsewhere. Part of the keeper's own small process, so it imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Collection
+
+_IS_LINUX = sys.platform == "linux"
+
+
+class Seen:
+    """One process of a walk: `started` tells it from a later one of the same number."""
+
+    __slots__ = ("group", "has_ended", "parent", "pid", "started")
+
+    def __init__(self, pid: int, parent: int, group: int, started: int, *, has_ended: bool) -> None:
+        self.pid, self.parent, self.group, self.started = pid, parent, group, started
+        self.has_ended = has_ended
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.started
+
+
+def ask_below(root: int) -> int:
+    """SIGTERM for a tree; how many there were. All are frozen while they are told, so that none is born meanwhile.
+
+    A process whose children live in a PID namespace of their own is left out: it goes with them, and would take them
+    along before they could answer (bubblewrap with --die-with-parent).
+    """
+    found = _freeze_below(root)
+    for process in found:
+        if not any(_is_in_namespace_below(child, process) for child in found if child.parent == process.pid):
+            _send(process, signal.SIGTERM)
+    for process in found:
+        _send(process, signal.SIGCONT)
+    return len(found)
+
+
+def kill_below(root: int, spare: Collection[int] = ()) -> None:
+    """SIGKILL for a tree. What forks faster than it is found is met as a group, which no fork leaves half told."""
+    found = _freeze_below(root, spare)
+    for group in _groups(found):
+        _send_group(group, signal.SIGKILL)
+    for process in found:
+        _send(process, signal.SIGKILL)
+
+
+def _freeze_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
+    """SIGSTOP for a tree, walk by walk, until no walk finds anything new: all that were found."""
+    frozen: dict[tuple[int, int], Seen] = {}
+    for _ in range(100):
+        found = [process for process in processes_below(root, spare) if process.key not in frozen]
+        if not found:
+            break
+        for group in _groups(found):
+            _send_group(group, signal.SIGSTOP)
+        for process in found:
+            _send(process, signal.SIGSTOP)
+            frozen[process.key] = process
+    return list(frozen.values())
+
+
+def _groups(processes: list[Seen]) -> set[int]:
+    """Their process groups. They are all the tree's own: its first process began a session."""
+    return {process.group for process in processes} - {os.getpgrp(), 0, 1}
+
+
+def processes_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
+    """The living descendants of a process, parents first; not those in `spare` and what is below them."""
+    children: dict[int, list[Seen]] = {}
+    for process in _all_processes():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Seen] = []
+    waiting = [root]
+    while waiting:
+        below = [child for child in children.pop(waiting.pop(0), []) if child.pid not in spare]
+        found += [child for child in below if not child.has_ended]
+        waiting += [child.pid for child in below]
+    return found
+
+
+def _all_processes() -> list[Seen]:
+    try:
+        numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208  see `look_at`
+    except FileNotFoundError:
+        return _listed_by_ps()
+    return [process for number in numbers if (process := look_at(number)) is not None]
+
+
+def look_at(pid: int) -> Seen | None:
+    """One process, from /proc/PID/stat: see proc(5). None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
+            fields = file.read(4_096).rpartition(b")")[2].split()
+        return Seen(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
+    except (OSError, IndexError):
+        return None
+
+
+def _listed_by_ps() -> list[Seen]:
+    """macOS: a process without its parent counts as a child of its session's first."""
+    read, write = os.pipe()
+    ps = os.posix_spawnp(
+        "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]
+    )
+    os.close(write)
+    with os.fdopen(read, encoding="ascii") as file:
+        listed = file.read()
+    os.waitpid(ps, 0)
+    found = []
+    for line in listed.splitlines():
+        pid, parent, group, state = line.split(maxsplit=3)
+        if parent == "1":
+            try:
+                parent = str(os.getsid(int(pid)))
+            except OSError:  # ended meanwhile, or somebody else's
+                continue
+        found.append(Seen(int(pid), int(parent), int(group), 0, has_ended=state.startswith("Z")))
+    return found
+
+
+def _is_in_namespace_below(child: Seen, parent: Seen) -> bool:
+    return _namespace_depth(child.pid) > _namespace_depth(parent.pid) > 0
+
+
+def _namespace_depth(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123
+            (numbers,) = [line for line in file.read().split(b"\n") if line.startswith(b"NSpid:")]
+    except (OSError, ValueError):
+        return 0
+    return len(numbers.split()) - 1
+
+
+def _send(process: Seen, number: signal.Signals) -> None:
+    """A signal for this very process, not for a later one that got its number."""
+    try:
+        if not _IS_LINUX:
+            os.kill(process.pid, number)
+            return
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            now = look_at(process.pid)
+            if now is not None and now.started == process.started:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+    except OSError:  # it has ended, or belongs to somebody else
+        pass
+
+
+def _send_group(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except OSError:
+        pass
+
+
+def threads_of_machine() -> int:
+    """How many threads the machine has, from /proc/loadavg: one short read. 0 where that is not told."""
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
+            return int(file.read(100).split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -1,0 +1,102 @@
+"""The repositories inside a workspace: those that are there already, found without looking at everything each time.
+
+A command that makes a repository of its own can give it hooks and configuration; nothing but looking afterwards tells.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_FOLDERS = 3_000
+LONGEST_WALK_S = 0.1
+_FRESH_FOR_S = 30.0
+# Full of folders, made by tools, and hardly ever with a repository in it.
+_SKIPPED = frozenset(
+    ".git node_modules .venv venv __pycache__ .tox .nox .mypy_cache .ruff_cache .pytest_cache .cache site-packages"
+    " target dist build .gradle .next .nuxt .terraform bower_components Pods DerivedData".split()
+)
+
+
+@dataclass
+class _Folder:
+    modified_ns: int
+    folders: tuple[str, ...]
+    is_repository: bool
+
+
+class Repositories:
+    """Finds them; shared by all commands of a process. What was seen before is only looked at where it changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, _Folder]] = {}
+        self._looked_at: dict[str, float] = {}
+        self._is_partial: set[str] = set()
+        self._lock = threading.Lock()
+
+    def inside(self, root: str, *, is_fresh: bool = False) -> list[str]:
+        """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
+
+        Folders with a `.git` in them, and those that look like the inside of one. At most half a minute old for what
+        is more than two levels down, unless `is_fresh`; at most `MOST_FOLDERS` folders are looked at.
+        """
+        with self._lock:
+            now = time.monotonic()
+            deep = is_fresh or now - self._looked_at.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
+            known = self._known.get(root, {})
+            seen = dict(self._walk(root, known, deepest=None if deep else 1))
+            if deep:
+                self._looked_at[root] = now
+            else:
+                seen = known | seen
+            self._known[root] = seen
+            return [path for path, folder in seen.items() if folder.is_repository and path != root]
+
+    def is_partial(self, root: str) -> bool:
+        """Whether there were too many folders to look at all of them."""
+        return root in self._is_partial
+
+    def _walk(self, root: str, known: dict[str, _Folder], *, deepest: int | None) -> Iterator[tuple[str, _Folder]]:
+        """Breadth first. Below `deepest` only folders that nobody has seen yet are looked at."""
+        waiting = deque([(root, 0)])
+        deadline = time.monotonic() + LONGEST_WALK_S
+        count = 0
+        while waiting:
+            path, depth = waiting.popleft()
+            before = known.get(path)
+            if before is not None and deepest is not None and depth > deepest:
+                continue
+            folder = _look_at(path, before)
+            if folder is None:
+                continue
+            count += 1
+            yield path, folder
+            if count >= MOST_FOLDERS or time.monotonic() > deadline:
+                self._is_partial.add(root)
+                return
+            waiting.extend((child, depth + 1) for child in folder.folders)
+        if deepest is None:
+            self._is_partial.discard(root)
+
+
+def _look_at(path: str, before: _Folder | None) -> _Folder | None:
+    """A folder's entries, from memory where the folder has not changed since."""
+    try:
+        modified = Path(path).stat().st_mtime_ns
+        if before is not None and before.modified_ns == modified:
+            return before
+        with os.scandir(path) as entries:
+            folders, names = [], set()
+            for entry in entries:
+                names.add(entry.name)
+                if entry.name not in _SKIPPED and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    except OSError:
+        return None
+    looks_like_the_inside = {"HEAD", "objects", "refs"} <= names
+    return _Folder(modified, tuple(sorted(folders)), ".git" in names or looks_like_the_inside)

@@ -1,0 +1,237 @@
+"""Reads what ripgrep prints, in pieces of any size, as files and the rows found in them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.tools.sandbox import FoundRows
+
+Take = Callable[[Sequence[FoundRows]], None]
+
+
+class Reader(Protocol):
+    """Is fed what is printed, then ended. `binary` are the files that were not searched beyond a NUL byte."""
+
+    binary: set[bytes]
+
+    def feed(self, piece: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class NameReader:
+    """`--null`: names, each with a NUL behind it. They are given as `os.fsdecode` does."""
+
+    def __init__(self, take: Callable[[list[str]], None]) -> None:
+        self.binary: set[bytes] = set()
+        self._take = take
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> None:
+        names, _, self._rest = (self._rest + piece).rpartition(b"\0")
+        if names:
+            self._take(names.decode(errors="surrogateescape").split("\0"))
+
+    def end(self) -> None:
+        pass
+
+
+class CountReader:
+    """`--count --null`: a path, NUL, how many, a line end."""
+
+    def __init__(self, take: Take) -> None:
+        self.binary: set[bytes] = set()
+        self._take = take
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> None:
+        data = self._rest + piece
+        end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may hold a line end
+        self._rest = data[end:]
+        if end:
+            self._take(_counts(data[:end]))
+
+    def end(self) -> None:
+        pass
+
+
+def _counts(data: bytes) -> list[FoundRows]:
+    path, *rest = data.split(b"\0")
+    found = []
+    for part in rest:
+        number, _, next_path = part.partition(b"\n")
+        found.append((path[2:], number))
+        path = next_path
+    return found
+
+
+# What stands behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
+_STOPPED = b": WARNING: stopped searching binary file after match (found "
+_MATCHES = b": binary file matches (found "
+_END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
+
+
+class RowReader:
+    """`--heading --null --line-number`: a path, NUL, its rows, an empty line, the next path.
+
+    Every row begins with a digit and every path with `./`.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self.binary: set[bytes] = set()
+        self._take = take
+        self._unfinished: list[bytes] = []  # pieces whose last line has not ended
+        self._path: bytes | None = None  # whose rows go on; None where a path comes next
+
+    def feed(self, piece: bytes) -> None:
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._unfinished.append(piece)
+            return
+        data = b"".join((*self._unfinished, piece[:end]))
+        self._unfinished = [piece[end:]]
+        if self._path is not None and data.startswith(b"\n"):
+            self._path, data = None, data[1:]
+        if data:
+            self._read(data)
+
+    def end(self) -> None:
+        """What is left: a file whose name holds a line end, or the message about a binary file that was named."""
+        left = b"".join(self._unfinished)
+        head, nul, rows = left.partition(b"\0")
+        if nul and b"\n" in rows:
+            path = self._name_in(head)
+            if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):
+                self._take([(path, rows)])
+        elif _MATCHES in left:
+            self.binary.add(left[2 : left.rindex(_MATCHES)])
+
+    def _read(self, data: bytes) -> None:
+        """Whole lines, which may end within a file's rows or even within a path."""
+        found: list[FoundRows] = []
+        *ended, last = data.split(b"\n\n")
+        begun = b""
+        has_message = _STOPPED in data or _MATCHES in data
+        for part in ended:
+            if self._path is None:
+                head, nul, rows = (begun + part).partition(b"\0")
+                if not nul:  # a path that holds an empty line
+                    begun = head + b"\n\n"
+                    continue
+                path, begun = self._name_in(head), b""
+            else:
+                path, rows, self._path = self._path, part, None
+            if has_message or b"\n" in path:
+                rows = self._without_message(path, rows)
+            if rows:
+                found.append((path, rows))
+        self._read_last(begun, last, found)
+        if found:
+            self._take(found)
+
+    def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
+        """A file of which more may follow: its path is remembered, or all of it where the path may not be over."""
+        if self._path is None:
+            head, nul, rows = (begun + last).partition(b"\0")
+            if not nul or b"\n" in head:  # such a file's message has several lines: it is read as a whole
+                self._unfinished.insert(0, begun + last)
+                return
+            self._path = head[2:]
+        else:
+            rows = last
+        if rows := self._without_message(self._path, rows[:-1]):
+            found.append((self._path, rows))
+
+    def _name_in(self, head: bytes) -> bytes:
+        """A file's name, without the end of the message about another one whose name holds an empty line."""
+        message = _END_OF_STOPPED.search(head) if b"\n" in head else None
+        return head[message.end() + 2 :] if message else head[2:]
+
+    def _without_message(self, path: bytes, rows: bytes) -> bytes:
+        if rows.startswith(b"./"):
+            end = 0
+        elif (end := rows.find(b"\n./")) < 0:
+            return rows
+        self.binary.add(path)
+        return rows[:end]
+
+
+class _Text(Struct, frozen=True):
+    """Text, or base64 of bytes that are no UTF-8."""
+
+    text: str | None = None
+    base64: str | None = msgspec.field(default=None, name="bytes")
+
+    def raw(self) -> bytes:
+        return (self.text or "").encode() if self.base64 is None else base64.b64decode(self.base64)
+
+
+class _Data(Struct, frozen=True):
+    path: _Text = _Text()
+    lines: _Text = _Text()
+    line_number: int | None = None
+    absolute_offset: int = 0
+    binary_offset: int | None = None
+
+
+class _Message(Struct, frozen=True):
+    type: str
+    data: _Data
+
+
+class JsonReader:
+    """`--json`: one message a line, for matches that span lines; nothing else tells where one ends.
+
+    The further lines of a match are marked with `+`.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self.binary: set[bytes] = set()
+        self._take = take
+        self._unfinished: list[bytes] = []
+        self._rows: list[tuple[int, bytes]] = []  # of the file under way, with their byte offsets
+        self._decode = msgspec.json.Decoder(_Message).decode
+
+    def feed(self, piece: bytes) -> None:
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._unfinished.append(piece)
+            return
+        data = b"".join((*self._unfinished, piece[:end]))
+        self._unfinished = [piece[end:]]
+        found: list[FoundRows] = []
+        for line in data.split(b"\n"):
+            if line.startswith(b'{"type":"'):
+                self._read(self._decode(line), found)
+        if found:
+            self._take(found)
+
+    def end(self) -> None:
+        pass
+
+    def _read(self, message: _Message, found: list[FoundRows]) -> None:
+        data = message.data
+        if message.type in ("match", "context"):
+            self._rows.append((data.absolute_offset, _rows(data, b":" if message.type == "match" else b"-")))
+        elif message.type == "end":
+            path, nul = data.path.raw()[2:], data.binary_offset
+            rows = [row for offset, row in self._rows if nul is None or offset < nul]
+            if nul is not None and self._rows:
+                self.binary.add(path)
+            self._rows = []
+            if rows:
+                found.append((path, b"\n".join(rows)))
+
+
+def _rows(data: _Data, mark: bytes) -> bytes:
+    first, *further = data.lines.raw().removesuffix(b"\n").split(b"\n")
+    number = data.line_number or 0
+    rows = [b"%d%b%b" % (number, mark, first)]
+    rows += [b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1)]
+    return b"\n".join(rows)

@@ -1,0 +1,205 @@
+"""The system calls that a confined command may not make, as a program for the kernel's packet filter.
+
+Assembled here, so that no library is needed. Layout of `struct seccomp_data`, opcodes and return values: Linux,
+include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h (aarch64).
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from functools import cache
+from typing import NamedTuple
+
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME exists for unshare alone
+NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+CLONE_NEWTIME = 0x00000080
+
+# Name: (number on x86_64, number on aarch64); None where the architecture has no such call.
+DENIED: dict[str, tuple[int | None, int | None]] = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "perf_event_open": (298, 241),
+    # interfaces of the kernel with a history of holes, which ordinary programs do without
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "fanotify_init": (300, 262),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    # what is mounted where, and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "setns": (308, 268),
+    # the machine itself
+    "reboot": (169, 142),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "vhangup": (153, 58),
+    "syslog": (103, 116),
+}
+
+
+class Architecture(NamedTuple):
+    """What differs between processors. `column` is that of `DENIED`."""
+
+    audit: int
+    column: int
+    socket: int
+    socketpair: int
+    clone: int
+    unshare: int
+    ioctl: int
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, 0, socket=41, socketpair=53, clone=56, unshare=272, ioctl=16),
+    "aarch64": Architecture(0xC00000B7, 1, socket=198, socketpair=199, clone=220, unshare=97, ioctl=29),
+}
+CLONE3 = 435  # everywhere
+X32_BIT = 0x40000000  # the other numbering of calls on x86_64
+
+# Offsets in struct seccomp_data: nr, arch, then 64-bit arguments. Both architectures are little-endian, so the low half
+# comes first. The kernel's own functions take these arguments as 32-bit numbers: a comparison of all 64 bits would be
+# fooled by rubbish in the high half (CVE-2019-10063).
+_NR, _ARCH = 0, 4
+_LOW_HALF_OF = (16, 24, 32)
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+
+
+@cache
+def filter_program(*, internet: bool, machine: str = "") -> bytes:
+    """The filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
+
+    `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
+    vsock, Bluetooth …) never. What is refused fails with EPERM, `clone3` with ENOSYS: its flags are behind a pointer,
+    and the C libraries fall back to `clone`. Raises `NotImplementedError` for another processor.
+    """
+    machine = machine or platform.machine()
+    if machine not in ARCHITECTURES:
+        raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
+    arch = ARCHITECTURES[machine]
+    code = _Assembler()
+    code.load(_ARCH)
+    code.unless(_EQUAL, arch.audit, "deny")
+    code.load(_NR)
+    if machine == "x86_64":
+        code.when(_AT_LEAST, X32_BIT, "deny")
+    for numbers in DENIED.values():
+        number = numbers[arch.column]
+        if number is not None:
+            code.when(_EQUAL, number, "deny")
+    code.when(_EQUAL, CLONE3, "missing")
+    code.when(_EQUAL, arch.socket, "socket")
+    code.when(_EQUAL, arch.socketpair, "socket")
+    code.when(_EQUAL, arch.clone, "clone")
+    code.when(_EQUAL, arch.unshare, "unshare")
+    code.when(_EQUAL, arch.ioctl, "ioctl")
+    code.label("allow")
+    code.give(_ALLOW)
+
+    code.label("socket")
+    code.load(_LOW_HALF_OF[0])
+    for family in (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,):
+        code.when(_EQUAL, family, "allowed")
+    code.label("deny")
+    code.give(_ERRNO | errno.EPERM)
+
+    code.label("clone")
+    code.load(_LOW_HALF_OF[0])
+    code.when(_ANY_BIT, NEW_NAMESPACES, "denied")
+    code.give(_ALLOW)
+
+    code.label("unshare")
+    code.load(_LOW_HALF_OF[0])
+    code.when(_ANY_BIT, NEW_NAMESPACES | CLONE_NEWTIME, "denied")
+    code.give(_ALLOW)
+
+    code.label("ioctl")  # typing into the terminal that agentcli runs in
+    code.load(_LOW_HALF_OF[1])
+    code.when(_EQUAL, TIOCSTI, "denied")
+    code.when(_EQUAL, TIOCLINUX, "denied")
+    code.label("allowed")
+    code.give(_ALLOW)
+
+    code.label("denied")
+    code.give(_ERRNO | errno.EPERM)
+    code.label("missing")
+    code.give(_ERRNO | errno.ENOSYS)
+    return code.assembled()
+
+
+class _Assembler:
+    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label when true, label when false
+        self._labels: dict[str, int] = {}
+
+    def load(self, offset: int) -> None:
+        self._code.append((_LOAD, offset, "", ""))
+
+    def when(self, test: int, operand: int, label: str) -> None:
+        self._code.append((test, operand, label, ""))
+
+    def unless(self, test: int, operand: int, label: str) -> None:
+        self._code.append((test, operand, "", label))
+
+    def give(self, value: int) -> None:
+        self._code.append((_RETURN, value, "", ""))
+
+    def label(self, name: str) -> None:
+        self._labels[name] = len(self._code)
+
+    def assembled(self) -> bytes:
+        return b"".join(
+            struct.pack("<HBBI", opcode, self._distance(true, at), self._distance(false, at), operand)
+            for at, (opcode, operand, true, false) in enumerate(self._code)
+        )
+
+    def _distance(self, label: str, at: int) -> int:
+        distance = self._labels[label] - at - 1 if label else 0
+        if not 0 <= distance <= 255:
+            raise AssertionError(f"{label} is too far from instruction {at}")
+        return distance

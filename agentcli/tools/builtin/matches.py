@@ -1,0 +1,198 @@
+"""Gathers what a search finds, file by file in any order, into results in the order of their paths.
+
+The order is that of `rg --sort=path`: by the names of folders and files, one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from agentcli.tools.observation import cut_line
+from agentcli.tools.sandbox import FoundRows
+
+LONGEST_MATCH = 500  # characters of a line that the model is shown
+
+Show = Callable[[bytes], str]
+
+_ROW = re.compile(r"(\d+)([:+-])(.*)", re.DOTALL)
+_MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
+
+
+class Gathered(Struct, frozen=True):
+    """What is shown: for programs, for the model, and how many entries there are that are not shown."""
+
+    entries: list[dict[str, Any]]
+    lines: list[str]
+    left_out: int
+
+
+class Gatherer(Protocol):
+    """`add` is called while the search runs, in its thread; `total` counts matches, or files where they are asked for."""
+
+    total: int
+    files: int
+
+    def add(self, found: Sequence[FoundRows]) -> None: ...
+
+    def gathered(self) -> Gathered: ...
+
+
+class AllMatches:
+    """Every match. Rows are read as they come, while ripgrep is still searching."""
+
+    def __init__(self, *, has_marks: bool, show: Show) -> None:
+        self.total = self.files = 0
+        self._read = _read_marked if has_marks else _read_matches
+        self._show = show
+        self._last_path: bytes | None = None
+        self._parts: list[tuple[bytes, list[dict[str, Any]], str]] = []
+
+    def add(self, found: Sequence[FoundRows]) -> None:
+        for path, rows in found:
+            if path != self._last_path:
+                self._last_path = path
+                self.files += 1
+            matches, text = self._read(self._show(path), rows)
+            self.total += len(matches)
+            self._parts.append((_order(path), matches, text))
+
+    def gathered(self) -> Gathered:
+        parts = sorted(self._parts, key=itemgetter(0))
+        return Gathered(list(chain.from_iterable(part[1] for part in parts)), [part[2] for part in parts], 0)
+
+
+@dataclass
+class _File:
+    order: bytes
+    path: bytes
+    count: int = 0
+    parts: list[bytes] = field(default_factory=list)
+
+
+class FirstMatches:
+    """The first `most` matches; the others are counted and forgotten, so that millions of them take no room."""
+
+    def __init__(self, most: int, *, has_marks: bool, context: int, show: Show) -> None:
+        self.total = self.files = 0
+        self._most = most
+        self._has_marks = has_marks
+        self._context = context
+        self._show = show
+        self._kept: list[_File] = []  # sorted; no more than the first matches are in
+        self._kept_matches = 0
+        self._last_path: bytes | None = None
+        self._last: _File | None = None  # the file of that path, where it is kept
+
+    def add(self, found: Sequence[FoundRows]) -> None:
+        for path, rows in found:
+            count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
+            self.total += count
+            if path != self._last_path:
+                self.files += 1
+                self._last_path, self._last = path, None
+                order = _order(path)
+                if self._kept_matches < self._most or order < self._kept[-1].order:
+                    self._last = _File(order, path)
+                    insort(self._kept, self._last, key=attrgetter("order"))
+            if self._last is not None:
+                self._keep(self._last, rows, count)
+
+    def _keep(self, file: _File, rows: bytes, count: int) -> None:
+        if file.count <= self._most:  # the context of the last match may be in the next part
+            is_too_long = count > self._most and not self._has_marks
+            file.parts.append(b"\n".join(rows.split(b"\n", self._most)[: self._most]) if is_too_long else rows)
+        file.count += count
+        self._kept_matches += count
+        while self._kept_matches - self._kept[-1].count >= self._most:
+            dropped = self._kept.pop()
+            self._kept_matches -= dropped.count
+            if dropped is self._last:
+                self._last = None
+
+    def gathered(self) -> Gathered:
+        entries: list[dict[str, Any]] = []
+        lines: list[str] = []
+        for file in self._kept:
+            rows = b"\n".join(file.parts)
+            wanted = self._most - len(entries)
+            if self._has_marks:
+                matches, text = _read_marked(self._show(file.path), rows, wanted, self._context)
+            else:
+                matches, text = _read_matches(self._show(file.path), b"\n".join(rows.split(b"\n", wanted)[:wanted]))
+            entries += matches
+            lines.append(text)
+        return Gathered(entries, lines, self.total - len(entries))
+
+
+class Files:
+    """Files with a match; with how many where those are counted. `most` 0 means all."""
+
+    def __init__(self, most: int, *, are_counted: bool, show: Show) -> None:
+        self.total = self.files = 0
+        self._most = most
+        self._are_counted = are_counted
+        self._show = show
+        self._found: list[FoundRows] = []
+
+    def add(self, found: Sequence[FoundRows]) -> None:
+        self._found += found
+        self.files += len(found)
+        self.total += sum(int(rows) for _, rows in found) if self._are_counted else len(found)
+
+    def gathered(self) -> Gathered:
+        first = islice(sorted(self._found, key=lambda file: _order(file[0])), self._most or None)
+        shown = [(self._show(path), rows) for path, rows in first]
+        left_out = self.files - len(shown)
+        if not self._are_counted:
+            return Gathered([{"path": path} for path, _ in shown], [path for path, _ in shown], left_out)
+        counts = [(path, int(rows)) for path, rows in shown]
+        entries = [{"path": path, "count": count} for path, count in counts]
+        return Gathered(entries, [f"{path}:{count}" for path, count in counts], left_out)
+
+
+def _order(path: bytes) -> bytes:
+    return path.replace(b"/", b"\0")
+
+
+def _read_matches(path: str, rows: bytes) -> tuple[list[dict[str, Any]], str]:
+    """Rows of which each is a match, as entries and as text."""
+    text = rows.decode(errors="replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+    lines = text.split("\n")
+    parts = [line.partition(":") for line in lines]
+    matches = [{"path": path, "line": int(number), "text": line} for number, _, line in parts]
+    if len(text) > LONGEST_MATCH and len(max(lines, key=len)) > LONGEST_MATCH:
+        text = "\n".join(f"{number}:{cut_line(line, LONGEST_MATCH)}" for number, _, line in parts)
+    return matches, f"{path}:" + text.replace("\n", f"\n{path}:")
+
+
+def _read_marked(
+    path: str, rows: bytes, most: int | None = None, context: int = 0
+) -> tuple[list[dict[str, Any]], str]:
+    """As `_read_matches` for rows that are context or go on with a match; up to the context of the last one wanted."""
+    matches: list[dict[str, Any]] = []
+    lines: list[str] = []
+    last = 0
+    for row in rows.decode(errors="replace").split("\n"):
+        read = _ROW.fullmatch(row)
+        assert read is not None, row
+        number, mark, line = int(read[1]), read[2], read[3].removesuffix("\r")
+        if most is not None and len(matches) == most and (mark == ":" or (mark == "-" and number > last + context)):
+            break
+        if mark == ":":
+            matches.append({"path": path, "line": number, "text": line})
+        elif mark == "+":
+            matches[-1]["text"] += f"\n{line}"
+        if mark != "-":
+            last, mark = number, ":"
+        lines.append(f"{path}{mark}{number}{mark}{cut_line(line, LONGEST_MATCH)}")
+    return matches, "\n".join(lines)

@@ -1,0 +1,87 @@
+"""A simple command with its wrappers taken off, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec import field as struct_field
+
+from agentcli.tools.shell.catastrophe import catastrophe
+from agentcli.tools.shell.expansion import Field, State
+from agentcli.tools.shell.forms import deny_forms
+from agentcli.tools.shell.wrappers import Layer, take_off
+
+_MOST_LAYERS = 12
+
+
+class Call(Struct):
+    """What is known of a call once nothing more can be taken off.
+
+    `layers` are the commands from the outermost to the innermost; the last one is what runs. With a `script`, a shell
+    runs that text. `doubtful_scripts` are texts that may run, where a wrapper's options cannot be read. `forms` are
+    what a refusing rule may match.
+    """
+
+    layers: list[tuple[Field, ...]]
+    problem: str = ""
+    catastrophe: str = ""
+    forms: list[str] = struct_field(default_factory=list)
+    script: Layer | None = None
+    doubtful_scripts: list[str] = struct_field(default_factory=list)
+    sets: list[Field] = struct_field(default_factory=list)
+    is_bare_shell: bool = False
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.layers[-1]
+
+    @property
+    def name(self) -> str:
+        """The program's name without its folder; empty where it cannot be told."""
+        return self.fields[0].text.rpartition("/")[2] if self.fields[0].is_known else ""
+
+
+def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
+    """Take off all wrappers. `fields` is not empty."""
+    call = Call([tuple(fields)])
+    for _ in range(_MOST_LAYERS):
+        _note(call, state, depth)
+        layer = take_off(call.fields)
+        if layer is None:
+            return call
+        call.problem = call.problem or layer.problem
+        call.sets += layer.sets
+        for candidate in layer.candidates:
+            _note_candidate(candidate, call, state, depth)
+        if layer.script is not None:
+            call.script = layer
+            return call
+        if not layer.inner:
+            call.is_bare_shell = layer.is_shell
+            return call
+        call.layers.append(layer.inner)
+    call.problem = call.problem or "it has too many wrappers"
+    return call
+
+
+def _note(call: Call, state: State, depth: int) -> None:
+    fields = call.fields
+    call.catastrophe = call.catastrophe or catastrophe(fields, state)
+    call.forms += deny_forms(fields)
+    if fields[0].may_vanish and len(fields) > 1:  # `$nothing rm -rf /`
+        _note_candidate(fields[1:], call, state, depth)
+    if call.name == "parallel":
+        for start in range(1, min(len(fields), _MOST_LAYERS)):
+            call.forms += deny_forms(fields[start:])
+
+
+def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: int) -> None:
+    if depth > 3:
+        return
+    inner = unwrap(fields, state, depth + 1)
+    call.catastrophe = call.catastrophe or inner.catastrophe
+    call.forms += inner.forms
+    call.doubtful_scripts += inner.doubtful_scripts
+    if inner.script is not None and inner.script.script:
+        call.doubtful_scripts.append(inner.script.script)

@@ -1,0 +1,60 @@
+"""The texts of a simple command that permission rules are matched against."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from agentcli.tools.shell.expansion import HOLE, MAYBE, PROCESS, Field
+from agentcli.tools.shell.git import read_call
+
+
+def canonical(fields: Sequence[Field]) -> str:
+    """The words joined as one would type them, quoted where they need it: `'git log' x` is not `git log x`."""
+    return " ".join(_typed(field) for field in fields)
+
+
+def _typed(field: Field) -> str:
+    text = field.text
+    if field.is_glob or any(mark in text for mark in (HOLE, MAYBE, PROCESS)):
+        return text.replace(" ", "\\ ")
+    return shlex.quote(text)
+
+
+def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
+    """What a granting rule may match: the words, and those with each harmless wrapper taken off."""
+    forms = []
+    for fields in layers:
+        forms.append(canonical(fields))
+        if (bare := _without_git_options(fields)) is not None:
+            forms.append(canonical(bare))
+    return tuple(dict.fromkeys(forms))
+
+
+def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
+    """What a refusing rule may match: also without quotes, folders of the program, case, and options of git."""
+    plain = " ".join(field.text for field in fields)
+    forms = [canonical(fields), plain]
+    if fields:
+        name = fields[0].text.rpartition("/")[2]
+        rest = plain[len(fields[0].text) :]
+        forms += [name + rest, name.lower() + rest]
+        if name.lower() == "git" and (bare := _without_git_options([Field("git"), *fields[1:]], strict=False)):
+            forms.append(" ".join(field.text for field in bare))
+    return tuple(dict.fromkeys(form for form in forms if form))
+
+
+_GIT_VALUES = frozenset("-C -c --git-dir --work-tree --namespace --config-env --super-prefix".split())
+
+
+def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> list[Field] | None:
+    """`git --no-pager log` as `git log`; with `strict` only options that lead nowhere else and run nothing."""
+    if len(fields) < 3 or fields[0].text != "git" or not fields[1].text.startswith("-"):
+        return None
+    if strict:
+        call = read_call(fields[1:])
+        return [fields[0], *call.words] if call.words and not call.problem and not call.folders else None
+    rest = list(fields[1:])
+    while rest and rest[0].text.startswith("-"):
+        rest = rest[2 if rest[0].text in _GIT_VALUES else 1 :]
+    return [fields[0], *rest] if rest else None

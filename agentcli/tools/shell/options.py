@@ -1,0 +1,142 @@
+"""Reads a program's arguments by a list of the options that only read; any other option is a problem."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from agentcli.tools.shell.expansion import HOLE, MAYBE, Field
+
+
+class Options(Struct, frozen=True):
+    """What a program may be given.
+
+    `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "?" a value in the same
+    word or none. `operands` says what the other arguments are: "content" (files it shows), "lines" (as before, and
+    of a folder it shows nothing), "sizes" (files it only measures), "search" (a pattern, then
+    such files), "names" (folders it lists), "facts" (paths of which it says something), "text", or "none".
+    `is_tolerant`: no option the program knows or may get can write, run or send.
+    """
+
+    operands: str
+    kinds: dict[str, str]
+    is_tolerant: bool = False
+    most: int | None = None
+
+
+@functools.cache
+def options(row: str) -> Options:
+    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `--color?`, `-#` for `-5`; `most=2`."""
+    operands, *words = row.split()
+    kinds: dict[str, str] = {}
+    is_tolerant, most = False, None
+    for word in words:
+        if word == "tolerant":
+            is_tolerant = True
+        elif word.startswith("most="):
+            most = int(word[5:])
+        else:
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@?" else (word, "")
+            given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
+            assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
+            for option in given:
+                assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
+                kinds[option] = kind
+    return Options(operands, kinds, is_tolerant, most)
+
+
+class Arguments(Struct):
+    """What was read: the operands, the files named by options, the options' names, and why it cannot be judged."""
+
+    operands: list[Field]
+    files: list[Field]
+    given: list[str]
+    problem: str = ""
+
+
+def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
+    """Options may stand among the operands, up to `--`; with `stops_at_operand` only before the first one."""
+    read = Arguments([], [], [])
+    rest = list(reversed(fields))
+    while rest and not read.problem:
+        field = rest.pop()
+        text = field.text
+        if text == "--":
+            read.operands += reversed(rest)
+            break
+        if not text.startswith("-") or text == "-":
+            if may_be_option(field) and not known.is_tolerant and known.operands != "text":
+                read.problem = "an argument may turn out to be an option"
+            read.operands.append(field)
+            if stops_at_operand:
+                read.operands += reversed(rest)
+                break
+        elif text.startswith("--"):
+            _read_long(field, rest, known, read)
+        else:
+            _read_short(field, rest, known, read)
+    if known.most is not None and len(read.operands) > known.most:
+        read.problem = read.problem or f"{read.operands[known.most].text} is one operand too many"
+    return read
+
+
+def may_be_option(field: Field) -> bool:
+    """Whether an argument that is not known to the letter could begin with a dash."""
+    starts_open = field.text.startswith((HOLE, MAYBE)) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+    return starts_open or field.may_vanish
+
+
+def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+    name, has_value, value = field.text.partition("=")
+    kind = known.kinds.get(name)
+    read.given.append(name)
+    if kind is None or (kind == "" and has_value):
+        _refuse(field.text, known, read)
+    elif kind in (":", "@") and not has_value:
+        _take_value(kind, rest, read)
+    elif kind == "@":
+        read.files.append(Field(value, field.is_glob, field.may_vanish, field.shows_secret))
+    elif field.may_vanish:
+        read.problem = f"what follows {name} cannot be told"
+
+
+def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+    text = field.text
+    if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
+        return
+    for at in range(1, len(text)):
+        name = f"-{text[at]}"
+        kind = known.kinds.get(name)
+        read.given.append(name)
+        value = text[at + 1 :]
+        if kind is None:
+            _refuse(text, known, read)
+            return
+        if kind == "":
+            continue
+        if kind in (":", "@") and not value:
+            _take_value(kind, rest, read)
+        elif kind == "@":
+            read.files.append(Field(value, field.is_glob, field.may_vanish, field.shows_secret))
+        elif field.may_vanish:
+            read.problem = f"what follows {name} cannot be told"
+        return
+
+
+def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
+    if not rest:
+        return  # the program says so and ends
+    value = rest.pop()
+    if value.may_vanish or value.is_glob:
+        read.problem = f"what follows {read.given[-1]} cannot be told"
+    elif kind == "@":
+        read.files.append(value)
+
+
+def _refuse(text: str, known: Options, read: Arguments) -> None:
+    """An option that is not on the list. A tolerant program can only complain, unless the word may name a file."""
+    if not known.is_tolerant or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
+        read.problem = f"the option {text.partition('=')[0]} is not known to only read"

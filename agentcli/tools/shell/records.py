@@ -1,0 +1,81 @@
+"""What judging a command takes and gives: the places it may look at, its segments, what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+Verdict = Literal["harmless", "unknown", "catastrophic"]
+
+# Stands in `Effects` for a path, host or program that cannot be told from the text.
+UNKNOWN = "?"
+
+
+class Places(Struct, frozen=True):
+    """Where a command would run.
+
+    `cwd` is where the shell stands, `roots` are the folders of the workspace, `home` is the person's; all absolute.
+    `is_readable` says whether an absolute path, symlinks followed, lies inside the workspace and holds no secret: the
+    judge's only look at the disk. `matches`, where given, lists what an absolute glob finds (no more than it likes to
+    look at; None for too much); without it a glob is judged by its folder and by the names it could find there.
+    """
+
+    cwd: Path
+    roots: tuple[Path, ...]
+    home: Path
+    is_readable: Callable[[Path], bool]
+    matches: Callable[[Path], Sequence[Path] | None] | None = None
+
+
+class Effects(Struct, frozen=True):
+    """What a command touches: absolute paths or globs, host names, programs it starts; `UNKNOWN` for what is hidden."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    def __or__(self, other: Effects) -> Effects:
+        return Effects(
+            *(
+                tuple(dict.fromkeys((*mine, *its)))
+                for mine, its in (
+                    (self.reads, other.reads),
+                    (self.writes, other.writes),
+                    (self.deletes, other.deletes),
+                    (self.hosts, other.hosts),
+                    (self.runs, other.runs),
+                )
+            )
+        )
+
+
+class Segment(Struct, frozen=True):
+    """One simple command of a compound one, also of those inside substitutions, `sh -c`, `xargs`, `find -exec`.
+
+    `text` is as written. `words` are its literal words after quotes and wrappers such as `timeout 5` are taken off,
+    globs as written; None when a word depends on what only the shell knows. `allow_forms` are the texts a granting rule
+    may match, `deny_forms` those a refusing one may (see rules.py).
+    """
+
+    text: str
+    words: tuple[str, ...] | None
+    verdict: Verdict
+    reason: str
+    effects: Effects = Effects()
+    allow_forms: tuple[str, ...] = ()
+    deny_forms: tuple[str, ...] = ()
+
+
+class CommandAnalysis(Struct, frozen=True):
+    """A whole command. `verdict` is the worst of its segments, or worse for a reason that concerns all of it: `problem`."""
+
+    segments: tuple[Segment, ...]
+    verdict: Verdict
+    reason: str
+    effects: Effects
+    problem: str = ""

@@ -1,0 +1,150 @@
+"""What a simple command does beside its program: redirections, variables it sets, the folder it goes to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from agentcli.tools.shell.calls import Call
+from agentcli.tools.shell.catastrophe import write_catastrophe
+from agentcli.tools.shell.effects import effects_of_redirect
+from agentcli.tools.shell.expansion import LONGEST_VALUE, Field, Secret, State, Value
+from agentcli.tools.shell.look import Look
+from agentcli.tools.shell.records import Effects
+from agentcli.tools.shell.substitution import fields_of, word_problem
+from agentcli.tools.shell.syntax import Command, Redirect
+
+_SINKS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
+
+
+class Redirected(Struct, frozen=True):
+    """What redirections do. `connects`: to another machine."""
+
+    problem: str = ""
+    catastrophe: str = ""
+    effects: Effects = Effects()
+    connects: bool = False
+    is_only_assigned: bool = False
+
+    def with_problem(self, problem: str, *, is_only_assigned: bool) -> Redirected:
+        """With what is wrong beside the redirections; `is_only_assigned`: nothing but variables that it sets."""
+        return Redirected(problem, self.catastrophe, self.effects, self.connects, is_only_assigned)
+
+
+def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> Redirected:
+    """Reading is judged as an operand is; writing is known only for what keeps nothing."""
+    problem, catastrophe, effects, connects = "", "", Effects(), False
+    for redirect in redirects:
+        if redirect.operator in ("<<", "<<-", "<<<"):
+            problem = problem or word_problem(redirect.target, state)
+            problem = problem or look.problem(fields_of([redirect.target], state), "here")
+            continue
+        fields = fields_of([redirect.target], state)
+        if len(fields) != 1:
+            problem = problem or "where a redirection leads cannot be told"
+            continue
+        (target,) = fields
+        if redirect.operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text):
+            continue
+        why = _target_problem(redirect.operator, target, look)
+        if why:
+            problem = problem or why
+            effects = effects | effects_of_redirect(redirect.operator, target, state)
+        if redirect.operator != "<":
+            catastrophe = catastrophe or write_catastrophe(target)
+        connects = connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
+    return Redirected(problem, catastrophe, effects, connects)
+
+
+def _target_problem(operator: str, target: Field, look: Look) -> str:
+    if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
+        return "it opens a connection"
+    if operator == "<":
+        return look.problem([target], "content") or ("what is read cannot be told" if target.may_vanish else "")
+    return "" if target.text in _SINKS else f"it writes {target.text if target.is_known else 'a file'}"
+
+
+# Variables of the environment that change how something is shown, and the values they may be given.
+_SHOWN_ONLY = re.compile(
+    r"(LC_[A-Z]+|LANG|LANGUAGE|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|TERM|CI|RUST_BACKTRACE"
+    r"|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE)=[\w.@-]*"
+    r"|TZ=\w*(/\w+)?|(GIT_)?PAGER=(cat)?"
+)
+_OWN = re.compile(r"(?!\w*_proxy$)[a-z_][a-z0-9_]*")  # names that programs do not look at
+
+
+def judge_assignments(node: Command, state: State) -> tuple[State, str]:
+    """The state behind them, and why they may matter to a program. Before a command they end with it."""
+    problem = ""
+    for given in node.assignments:
+        value: Value = None
+        if given.value is not None:
+            problem = problem or word_problem(given.value, state)
+            fields = fields_of([given.value], state) or [Field("")]
+            field = Field(
+                " ".join(each.text for each in fields), shows_secret=any(each.shows_secret for each in fields)
+            )
+            if field.shows_secret:
+                value = Secret()
+            elif (
+                field.is_known
+                and not given.appends
+                and "~" not in given.value.text[1:]
+                and len(field.text) <= LONGEST_VALUE
+            ):
+                value = field.text
+        is_for_read = bool(node.words) and given.name == "IFS" and node.words[0].text == "read"
+        if not is_for_read and not may_set(f"{given.name}={value if isinstance(value, str) else '?'}"):
+            problem = problem or f"{given.name} may matter to programs"
+        state = state.set(given.name, value)
+    return state, problem
+
+
+def may_set(assignment: str) -> bool:
+    """Whether `NAME=value` changes at most how something is shown, or only a variable of the command's own."""
+    name, _, _ = assignment.partition("=")
+    return _OWN.fullmatch(name) is not None or _SHOWN_ONLY.fullmatch(assignment) is not None
+
+
+def name_problem(sets: Sequence[Field]) -> str:
+    """Why variables given to `env` may matter to a program."""
+    for field in sets:
+        if not field.is_known or not may_set(field.text):
+            return f"{field.text.partition('=')[0]} may matter to programs"
+    return ""
+
+
+_SETS_VARIABLES = frozenset("read mapfile readarray getopts let printf source . eval set declare typeset".split())
+
+
+def state_after(call: Call, state: State) -> tuple[State, State]:
+    """Where the shell stands after a command that succeeded, and after one that failed."""
+    arguments = call.fields[1:]
+    if call.name == "cd":
+        targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
+        target = targets[0] if targets else Field(state.home)
+        if target.is_known and not target.is_glob and target.text != "-" and len(targets) < 2:
+            return state.entering(target.text), state
+        return state.anywhere(), state
+    if call.name in ("pushd", "popd", "source", "."):
+        return state.anywhere(), state.anywhere()
+    if call.name in ("export", "readonly", "local", "declare", "typeset"):
+        return (after := _declared(arguments, state)), after
+    if call.name == "read":
+        names = (field.text for field in arguments if not field.text.startswith("-"))
+        for name in ("REPLY", *names):
+            state = state.set(name, None)
+        return state, state
+    if call.name in _SETS_VARIABLES and not (call.name == "printf" and arguments and arguments[0].text[:1] != "-"):
+        state = state.forgetting()
+    return state, state
+
+
+def _declared(arguments: Sequence[Field], state: State) -> State:
+    for field in arguments:
+        name, given, value = field.text.partition("=")
+        if given:
+            state = state.set(name, value if field.is_known and not field.is_glob else None)
+    return state

@@ -1,0 +1,64 @@
+"""Shapes of compound commands that say what they are for: fork bombs, shells at the end of a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentcli.tools.shell.syntax import AndOr, Background, Command, Function, Group, If, Loop, Node, Pipeline, Script
+
+_SHELLS = frozenset("sh bash dash zsh ksh ash".split())
+_BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
+
+
+def is_fork_bomb(function: Function) -> bool:
+    """Whether a function without arguments starts itself in the background, or more than once in a pipeline."""
+    return any(_starts_itself(node, function.name) for node in _nodes(function.body))
+
+
+def _starts_itself(node: Node, name: str) -> bool:
+    match node:
+        case Background():
+            return any(_is_call(inner, name) for inner in _nodes(node.node))
+        case Pipeline():
+            return sum(_is_call(inner, name) for part in node.parts for inner in _nodes(part)) > 1
+    return False
+
+
+def _is_call(node: Node, name: str) -> bool:
+    return isinstance(node, Command) and len(node.words) == 1 and node.words[0].bare == name
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    """A node and all commands inside it."""
+    yield node
+    match node:
+        case Background():
+            parts: tuple[Node, ...] = (node.node,)
+        case Pipeline():
+            parts = node.parts
+        case AndOr():
+            parts = (node.left, node.right)
+        case Script():
+            parts = node.items
+        case Group():
+            parts = (node.body,)
+        case Loop():
+            parts = (node.condition, node.body)
+        case If():
+            parts = tuple(script for branch in node.branches for script in branch)
+        case _:
+            parts = ()
+    for part in parts:
+        yield from _nodes(part)
+
+
+def program_of(node: Node) -> str:
+    """The program of a part of a pipeline; "shell" for a shell that takes its commands from what it reads."""
+    if not isinstance(node, Command):
+        return ""
+    words = [word.text.strip("\"'\\").rpartition("/")[2] for word in node.words]
+    while len(words) > 1 and words[0] in _BEFORE:
+        words = words[1:]
+    if words and words[0] in _SHELLS and all(word.startswith("-") and "c" not in word for word in words[1:]):
+        return "shell"
+    return words[0] if words else ""

@@ -1,0 +1,375 @@
+"""Walks through a command as the shell would run it, and notes each simple command with what is thought of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msgspec import Struct
+
+from agentcli.tools.shell.calls import Call, unwrap
+from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS, REVERSE_SHELL
+from agentcli.tools.shell.conditions import condition_problem
+from agentcli.tools.shell.effects import effects_of
+from agentcli.tools.shell.expansion import HOLE, Field, Matches, Secret, State, Value
+from agentcli.tools.shell.forms import allow_forms
+from agentcli.tools.shell.look import Look
+from agentcli.tools.shell.parser import read_commands
+from agentcli.tools.shell.programs import problem_of
+from agentcli.tools.shell.records import Effects, Places, Segment, Verdict
+from agentcli.tools.shell.setting import (
+    Redirected,
+    judge_assignments,
+    judge_redirects,
+    may_set,
+    name_problem,
+    state_after,
+)
+from agentcli.tools.shell.shape import is_fork_bomb, program_of
+from agentcli.tools.shell.substitution import fields_of, scripts_in, word_problem
+from agentcli.tools.shell.syntax import (
+    AndOr,
+    Background,
+    Case,
+    Command,
+    Condition,
+    For,
+    Function,
+    Group,
+    If,
+    Literal,
+    Loop,
+    Node,
+    NotJudged,
+    Pipeline,
+    Redirect,
+    Script,
+    Word,
+)
+from agentcli.tools.shell.wrappers import Layer
+
+_MOST_STEPS = 2_000  # simple commands walked through, counted again in each round of a loop; 100 ms
+_MOST_ROUNDS = 8  # values of a loop's variable that are tried one by one
+_DEEPEST = 8  # scripts inside scripts, functions inside functions
+
+Ends = tuple[State, State]  # the state after success, and after failure
+
+
+class _TooMuch(Exception):
+    """There is more to walk through than is bearable."""
+
+
+class Around(Struct, frozen=True):
+    """What stands around a command: why it can do more than its text says, and the texts of the wrappers around it."""
+
+    problem: str = ""
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    depth: int = 0
+
+
+class Walk:
+    """Collects `segments`. `problem` and `catastrophe` concern the command as a whole.
+
+    `gave_up` says that not all of it was walked through; `unread` are scripts inside it that are not understood.
+    """
+
+    def __init__(self, places: Places, steps: int = 0) -> None:
+        self.places = places
+        self.segments: list[Segment] = []
+        self.problem = ""
+        self.catastrophe = ""
+        self.gave_up = False
+        self.unread: list[str] = []
+        self._steps = steps
+        self._seen: dict[int, Node] = {}
+        self._traits: set[str] = set()
+
+    @property
+    def commands_seen(self) -> int:
+        return len(self._seen)
+
+    def run(self, script: Script) -> None:
+        """Walk from the place where the shell stands."""
+        try:
+            self._node(script, State((str(self.places.cwd),), str(self.places.home)), Around())
+        except (_TooMuch, RecursionError):
+            self.gave_up = True
+            self.problem = "there is too much of it to be judged"
+        if _makes_reverse_shell(self._traits):
+            self.catastrophe = self.catastrophe or REVERSE_SHELL
+
+    def _node(self, node: Node, state: State, around: Around) -> Ends:
+        match node:
+            case Command():
+                return self._command(node, state, around)
+            case Script():
+                ends = (state, state)
+                for item in node.items:
+                    ends = self._node(item, ends[0].or_else(ends[1]), around)
+                return ends
+            case AndOr():
+                return self._and_or(node, state, around)
+            case Pipeline():
+                return self._pipeline(node, state, around)
+            case Background():
+                self._node(node.node, state, around)
+                return state, state
+            case Group():
+                return self._group(node, state, around)
+            case If():
+                return self._if(node, state, around)
+            case Loop():
+                return self._repeated(Script((node.condition, node.body)), state, around)
+            case For():
+                return self._for(node, state, around)
+            case Case():
+                return self._case(node, state, around)
+            case Function():
+                return self._function(node, state, around)
+            case Condition():
+                return self._condition(node, state, around)
+            case NotJudged():
+                self._inside((*node.words,), state, around)
+                self._note_unknown(node.text, "it uses a form of the shell that is not judged", around)
+                for inside in node.inside:
+                    self._node(inside, state.anywhere(), around)
+                return state.anywhere(), state.anywhere()
+
+    # Compound commands
+
+    def _and_or(self, node: AndOr, state: State, around: Around) -> Ends:
+        success, failure = self._node(node.left, state, around)
+        if node.operator == "&&":
+            then, not_then = self._node(node.right, success, around)
+            return then, not_then.or_else(failure)
+        then, not_then = self._node(node.right, failure, around)
+        return then.or_else(success), not_then
+
+    def _pipeline(self, node: Pipeline, state: State, around: Around) -> Ends:
+        for part in node.parts:
+            self._node(part, state, around)
+        names = [program_of(part) for part in node.parts]
+        shells = [at for at, name in enumerate(names) if name == "shell"]
+        if shells and any(name in NETWORK_CLIENTS for name in names[shells[0] + 1 :]):
+            self.catastrophe = REVERSE_SHELL
+        return state, state
+
+    def _group(self, node: Group, state: State, around: Around) -> Ends:
+        done = self._redirects(node.redirects, state, around)
+        if done.problem or done.catastrophe:
+            text = " ".join(f"{each.operator}{each.target.text}" for each in node.redirects)
+            verdict: Verdict = "catastrophic" if done.catastrophe else "unknown"
+            self._note(Segment(text, None, verdict, done.catastrophe or done.problem, done.effects, (), (text,)))
+        ends = self._node(node.body, state, around)
+        return (state, state) if node.is_subshell else ends
+
+    def _if(self, node: If, state: State, around: Around) -> Ends:
+        ends: list[State] = []
+        for condition, body in node.branches:
+            then, state = self._node(condition, state, around) if condition.items else (state, state)
+            ends += self._node(body, then, around)
+        for end in ends:
+            state = state.or_else(end)
+        return state, state
+
+    def _case(self, node: Case, state: State, around: Around) -> Ends:
+        self._inside((node.subject, *node.patterns), state, around)
+        after = state
+        for arm in node.arms:
+            for end in self._node(arm, state, around):
+                after = after.or_else(end)
+        return after, after
+
+    def _repeated(self, body: Script, state: State, around: Around) -> Ends:
+        """A body that runs any number of times: first find out what it changes, then judge it where that is open."""
+        scratch = Walk(self.places, self._steps)
+        success, failure = scratch._node(body, state, around)
+        self._steps = scratch._steps  # one budget for both
+        start = state.with_open(success.or_else(failure))
+        success, failure = self._node(body, start, around)
+        after = start.or_else(success.or_else(failure))
+        return after, after
+
+    def _for(self, node: For, state: State, around: Around) -> Ends:
+        fields = self._fields(node.words, state, around) if node.words is not None else [Field(HOLE)]
+        values = [_value_of(field) for field in fields]
+        if not may_set(f"{node.name}="):
+            self._note_unknown(f"for {node.name}", "it sets a variable that matters to programs", around)
+        if len(values) > _MOST_ROUNDS or None in values:
+            secret = any(field.shows_secret for field in fields)
+            return self._repeated(node.body, state.set(node.name, Secret() if secret else None), around)
+        after = state
+        for value in values:
+            after, _ = self._repeated(node.body, after.set(node.name, value), around)
+        return after, after
+
+    def _function(self, node: Function, state: State, around: Around) -> Ends:
+        if is_fork_bomb(node):
+            self.catastrophe = "it is a fork bomb"
+        self._node(node.body, state.anywhere(), around)
+        after = replace(state, functions={**state.functions, node.name: node.body})
+        return after, after
+
+    def _condition(self, node: Condition, state: State, around: Around) -> Ends:
+        fields = self._fields(node.words, state, around)
+        look = Look(self.places, state)
+        why = condition_problem(fields, look, is_double=True) or _words_problem(node.words, state) or around.problem
+        effects = Effects(reads=tuple(look.reads))
+        self._note(Segment(node.text, None, "unknown" if why else "harmless", why or "it only looks", effects))
+        return state, state
+
+    # Simple commands
+
+    def _command(self, node: Command, state: State, around: Around) -> Ends:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise _TooMuch
+        self._seen[id(node)] = node
+        done = self._redirects(node.redirects, state, around)
+        self._inside(tuple(given.value for given in node.assignments if given.value), state, around)
+        after, set_problem = judge_assignments(node, state)
+        fields = self._fields(node.words, state, around)
+        problem = done.problem or _words_problem(node.words, state)
+        if fields:
+            done = done.with_problem(problem or set_problem, is_only_assigned=not problem)
+            return self._call(node, unwrap(fields, state), done, state, around)
+        problem = problem or set_problem or around.problem
+        if problem or done.catastrophe:
+            verdict: Verdict = "catastrophic" if done.catastrophe else "unknown"
+            forms = (" ".join(node.text.split()), *around.deny)
+            self._note(Segment(node.text, None, verdict, done.catastrophe or problem, done.effects, (), forms))
+        return after, after
+
+    def _call(self, node: Command, call: Call, done: Redirected, state: State, around: Around) -> Ends:
+        """Judge a command, or the script it gives to a shell."""
+        self._note_traits(call, done)
+        wrapped = call.problem or name_problem(call.sets)
+        own = () if around.problem else allow_forms(call.layers[:1] if wrapped else call.layers)
+        allow = () if done.problem else (*around.allow, *own)
+        hidden = [form for text in call.doubtful_scripts for form in self._search(text)]
+        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *around.deny)))
+        worst = call.catastrophe or done.catastrophe
+        problem = done.problem or wrapped or around.problem
+        if call.script is not None and not worst:
+            return self._script(node, call.script, state, Around(problem, allow, deny, around.depth + 1))
+        if call.name in state.functions:
+            problem, allow = problem or f"{call.name} is a function of the command's own", ()
+            self._function_call(call, state, Around("", (), deny, around.depth + 1))
+        look = Look(self.places, state)
+        inner = problem_of(call.fields, look)
+        effects = done.effects | (
+            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(look.reads))
+        )
+        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
+        if worst:
+            segment = Segment(node.text, words, "catastrophic", worst, effects, (), deny)
+        elif why := inner or problem:
+            allow = allow or (_with_assignments(node, call) if done.is_only_assigned and not around.problem else ())
+            segment = Segment(node.text, words, "unknown", why, effects, allow, deny)
+        else:
+            segment = Segment(node.text, words, "harmless", "it only reads inside the workspace", effects, allow, deny)
+        self._note(segment)
+        return state_after(call, state)
+
+    def _script(self, node: Command, layer: Layer, state: State, around: Around) -> Ends:
+        """The text a shell is given, in that shell or in this one."""
+        assert layer.script is not None
+        if around.depth > _DEEPEST:
+            raise _TooMuch
+        reading = read_commands(layer.script)
+        why = around.problem or reading.problem
+        if why or not reading.script.items:
+            verdict: Verdict = "unknown" if why else "harmless"
+            allow = around.allow if not reading.problem else ()
+            self._note(Segment(node.text, None, verdict, why or "it runs nothing", Effects(), allow, around.deny))
+        if reading.problem and not reading.is_refused:
+            self.unread.append(layer.script)
+        inside = state if layer.is_same_shell else state.in_child(layer.parameters)
+        ends = self._node(reading.script, inside, around)
+        return ends if layer.is_same_shell else (state, state)
+
+    def _function_call(self, call: Call, state: State, around: Around) -> None:
+        if around.depth > _DEEPEST:
+            raise _TooMuch
+        values = {str(at): field.text if field.is_known else None for at, field in enumerate(call.fields) if at}
+        whole = " ".join(field.text for field in call.fields[1:]) if all(f.is_known for f in call.fields) else None
+        inside = replace(state, variables={**state.variables, **values, "@": whole, "*": whole})
+        body = state.functions[call.name]
+        functions = {name: each for name, each in state.functions.items() if name != call.name}
+        self._node(body, replace(inside, functions=functions), around)
+
+    # Words
+
+    def _fields(self, words: Sequence[Word], state: State, around: Around) -> list[Field]:
+        self._inside(tuple(words), state, around)
+        return fields_of(words, state)
+
+    def _inside(self, words: tuple[Word, ...], state: State, around: Around) -> None:
+        """Judge what is substituted in words."""
+        for word in words:
+            for script in scripts_in(word):
+                self._node(script, state, Around("", (), around.deny, around.depth))
+
+    def _redirects(self, redirects: Sequence[Redirect], state: State, around: Around) -> Redirected:
+        self._inside(tuple(redirect.target for redirect in redirects), state, around)
+        return judge_redirects(redirects, state, Look(self.places, state))
+
+    # Notes
+
+    def _note(self, segment: Segment) -> None:
+        if segment not in self.segments:
+            self.segments.append(segment)
+
+    def _note_unknown(self, text: str, why: str, around: Around) -> None:
+        self._note(Segment(text, None, "unknown", around.problem or why, Effects(), (), (text, *around.deny)))
+
+    def _note_traits(self, call: Call, done: Redirected) -> None:
+        if done.connects:
+            self._traits.add("connects")
+        if call.is_bare_shell:
+            self._traits.add("shell")
+        if not call.name or (call.name == "eval" and call.problem):
+            self._traits.add("runs what it reads")
+        if call.name in NETWORK_CLIENTS:
+            self._traits.add("client")
+        if call.name in ("mkfifo", "mknod"):
+            self._traits.add("fifo")
+
+    def _search(self, text: str) -> list[str]:
+        """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it."""
+        part = Walk(self.places, self._steps)
+        part.run(read_commands(text).script)
+        for segment in part.segments:
+            if segment.verdict == "catastrophic":
+                self._note(segment)
+        self.catastrophe = self.catastrophe or part.catastrophe
+        return [form for segment in part.segments for form in segment.deny_forms]
+
+
+def _words_problem(words: Sequence[Word], state: State) -> str:
+    return next((why for word in words if (why := word_problem(word, state))), "")
+
+
+def _with_assignments(node: Command, call: Call) -> tuple[str, ...]:
+    """`NODE_ENV=test npm test`: a granting rule has to name the variables too."""
+    if any(not isinstance(piece, Literal) for given in node.assignments if given.value for piece in given.value.pieces):
+        return ()
+    words = [
+        field for given in node.assignments for field in (given.name, "=", given.value.text if given.value else "")
+    ]
+    before = "".join(words) if len(node.assignments) == 1 else ""
+    return tuple(f"{before} {form}" for form in allow_forms(call.layers[:1])) if before else ()
+
+
+def _value_of(field: Field) -> Value:
+    if not field.is_known or field.may_vanish:
+        return None
+    return Matches(field.text) if field.is_glob else field.text
+
+
+def _makes_reverse_shell(traits: set[str]) -> bool:
+    """A connection and a shell that takes its commands from somewhere; or both ends of a pipe with a name."""
+    if "connects" in traits and traits & {"shell", "runs what it reads"}:
+        return True
+    return {"fifo", "shell", "client"} <= traits

@@ -1,0 +1,161 @@
+"""Find and replace that changes only what it names: what stands around it stays the same, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.tools.text_edit import Edit
+from agentcli.tools.text_encoding import DecodedText, require_encodable, shown
+from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends
+from agentcli.tools.text_nearest import nearest
+
+
+class Applied(Struct, frozen=True):
+    """What came of edits: the file's bytes and text, and a word about each edit that did not match exactly."""
+
+    content: bytes
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+class _Replacement(Struct, frozen=True):
+    """Characters `start` to `end` of the text become `new`."""
+
+    start: int
+    end: int
+    new: str
+
+
+def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> Applied:
+    """The file after all edits, one after the other. Raises `ToolError`, naming the edit, when one does not apply.
+
+    `content` is the file's bytes and `decoded` their text. The new bytes are put between pieces of `content`: what lies
+    outside the edits is never decoded and encoded again.
+    """
+    notes: list[str] = []
+    for number, edit in enumerate(edits, 1):
+        which = f"Edit {number} of {len(edits)}: " if len(edits) > 1 else ""
+        try:
+            replacements, note = _find(decoded.text, edit)
+            content, text = _spliced(content, decoded, replacements)
+        except ToolError as error:
+            raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
+        decoded = DecodedText(text, decoded.encoding, decoded.bom)
+        if note:
+            notes.append(f"[{which}{note}]")
+    return Applied(content, decoded.text, tuple(notes))
+
+
+def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
+    """Where the edit applies, from top to bottom, and how what stands there differs from `old_string`.
+
+    Raises `ToolError` when it has no place in the text, or more than one.
+    """
+    old, new = edit.old_string, edit.new_string
+    if _lf(old) == _lf(new):
+        raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
+    if not old:
+        raise ToolError(
+            "old_string is empty: use file_write to create a file, or name the line to change.",
+            kind="invalid_parameters",
+        )
+    require_encodable(new, "new_string")
+    if edit.replace_all:  # what a reader sees as the same is replaced as the same: line ends do not count
+        if places := places_with_other_line_ends(text, old):
+            return [_replacement(text, place, new) for place in places], ""
+    elif len(places := exact_places(text, old)) == 1:
+        return [_replacement(text, places[0], new)], _left_alone(text, old)
+    elif places:
+        raise _several(text, places, "")
+    for look, difference, note in LADDER:
+        places = look(text, old)
+        if len(places) > 1:
+            raise _several(text, places, difference)
+        if places:
+            return [_replacement(text, places[0], new)], f"Matched apart from {difference}{note}"
+    raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
+
+
+def _left_alone(text: str, old: str) -> str:
+    """A note when the same lines stand elsewhere with other line ends: a reader does not see which is which."""
+    if "\r\n" not in text or "\n" not in old:
+        return ""
+    more = len(places_with_other_line_ends(text, old)) - 1
+    return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
+
+
+def _several(text: str, places: Sequence[Place], difference: str) -> ToolError:
+    lines = ", ".join(str(text.count("\n", 0, place.start) + 1) for place in places[:10])
+    more = ", …" if len(places) > 10 else ""
+    if difference:
+        said = f"old_string is not in the file as it is; apart from {difference} it stands {len(places)} times"
+        return ToolError(f"{said} (lines {lines}{more}): write it as one of them stands there.", kind="not_found")
+    return ToolError(
+        f"old_string stands {len(places)} times (lines {lines}{more}): make it longer, or set replace_all.",
+        kind="validation_error",
+    )
+
+
+def _replacement(text: str, place: Place, new: str) -> _Replacement:
+    """What to put at a place: `new` as it has to be there, with the line ends of the lines it replaces.
+
+    Lines that stay keep their own; a line that is added gets that of its neighbour.
+    """
+    new = place.adapted(new)
+    _require_no_stand_in(text[place.start : place.end], new)
+    if "\n" not in new or "\r" not in text:
+        return _Replacement(place.start, place.end, new)
+    *lines, last = text[place.start : place.end].split("\n")
+    ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
+    old_lines, new_lines = [*(line.removesuffix("\r") for line in lines), last], new.split("\n")
+    wanted = len(new_lines) - 1
+    most = min(len(ends), wanted)
+    head = next((n for n in range(most) if old_lines[n] != new_lines[n]), most)
+    tail = next((n for n in range(most - head) if old_lines[-1 - n] != new_lines[-1 - n]), most - head)
+    middle = ends[head : len(ends) - tail]
+    usual = ends[head - 1] if head else middle[0] if middle else _end_of_line_at(text, place)
+    middle = (middle + [usual] * wanted)[: wanted - head - tail]
+    ends = [*ends[:head], *middle, *ends[len(ends) - tail :], ""]
+    return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, ends, strict=True))))
+
+
+def _require_no_stand_in(replaced: str, new: str) -> None:
+    """Raises `ToolError` when U+FFFD, by which bytes are shown that are no characters, would take their place."""
+    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and shown(replaced) != replaced:
+        raise ToolError(
+            "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
+            kind="validation_error",
+        )
+
+
+def _end_of_line_at(text: str, place: Place) -> str:
+    """The line end behind a place, else the one before it."""
+    end = text.find("\n", place.end)
+    if end < 0:
+        end = text.rfind("\n", 0, place.start)
+    return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
+
+
+def _spliced(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
+    """Bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
+    pieces: list[bytes] = []
+    texts: list[str] = []
+    byte, kept, position = len(decoded.bom), 0, 0  # `kept`: bytes of `content` that are dealt with
+    for replacement in replacements:
+        before, replaced = (
+            decoded.text[position : replacement.start],
+            decoded.text[replacement.start : replacement.end],
+        )
+        byte += len(decoded.part(before))
+        pieces += [content[kept:byte], decoded.part(replacement.new)]
+        texts += [before, replacement.new]
+        byte += len(decoded.part(replaced))
+        kept, position = byte, replacement.end
+    return b"".join([*pieces, content[kept:]]), "".join([*texts, decoded.text[position:]])
+
+
+def _lf(text: str) -> str:
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,123 @@
+"""What changed between two texts: as a unified diff, as its hunks, and as the text with only some of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from agentcli.tools.text_encoding import shown
+
+CONTEXT = 3  # unchanged lines around a change
+_MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
+
+Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and end in the old lines, in the new lines
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """A unified diff with three lines of context, line ends aside; empty when nothing else changed."""
+    old, new = lines_of(_lf(before)), lines_of(_lf(after))
+    rows: list[str] = []
+    for hunk in _hunks(old, new):
+        first, last = hunk[0], hunk[-1]
+        rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
+        for tag, start, end, new_start, new_end in hunk:
+            if tag == "equal":
+                rows += [f" {line}" for line in old[start:end]]
+                continue
+            rows += [f"-{line}" for line in old[start:end]]
+            rows += [f"+{line}" for line in new[new_start:new_end]]
+    if not rows:
+        return ""
+    body = "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
+    return shown(f"--- a/{path}\n+++ b/{path}\n{body}")
+
+
+def diff_hunks(diff: str) -> tuple[str, ...]:
+    """The hunks of one file's unified diff, each with the line that says where it is."""
+    starts = [found.start() for found in re.finditer(r"^@@ ", diff, re.MULTILINE)]
+    return tuple(diff[start:end] for start, end in zip(starts, [*starts[1:], len(diff)], strict=False))
+
+
+def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
+    """`before` with only some hunks of the diff that leads to `after`; every other line keeps its own bytes."""
+    old, new = lines_of(before), lines_of(after)  # as many lines as the diff sees, with the line ends they really have
+    text: list[str] = []
+    position = 0
+    for number, hunk in enumerate(_hunks(lines_of(_lf(before)), lines_of(_lf(after)))):
+        if number not in chosen:
+            continue
+        for tag, start, end, new_start, new_end in hunk:
+            text += old[position:start]
+            text += old[start:end] if tag == "equal" else new[new_start:new_end]
+            position = end
+    return "".join([*text, *old[position:]])
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines with their ends. A form feed or U+2028 ends none: for the file's other readers it is a character."""
+    lines = text.split("\n")
+    last = lines.pop()
+    lines = [line + "\n" for line in lines]
+    return [*lines, last] if last else lines
+
+
+def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
+    """How to get from the old lines to the new ones. What both begin and end with is passed over first: it is soon done
+    and most of any edited file.
+    """
+    head = _shared(old, new)
+    tail = _shared(old[: head - 1 if head else None : -1], new[: head - 1 if head else None : -1])
+    old_end, new_end = len(old) - tail, len(new) - tail
+    old_size, new_size = old_end - head, new_end - head
+    codes: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
+    if min(old_size, new_size) == 0 or old_size == new_size == 1 or old_size * new_size > _MOST_COMPARED:
+        if old_size or new_size:
+            codes.append(("replace", head, old_end, head, new_end))
+    else:
+        matcher = difflib.SequenceMatcher(None, old[head:old_end], new[head:new_end])
+        codes += [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes()]
+    if tail:
+        codes.append(("equal", old_end, len(old), new_end, len(new)))
+    return codes
+
+
+def _shared(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    for number, (line, other) in enumerate(zip(old, new, strict=False)):
+        if line != other:
+            return number
+    return min(len(old), len(new))
+
+
+def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[list[Opcode]]:
+    """The changes in groups, with up to three unchanged lines around each."""
+    hunk: list[Opcode] = []
+    codes = opcodes(old, new)
+    for number, (tag, start, end, new_start, new_end) in enumerate(codes):
+        if tag != "equal":
+            hunk.append((tag, start, end, new_start, new_end))
+            continue
+        size = end - start
+        before = min(size, CONTEXT) if number else 0  # lines that still belong to the hunk above
+        after = min(size, CONTEXT) if number < len(codes) - 1 else 0
+        if hunk and after and size <= 2 * CONTEXT:
+            hunk.append((tag, start, end, new_start, new_end))
+            continue
+        if hunk:
+            if before:
+                hunk.append((tag, start, start + before, new_start, new_start + before))
+            yield hunk
+        hunk = [(tag, end - after, end, new_end - after, new_end)] if after else []
+    if any(code[0] != "equal" for code in hunk):
+        yield hunk
+
+
+def _range(start: int, end: int) -> str:
+    """Lines as a hunk's head has them: an empty range stands behind the line before it."""
+    length = end - start
+    return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
+
+
+def _lf(text: str) -> str:
+    return text.replace("\r\n", "\n")

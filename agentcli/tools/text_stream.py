@@ -1,0 +1,168 @@
+"""Some lines of a text file of any size, which is read once from beginning to end in constant memory."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct
+
+from agentcli.tools.text_encoding import EncodingGuess, errors_of, shown
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+LONGEST_KEPT = 1 << 20  # bytes of one line
+
+_CHUNK = 1 << 20  # bytes read at a time
+
+
+class Choice(Struct, frozen=True):
+    """Which lines are wanted: from number `first` (1-based) on, at most `most_lines` (None: all).
+
+    The choice also ends once it holds `most_bytes`, of which each line counts for `counted` at most.
+    """
+
+    first: int
+    most_lines: int | None
+    most_bytes: int
+    counted: int
+
+
+class Line(Struct, frozen=True):
+    """A line without its line feed; `cut` counts the bytes left out of one longer than `LONGEST_KEPT`."""
+
+    text: str
+    cut: int = 0
+
+
+class LinesRead(Struct, frozen=True):
+    """What was chosen of a file, and what is known of the whole of it; `digest` is its SHA-256.
+
+    `is_full` is whether the bytes ended the choice.
+    """
+
+    lines: tuple[Line, ...]
+    is_full: bool
+    total_lines: int
+    ends_with_newline: bool
+    encoding: str
+    digest: bytes
+
+
+def read_lines(head: bytes, file: BinaryIO, choice: Choice) -> LinesRead | None:
+    """The lines chosen; None for a binary file. `head` was read of the file already, 64 KiB if it has as many.
+
+    Raises `OSError`.
+    """
+    guess = EncodingGuess(head)
+    if guess.encoding() is None:
+        return None
+    digest, chosen = hashlib.sha256(), _Chosen(choice)
+    try:
+        for chunk in _bodies(_chunks(head, file, digest), guess):
+            chosen.feed(chunk)
+    except UnicodeDecodeError:
+        return None
+    encoding = guess.encoding()
+    if encoding is None:
+        return None
+    codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, errors_of(encoding))
+    return LinesRead(
+        tuple(Line(shown(line.decode(*codec)), cut) for line, cut in chosen.lines),
+        chosen.is_full,
+        chosen.newlines + (not chosen.ends_with_newline),
+        chosen.ends_with_newline,
+        encoding,
+        digest.digest(),
+    )
+
+
+def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:
+    """All bytes of the file, on their way through the hash."""
+    chunk = head
+    while chunk:
+        digest.update(chunk)
+        yield chunk
+        chunk = file.read(_CHUNK)
+
+
+def _bodies(chunks: Iterator[bytes], guess: EncodingGuess) -> Iterator[bytes]:
+    """What stands behind the BOM, as the bytes they are, those of UTF-16 and UTF-32 as UTF-8.
+
+    Raises `UnicodeDecodeError`.
+    """
+    skipped = len(guess.bom)
+    decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
+    for chunk in chunks:
+        body, skipped = chunk[skipped:], 0
+        if decoder is None:
+            guess.feed(body)
+            yield body
+        else:
+            yield decoder.decode(body).encode("utf-8", "surrogatepass")
+    if decoder is not None:
+        decoder.decode(b"", final=True)
+
+
+class _Chosen:
+    """Collects the lines chosen from the bytes it is fed, and counts all lines."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._line = bytearray()
+        self._cut = self._counted = 0
+        self._complete: list[tuple[bytes, int]] = []
+        self.newlines = 0
+        self.is_full = False
+        self.ends_with_newline = True  # an empty file lacks none
+
+    @property
+    def lines(self) -> list[tuple[bytes, int]]:
+        """The lines, and how many bytes are left out of each."""
+        unfinished = [(bytes(self._line), self._cut)] if self._line else []
+        return [*self._complete, *unfinished]
+
+    def feed(self, chunk: bytes) -> None:
+        if not chunk:
+            return
+        self.ends_with_newline = chunk.endswith(b"\n")
+        start = self._skip(chunk)
+        while start < len(chunk) and self.newlines + 1 >= self._choice.first and not self._is_done():
+            end = chunk.find(b"\n", start)
+            self._add(chunk[start : end if end >= 0 else len(chunk)])
+            if end < 0:
+                return
+            self._finish_line()
+            start = end + 1
+        self.newlines += chunk.count(b"\n", start)
+
+    def _skip(self, chunk: bytes) -> int:
+        """Where in the chunk the first line chosen begins, or its end."""
+        missing = self._choice.first - 1 - self.newlines
+        if missing <= 0:
+            return 0
+        found = min(chunk.count(b"\n"), missing)
+        self.newlines += found
+        if found < missing:
+            return len(chunk)
+        return bisect_left(range(len(chunk)), missing, key=lambda end: chunk.count(b"\n", 0, end))
+
+    def _is_done(self) -> bool:
+        return self.is_full or len(self._complete) == self._choice.most_lines
+
+    def _add(self, part: bytes) -> None:
+        room = LONGEST_KEPT - len(self._line)
+        self._line += part[:room]
+        self._cut += max(len(part) - room, 0)
+
+    def _finish_line(self) -> None:
+        self._complete.append((bytes(self._line), self._cut))
+        self._counted += min(len(self._line), self._choice.counted) + 1
+        self.is_full = self._counted > self._choice.most_bytes
+        self._line.clear()
+        self._cut = 0
+        self.newlines += 1

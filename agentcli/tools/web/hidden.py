@@ -1,0 +1,150 @@
+"""What a person looking at a page would not see: characters that show nothing, elements that styles take away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# Joiners and variation selectors belong to scripts and emoji: one, after a sign that is neither ASCII nor invisible.
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff"
+    "\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_JOINING = "\u200c\u200d\ufe00-\ufe0f"
+_SHOWS_NOTHING = re.compile(
+    f"[{_INVISIBLE}\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]"
+    f"|(?<![^\x00-\x7f{_INVISIBLE}{_JOINING}])[{_JOINING}]"
+    f"|(?<=[{_JOINING}])(?<!\ufe0f)[{_JOINING}]"
+)
+_LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
+
+
+def visible_text(text: str) -> str:
+    """`text` without control characters, direction marks and whatever else shows nothing; line ends become `\\n`."""
+    return _SHOWS_NOTHING.sub("", _LINE_END.sub("\n", text))
+
+
+def hides(style: str) -> bool:
+    """Whether declarations of CSS take an element out of sight: not shown, transparent, of no size, off the screen."""
+    declared = _declarations(style)
+    return any(is_hiding(declared.get(name, ""), declared) for name, is_hiding in _HIDING)
+
+
+def hiding_names(style_sheet: str) -> frozenset[str]:
+    """The `.class` and `#id` names that a page's own style sheet hides, and that no rule of it shows again.
+
+    Only plain rules count: not those for print or small screens, and not those that depend on where the element is.
+    """
+    hidden: set[str] = set()
+    shown: set[str] = set()
+    for selectors, body in _plain_rules(style_sheet):
+        is_hidden = hides(body)
+        for selector in selectors.split(","):
+            selector = _plain(selector).strip()
+            if is_hidden and _ONE_NAME.fullmatch(selector):
+                hidden.add(selector)
+            elif not is_hidden and _SHOWING & _declarations(body).keys():
+                shown.update(_NAME.findall(selector))
+    return frozenset(hidden - shown)
+
+
+_ONE_NAME = re.compile(r"[.#][\w-]+")
+_NAME = re.compile(r"[.#][\w-]+")
+_SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
+_LONGEST_SHEET = 500_000  # characters
+
+
+def _plain_rules(sheet: str) -> list[tuple[str, str]]:
+    """Selectors and declarations of the rules that stand outside every `@media` and its like."""
+    rules: list[tuple[str, str]] = []
+    depth, start, opened, at_rule = 0, 0, 0, False
+    sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
+    for mark in re.finditer(r"[{};]", sheet):
+        match mark[0]:
+            case "{":
+                if depth == 0:
+                    opened, at_rule = mark.start(), sheet[start : mark.start()].lstrip().startswith("@")
+                depth += 1
+            case "}":
+                depth = max(0, depth - 1)
+                if depth == 0:
+                    if opened >= start and not at_rule:
+                        rules.append((sheet[start:opened], sheet[opened + 1 : mark.start()]))
+                    start = mark.end()
+            case _ if depth == 0:
+                start = mark.end()
+    return rules
+
+
+def _declarations(style: str) -> dict[str, str]:
+    """The properties of a style, by name, in lower case; of several, the last one counts."""
+    declared: dict[str, str] = {}
+    for declaration in _plain(style).split(";"):
+        name, colon, value = declaration.partition(":")
+        if colon:
+            declared[name.strip()] = value.replace("!important", "").strip()
+    return declared
+
+
+def _plain(css: str) -> str:
+    """CSS without comments and escapes (CSS Syntax 3 §4.3.7), in lower case."""
+    css = re.sub(r"/\*.*?(?:\*/|\Z)", "", css, flags=re.DOTALL)
+    css = re.sub(r"\\([0-9a-fA-F]{1,6})\s?", lambda found: chr(min(int(found[1], 16), 0x10FFFF)), css)
+    return css.replace("\\", "").lower()
+
+
+def _matches(pattern: str) -> Callable[[str, dict[str, str]], bool]:
+    compiled = re.compile(pattern)
+    return lambda value, _: compiled.fullmatch(value) is not None
+
+
+def _is_transparent(value: str, declared: dict[str, str]) -> bool:
+    """Opacity 0, unless something is about to fade the element in."""
+    moves = any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared)
+    return not moves and re.fullmatch(f"{_ZERO}%?", value) is not None
+
+
+def _is_clear(value: str, declared: dict[str, str]) -> bool:
+    """A colour that cannot be seen, unless the background shines through the letters."""
+    clear = rf"transparent|(?:rgb|hsl)a?\([^)]*[,/]\s*{_ZERO}%?\s*\)|#[0-9a-f]{{3}}0|#[0-9a-f]{{6}}00"
+    return re.fullmatch(clear, value) is not None and not any("background-clip" in name for name in declared)
+
+
+def _is_no_size(value: str, declared: dict[str, str]) -> bool:
+    """No more than a pixel, and nothing may hang out."""
+    overflow = f"{declared.get('overflow', '')} {declared.get('overflow-x', '')} {declared.get('overflow-y', '')}"
+    return re.fullmatch(rf"(?:0*1|{_ZERO}|0*\.\d+)(?:[a-z]+|%)?", value) is not None and (
+        "hidden" in overflow or "clip" in overflow
+    )
+
+
+_ZERO = r"(?:0+(?:\.0*)?|\.0+)"
+_FAR_LEFT = _matches(r"-(?:\d{4,}|[5-9]\d\d)(?:\.\d+)?(?:px|pt)|-\d{2,}(?:\.\d+)?(?:r?em|ch|vw|vh)|-[1-9]\d{2,}%")
+_HIDING: tuple[tuple[str, Callable[[str, dict[str, str]], bool]], ...] = (
+    ("display", _matches("none")),
+    ("visibility", _matches("hidden|collapse")),
+    ("content-visibility", _matches("hidden")),
+    ("opacity", _is_transparent),
+    ("color", _is_clear),
+    ("font-size", _matches(rf"(?:0*1(?:\.0*)?|0*\.\d+)(?:px|pt)|{_ZERO}(?:[a-z]+|%)?")),
+    ("text-indent", _FAR_LEFT),
+    ("left", _FAR_LEFT),
+    ("top", _FAR_LEFT),
+    ("right", _FAR_LEFT),
+    ("bottom", _FAR_LEFT),
+    ("margin-left", _FAR_LEFT),
+    ("margin-top", _FAR_LEFT),
+    ("width", _is_no_size),
+    ("height", _is_no_size),
+    ("max-width", _is_no_size),
+    ("max-height", _is_no_size),
+    ("clip", _matches(r"rect\(\s*[01](?:px)?[\s,]+[01](?:px)?[\s,]+[01](?:px)?[\s,]+[01](?:px)?\s*\)")),
+    (
+        "clip-path",
+        _matches(r"inset\(\s*(?:[5-9]\d|1\d\d)%.*\)|circle\(\s*0[a-z%]*.*\)|polygon\((?:\s*0[a-z%]*[\s,]*)+\)"),
+    ),
+    (
+        "transform",
+        _matches(rf".*scale[xy]?\(\s*{_ZERO}[\s,)].*|.*translate[xy]?\(\s*-\d{{4,}}(?:px|%).*"),
+    ),
+)

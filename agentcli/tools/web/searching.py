@@ -1,0 +1,134 @@
+"""Searches the web through a provider; Tavily is the one there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout
+from agentcli.llm.http import HttpClient
+from agentcli.tools.web.access import SearchResult
+from agentcli.tools.web.hidden import visible_text
+from agentcli.tools.web.urls import BadUrl, parse_url
+
+TAVILY_URL = "https://api.tavily.com"
+LONGEST_QUERY = 400  # characters; Tavily refuses longer ones
+LONGEST_EXCERPT = 1_000  # characters of one result
+
+
+class SearchProvider(Protocol):
+    """A search engine."""
+
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
+
+
+class Tavily:
+    """Tavily's REST API: https://docs.tavily.com/documentation/api-reference/endpoint/search.
+
+    `base_url` ends before `/search`.
+    """
+
+    def __init__(self, api_key: str, *, base_url: str = TAVILY_URL, time_limit_s: float = 30.0) -> None:
+        self._api_key = api_key
+        self._base_url = base_url
+        self._time_limit_s = time_limit_s
+
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        client = HttpClient(
+            self._base_url, {"authorization": f"Bearer {self._api_key}"}, read_timeout=self._time_limit_s
+        )
+        asked = {"query": query, "max_results": max_results, "search_depth": "basic"}
+        try:
+            async with asyncio.timeout(self._time_limit_s):
+                answer = await client.post_json("/search", asked)
+            found = msgspec.convert(answer, _Answer).results
+        except TimeoutError as error:
+            raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
+        except msgspec.ValidationError as error:
+            raise ToolError(f"The search answered in a form that cannot be read: {error}.") from error
+        except ProviderError as error:
+            raise _failure(error) from error
+        finally:
+            await client.aclose()
+        return [SearchResult(row.title or "", row.url or "", row.content or "") for row in found]
+
+
+async def search_web(provider: SearchProvider | None, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
+    """Results with plain texts and addresses that can be fetched, each address once. Raises `ToolError`."""
+    query = " ".join(visible_text(query).split())
+    if not query:
+        raise ToolError("The query is empty.", kind="invalid_parameters")
+    if len(query) > LONGEST_QUERY:
+        raise ToolError(
+            f"The query is longer than {LONGEST_QUERY} characters: use fewer words.", kind="invalid_parameters"
+        )
+    if provider is None:
+        raise ToolError(
+            "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "
+            "variable TAVILY_API_KEY and to start again. Until then, web_fetch reads pages whose address is known.",
+            kind="dependency_error",
+        )
+    results: dict[str, SearchResult] = {}
+    for found in await provider.search(query, max_results):
+        try:
+            url = str(parse_url(found.url))
+        except BadUrl:
+            continue
+        title = " ".join(visible_text(found.title).split())[:300]
+        excerpt = visible_text(found.excerpt).strip()[:LONGEST_EXCERPT]
+        results.setdefault(url, SearchResult(title or url, url, excerpt))
+    return tuple(results.values())[:max_results]
+
+
+class _Row(msgspec.Struct, frozen=True):
+    title: str | None = None
+    url: str | None = None
+    content: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    results: list[_Row]
+
+
+def _failure(error: ProviderError) -> ToolError:
+    """Statuses after https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)."""
+    said = _said(error)
+    wait = error.retry_after
+    later = f"Try again in {wait:g} s." if wait is not None else "Try again later."
+    kind: ToolErrorKind = "execution_error"
+    match error:
+        case Timeout():
+            return ToolError("The search did not answer in time: try again.", kind="timeout")
+        case ConnectionFailed():
+            return ToolError(f"The search cannot be reached. {said}", kind="transient_error")
+        case AuthError():
+            kind, advice = "permission_denied", "Ask the user to check TAVILY_API_KEY."
+        case _ if error.status is None:
+            return ToolError("The search answered with something that is not Tavily's: tell the user.")
+        case _ if error.status == 429:
+            kind, advice = "rate_limit", later
+        case _ if error.status in (402, 432, 433):
+            kind, advice = "permission_denied", "The plan's searches are used up: tell the user."
+        case _ if error.status in (400, 422):
+            kind, advice = "invalid_parameters", "Change the query."
+        case _ if error.status >= 500:
+            kind, advice = "transient_error", later
+        case _:
+            advice = "Tell the user."
+    return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, retry_after=wait)
+
+
+def _said(error: ProviderError) -> str:
+    """The message of an error; Tavily's own stands in `{"detail": {"error": …}}`."""
+    text = str(error)
+    try:
+        detail = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        detail = {}
+    said = visible_text(detail.get("error") or text).strip()[:300]
+    return said if said.endswith((".", "!", "?")) else f"{said}."

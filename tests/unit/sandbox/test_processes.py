@@ -1,0 +1,202 @@
+"""Commands leave nothing behind: whatever they start, and however they, the session or agentcli itself ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.process_tree import processes_below
+from agentcli.infra.sandbox.processes import Keeper
+from tests.unit.sandbox.trees import ENDS, LEAST_PROCESSES, alive
+from tests.unit.tools.bench import is_alive, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a reaper of orphans")
+
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+NOBODY = 65_534
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture(params=["as we are", pytest.param("as an ordinary user", marks=pytest.mark.slow)])
+def python(request: pytest.FixtureRequest) -> list[str]:
+    """How to start Python as a user. Root's own Python may be in a folder that is root's alone."""
+    if request.param == "as we are":
+        return [sys.executable]
+    if os.getuid() != 0 or not (setpriv := shutil.which("setpriv")):
+        pytest.skip("we are one, or cannot become one")
+    as_nobody = [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for program in (sys.executable, f"/usr/bin/{version}"):
+        command = [*as_nobody, "env", f"PYTHONPATH={os.pathsep.join(sys.path)}", program]
+        if not subprocess.run([*command, "-c", "import agentcli.infra.sandbox.local"], check=False).returncode:
+            return command
+    pytest.skip(f"no {version} that everybody may use")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mark() -> str:
+    return f"{random.randrange(10**8, 10**9)}.5"
+
+
+@pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow) if end == "close" else end for end in ENDS])
+def test_nothing_survives(end: str, python: list[str], folder: Path, mark: str) -> None:
+    command = [*python, "-m", "tests.unit.sandbox.trees", end, str(folder), mark]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        most = 0
+        if end != "time-out":
+            assert program.stdout.readline() == "grown\n"
+            most = len(alive(mark))
+        family = processes_below(program.pid)
+        if end == "kill":
+            program.kill()
+        else:
+            while end == "time-out" and program.poll() is None and most < LEAST_PROCESSES:
+                most = max(most, len(alive(mark)))
+            assert program.stdout.readline() == "ended\n"
+        ended = time.monotonic()
+        while (left := alive(mark)) and time.monotonic() < ended + 3:
+            time.sleep(0.02)
+        assert not left
+        assert most >= LEAST_PROCESSES  # they had been there
+        if end in ("close", "kill"):
+            while (left := [process for process in family if is_alive(process.pid)]) and time.monotonic() < ended + 3:
+                time.sleep(0.02)
+            assert not left  # nor a keeper
+        program.kill()
+
+
+async def test_who_kills_the_supervisor_does_not_get_away(tmp_path: Path, mark: str) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    with Path(os.devnull).open("w") as nowhere:
+        process = await keeper.start(
+            ["/bin/bash", "-c", f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"],
+            cwd=tmp_path,
+            environment=ENVIRONMENT,
+            output=nowhere.fileno(),
+        )
+    await asyncio.wait_for(process.wait_until_gone(), 5)
+    assert process.exit_code == -signal.SIGKILL
+    assert await until(lambda: not alive(mark), 3)
+    await keeper.aclose()
+
+
+async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+
+    async def parent_of_a_command() -> int:
+        read, write = os.pipe()
+        process = await keeper.start(
+            ["/bin/sh", "-c", "ps -o ppid= -p $PPID"], cwd=tmp_path, environment=ENVIRONMENT, output=write
+        )
+        os.close(write)
+        assert await process.wait() == 0
+        with os.fdopen(read) as said:
+            return int(said.read())
+
+    first = await parent_of_a_command()
+    os.kill(first, signal.SIGKILL)
+    assert await until(lambda: not is_alive(first))
+    second = await parent_of_a_command()
+    assert second != first
+    await keeper.aclose()
+    assert not is_alive(second)
+
+
+async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
+    keeper = Keeper(ENVIRONMENT, most_processes=60)
+    with Path(os.devnull).open("w") as nowhere:
+        process = await keeper.start(
+            ["/bin/bash", "-c", f"for n in $(seq 200); do sleep {mark} & done; wait"],
+            cwd=tmp_path,
+            environment=ENVIRONMENT,
+            output=nowhere.fileno(),
+        )
+    await asyncio.wait_for(process.wait_until_gone(), 5)
+    assert process.was_swarm
+    assert not alive(mark)
+    await keeper.aclose()
+
+
+async def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    for program, folder in ((tmp_path / "none", tmp_path), (Path("/bin/true"), tmp_path / "none")):
+        with pytest.raises(FileNotFoundError), Path(os.devnull).open("w") as nowhere:
+            await keeper.start([str(program)], cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno())
+    await keeper.aclose()
+
+
+async def test_descriptors_keep_their_numbers_and_no_other_is_passed_on(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    (tmp_path / "a").write_text("from a")
+    read, write = os.pipe()
+    passed = [os.open(tmp_path / "a", os.O_RDONLY) for _ in range(3)]
+    script = f"cat <&{passed[1]}; ls -x /proc/self/fd"
+    process = await keeper.start(
+        ["/bin/bash", "-c", script], cwd=tmp_path, environment=ENVIRONMENT, output=write, pass_fds=passed
+    )
+    for descriptor in (write, *passed):
+        os.close(descriptor)
+    await process.wait_until_gone()
+    with os.fdopen(read) as said:
+        text = said.read()
+    assert text.startswith("from a")
+    seen = set(map(int, text.removeprefix("from a").split()))
+    assert {0, 1, 2, *passed} <= seen
+    assert len(seen - {0, 1, 2, *passed}) == 1  # the folder that ls looks at
+    await keeper.aclose()
+
+
+async def test_signals_are_as_a_program_expects_them(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    read, write = os.pipe()
+    process = await keeper.start(
+        ["/bin/grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"], cwd=tmp_path, environment=ENVIRONMENT, output=write
+    )
+    os.close(write)
+    await process.wait_until_gone()
+    with os.fdopen(read) as said:
+        sets = [int(line.split()[1], 16) for line in said]
+    real_time = -1 << 31  # two of these posix_spawn leaves ignored: they are the C library's own
+    assert [bits & ~real_time for bits in sets] == [0, 0]
+    await keeper.aclose()
+
+
+def test_the_keeper_sees_no_more_than_commands_do(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, pathlib\nfrom agentcli.infra.sandbox.local import LocalSandbox\n"
+        "async def main():\n folder = pathlib.Path.cwd()\n"
+        " sandbox = LocalSandbox([folder], environment={'PATH': '/usr/bin:/bin'}, job_folder=folder / 'jobs')\n"
+        " command = 'for p in $PPID $(ps -o ppid= -p $PPID); do cat /proc/$p/environ; done'\n"
+        " print((await sandbox.exec(command, cwd=folder, timeout_s=9)).output)\n await sandbox.aclose()\n"
+        "asyncio.run(main())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(CHECKOUT), "ANTHROPIC_API_KEY": "s3cret", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "AGENTCLI=1" in run.stdout
+    assert "s3cret" not in run.stdout

@@ -1,0 +1,218 @@
+"""Why a command does not get on: one program for every reason, and those that only look as if they did not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.processes import Keeper, Process
+from agentcli.infra.sandbox.stall import Stall, Watcher
+from tests.unit.tools.bench import Bench, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process waits for")
+
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+LONG_AGO = 60.0  # seconds without output, after which every reason is told
+
+
+def python(script: str) -> str:
+    """A shell command that runs a Python script; `{ready}` in it tells the test that it has come so far."""
+    return (
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(script.replace('{ready}', 'open(chr(114), chr(119)).close()'))}"
+    )
+
+
+IN_A_TERMINAL = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    {ready}
+    CHILD
+time.sleep(60)
+"""
+READS_A_FIFO_IT_HOLDS = "import os; os.mkfifo('f'); f = os.open('f', os.O_RDWR); {ready}; os.read(f, 1)"
+HOLDS_A_LOCK = "import fcntl, time; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); {ready}; time.sleep(60)"
+WANTS_A_LOCK = "import fcntl; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
+SERVES = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), None); {ready}; s.serve_forever()"
+SERVES_FROM_A_THREAD = (
+    "import http.server as h, threading; s = h.HTTPServer(('127.0.0.1', 0), None); {ready}; "
+    "t = threading.Thread(target=s.serve_forever); t.start(); t.join()"
+)
+SERVES_IN_ASYNCIO = (
+    "import asyncio\nasync def main():\n s = await asyncio.start_server(print, '127.0.0.1', 0)\n {ready}\n"
+    " await s.serve_forever()\nasyncio.run(main())"
+)
+WRITES_NOW_AND_THEN = "import time\n{ready}\nwhile True: open('x', 'w').write('x'); time.sleep(0.02)"
+
+
+@asynccontextmanager
+async def running(command: str, folder: Path) -> AsyncIterator[Process]:
+    keeper = Keeper(ENVIRONMENT)
+    with Path(os.devnull).open("w") as nowhere:
+        process = await keeper.start(
+            ["/bin/bash", "-c", command], cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno()
+        )
+    try:
+        assert await until((folder / "r").exists, 10)
+        yield process
+    finally:
+        await process.end()
+        await keeper.aclose()
+
+
+async def reason(command: str, folder: Path, *, said: str = "", quiet_s: float = LONG_AGO) -> Stall | None:
+    """Why a command does not get on once it is ready; None when nothing is found within a second."""
+    async with running(command, folder) as process:
+        watcher = Watcher(process.supervisor)
+        for _ in range(8):
+            if found := await asyncio.to_thread(watcher.look, quiet_s, said):
+                return found
+            await asyncio.sleep(0.12)
+    return None
+
+
+READY = "touch r; "
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "text"),
+    [
+        ("mkfifo f; " + READY + "cat f", "input", "waits for input: cat f (PID # opens the FIFO f"),
+        (python(READS_A_FIFO_IT_HOLDS), "input", "/f, which nobody writes to"),
+        (python(IN_A_TERMINAL.replace("CHILD", "input()")), "input", "reads a terminal"),
+        (python(IN_A_TERMINAL.replace("CHILD", "os.execvp('cat', ['cat'])")), "input", "cat (PID # reads a terminal"),
+        (python(IN_A_TERMINAL.replace("CHILD", "os.execvp('bash', ['ssh', '-c', 'read x'])")), "password", "ssh -c"),
+        ("flock held sh -c 'touch r; sleep 60' & until [ -e r ]; do sleep 0.02; done; exec flock held true",
+         "lock", "/held: flock held true (PID #, held by "),
+        (f"{python(HOLDS_A_LOCK)} & until [ -e r ]; do sleep 0.02; done; exec {python(WANTS_A_LOCK)}",
+         "lock", "/held: python"),
+        ("mkdir .git; touch .git/index.lock; " + READY + "while [ -e .git/index.lock ]; do sleep 0.2; done",
+         "lock", "waits for a lock on .git/index.lock"),
+        (python(SERVES), "listens", "listens on :"),
+        (python(SERVES_FROM_A_THREAD), "listens", "listens on :"),
+        (python(SERVES_IN_ASYNCIO), "listens", "listens on :"),
+        (READY + "sleep 60", "sleeps", "waits for sleep 60 (PID #, which sleeps"),
+        (READY + "(sleep 60; true) | cat", "sleeps", "waits for sleep 60"),
+    ],
+)  # fmt: skip
+async def test_a_reason_is_found(command: str, kind: str, text: str, tmp_path: Path) -> None:
+    found = await reason(command, tmp_path)
+    assert found is not None
+    assert found.kind == kind
+    for part in text.split("#"):
+        assert part.strip(" (PID,") in found.text
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Password: ", "[sudo] password for me: ", "Enter passphrase for key '/k': ", "PIN:"]
+)
+async def test_a_prompt_for_a_password_is_one(prompt: str, tmp_path: Path) -> None:
+    found = await reason(python(IN_A_TERMINAL.replace("CHILD", "input()")), tmp_path, said=f"hello\n{prompt}")
+    assert found is not None
+    assert found.kind == "password"
+
+
+async def test_a_program_that_says_it_waits_for_a_lock_is_believed(tmp_path: Path) -> None:
+    said = "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)"
+    found = await reason(READY + "sleep 60", tmp_path, said=said)
+    assert found == Stall("lock", f"waits for a lock: {said}")
+
+
+@pytest.fixture
+def deaf_server() -> Iterator[int]:
+    """A port that takes one connection and never answers; further ones wait to be taken."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        yield server.getsockname()[1]
+
+
+async def test_waiting_for_an_answer_is_told(deaf_server: int, tmp_path: Path) -> None:
+    command = python(f"import socket; s = socket.create_connection(('127.0.0.1', {deaf_server})); {{ready}}; s.recv(1)")
+    found = await reason(command, tmp_path)
+    assert found is not None
+    assert found.kind == "network"
+    assert found.text.endswith(f"waits for an answer of 127.0.0.1:{deaf_server}")
+
+
+async def test_waiting_to_be_connected_is_told(deaf_server: int, tmp_path: Path) -> None:
+    with socket.create_connection(("127.0.0.1", deaf_server)):
+        command = python(f"{{ready}}; import socket; socket.create_connection(('127.0.0.1', {deaf_server}))")
+        found = await reason(command, tmp_path)
+    assert found is not None
+    assert found.text.endswith(f"connects to 127.0.0.1:{deaf_server}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        READY + "while :; do :; done",
+        python("{ready}\nwhile True: pass"),
+        READY + "while :; do sleep 0.02; done",
+        python(WRITES_NOW_AND_THEN),
+        python("import threading; {ready}; threading.Event().wait()"),
+        python("import asyncio; {ready}; asyncio.run(asyncio.sleep(60))"),
+        python(
+            "import os, threading\nr, w = os.pipe()\nthreading.Thread(target=os.read, args=(r, 1)).start()\n{ready}"
+        ),
+    ],
+)
+async def test_what_works_or_cannot_be_known_is_not_called_stalled(command: str, tmp_path: Path) -> None:
+    assert await reason(command, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "quiet_s"),
+    [
+        (READY + "sleep 60", 19),
+        (f"{python(SERVES)} & sleep 60", 14),  # as a test run that starts a server does
+        ("mkfifo f; " + READY + "cat f", 1.5),
+    ],
+)
+async def test_nothing_is_said_too_soon(command: str, quiet_s: float, tmp_path: Path) -> None:
+    assert await reason(command, tmp_path, quiet_s=quiet_s) is None
+
+
+# What the person and the model see of it.
+
+
+def test_a_command_without_input_is_told_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
+    output = bench.call("bash", command="mkfifo f; echo begun; cat f", timeout_ms=3_200)
+    why = output.structured["stall"]
+    assert why.startswith("waits for input: cat f (PID ")
+    assert output.content == f"begun\n[ended after 3.2 s; {why}]"
+    assert "".join(bench.heard) == f"begun\n\n[{why}]\n"
+
+
+async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
+    script = SERVES.replace("{ready}", "print('up', flush=True)")
+    output = await asyncio.wait_for(bench.acall("bash", command=python(script), timeout_ms=60_000), 10)
+    assert "It listens on :" in str(output.content)
+    assert "goes on as job job_1" in str(output.content)
+    assert "Output so far:\nup" in str(output.content)
+    assert not output.is_error
+    (job,) = bench.sandbox.jobs()
+    assert job.is_running
+    port = int(output.structured["stall"].rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port)).close()
+    listed = await bench.acall("jobs", action="list")
+    assert f"running, listens on :{port}" in str(listed.content)
+    await bench.sandbox.aclose()
+
+
+async def test_a_stalled_job_says_why(bench: Bench) -> None:
+    await bench.acall("bash", command="mkfifo f; cat f", background=True)
+    assert await until(lambda: bench.sandbox.jobs()[0].stall, 8)
+    listed = await bench.acall("jobs", action="list")
+    assert str(listed.content).startswith("job_1: running, waits for input: cat f (PID ")
+    threading.Thread(target=(bench.ws / "f").write_text, args=("at last\n",)).start()
+    assert await until(lambda: not bench.sandbox.jobs()[0].is_running)
+    assert bench.sandbox.jobs()[0].stall == ""
+    await bench.sandbox.aclose()
