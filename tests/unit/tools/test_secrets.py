@@ -278,6 +278,7 @@ pieces = st.lists(st.one_of(st.sampled_from(_PIECES), st.sampled_from(_PIECES), 
 @given(pieces, st.lists(st.integers(1, 80), min_size=1, max_size=20))
 @example(["x" * 20_000 + filled("ghp_{w36}")], [7_000])
 @example(["-----BEGIN PRIVATE KEY-----\n" + "a" * 30_000], [501])
+@example(["-----BEGIN PRIVATE KEY-----\n" + "a" * 600 + "}" + "c" * 2_000], [400, 2_500])
 @example([filled("ghp_{w36}.") * 500], [97])
 def test_a_text_in_pieces_is_masked_like_the_whole(parts: list[str], sizes: list[int]) -> None:
     masker = Masker(["known value of three words", "abcdefgh12"])
@@ -332,7 +333,7 @@ def test_hostile_text_takes_time_in_proportion(unit: str) -> None:
     text = unit * (250_000 // len(unit))
     began = time.process_time()
     mask(text)
-    assert time.process_time() - began < 3  # measured: 0.3 s at most
+    assert time.process_time() - began < 8  # measured: 0.9 s where all of it is secret, 0.4 s at most elsewhere
 
 
 def test_ordinary_text_is_masked_at_tens_of_megabytes_a_second() -> None:

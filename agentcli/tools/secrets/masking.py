@@ -1,0 +1,183 @@
+"""Text with its secrets masked: a marker that names the kind stands in place of each, all else stays as it is.
+
+A `Masker` also knows secrets by their value, such as the keys this program itself uses. What a `StreamMask` gives for
+a text in pieces is what `mask` gives for the whole, wherever it is cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+from agentcli.tools.secrets.finding import Found, bytes_for_search, find_tokens
+from agentcli.tools.secrets.private_keys import find_key, follow_key
+from agentcli.tools.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
+
+PRIVATE_KEY = "private-key"
+SHORTEST_KNOWN = 8  # characters; what is shorter stands in ordinary words as well
+
+
+def mask(text: str) -> str:
+    """`text` with every secret of a known format replaced by `[masked: kind]`."""
+    return _FORMATS.mask(text)
+
+
+def find_secrets(text: str) -> list[Found]:
+    """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
+    stream = StreamMask(_FORMATS)
+    stream.add(text)
+    return stream.settle(is_all=True)
+
+
+class Masker:
+    """Masks secrets of known formats, and `known_values` wherever they stand, also in base64, hexadecimal and URLs."""
+
+    def __init__(self, known_values: Iterable[str] = ()) -> None:
+        values = {value for value in known_values if len(value) >= SHORTEST_KNOWN}
+        self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST_KNOWN})
+        self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
+        raw = [bytes_for_search(form) for form in self._forms]
+        self._places = BytesAhoCorasick(raw, implementation=Implementation.DFA) if raw else None
+
+    def mask(self, text: str) -> str:
+        stream = self.stream()
+        return stream.feed(text) + stream.close()
+
+    def stream(self) -> StreamMask:
+        """For a text that comes in pieces."""
+        return StreamMask(self)
+
+    def find(self, text: str) -> list[Found]:
+        """Known values and secrets without line ends in the order they begin; they may overlap."""
+        raw = bytes_for_search(text)
+        found = find_tokens(text, raw)
+        if self._places is not None:
+            for index, start, end in self._places.find_matches_as_indexes(raw, overlapping=True):
+                if text.startswith(self._forms[index], start):
+                    found.append(Found(start, end, "known-secret"))
+        found.sort(key=lambda one: (one.start, -one.end))
+        return found
+
+    def settled_end(self, text: str) -> int:
+        """Up to where nothing that follows `text` can change what is a secret: the beginning of its last word."""
+        end = max(map(text.rfind, " \n\t\r")) + 1
+        end = max(end, len(text) - LONGEST_MATCH)
+        return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
+
+
+def _forms(value: str) -> Iterable[str]:
+    """How a value may be written."""
+    raw = value.encode("utf-8", "replace")
+    yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(raw).decode().rstrip("=")
+        # Within a longer text the value begins at any of three places; the letters at its ends have strange bits.
+        for before in range(3):
+            end = (before + len(raw)) % 3
+            encoded = encode(bytes(before) + raw).decode().rstrip("=")
+            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]
+
+
+def _beginning_of(form: str, text: str) -> int:
+    """Where `text` ends in the middle of `form`; its end when it does not."""
+    longest = min(len(form) - 1, len(text))
+    return next((len(text) - size for size in range(longest, 0, -1) if text.endswith(form[:size])), len(text))
+
+
+class StreamMask:
+    """Masks a text that comes in pieces: what `feed` gives can be shown, the rest waits for more or for `close`.
+
+    The word that has begun waits, of the longest ones the last 8,000 characters; and what may begin a private key.
+    """
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._text = ""  # what waits, and before it as much as its meaning may depend on
+        self._done = 0  # what stands before this has been given out or masked,
+        self._masked = 0  # and before this, from the last marker on, masked
+        self._searched = 0  # from here on private keys may begin
+        self._key_end: int | None = None  # how far the private key reaches that goes on
+
+    def add(self, text: str) -> None:
+        self._text += text
+
+    def feed(self, text: str) -> str:
+        self.add(text)
+        return self._give(is_all=False)
+
+    def close(self) -> str:
+        return self._give(is_all=True)
+
+    def _give(self, *, is_all: bool) -> str:
+        position = self._done
+        pieces: list[str] = []
+        for start, end, rule in self.settle(is_all=is_all):
+            pieces += (self._text[position:start], f"[masked: {rule}]" if rule else "")
+            position = end
+        pieces.append(self._text[position : self._done])
+        self._forget(self._done - 2 * LONGEST_CONTEXT)
+        return "".join(pieces)
+
+    def settle(self, *, is_all: bool) -> list[Found]:
+        """The secrets that are known for sure by now; one without a rule goes on with the one before."""
+        found = self._masker.find(self._text)
+        keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
+        if keys:
+            found = sorted(found + keys, key=lambda one: (one.start, -one.end))
+        settled: list[Found] = []
+        for secret in found:
+            if secret.start >= end:
+                break
+            if secret.end <= max(self._masked, self._done):
+                continue
+            if secret.start >= self._masked:
+                settled.append(secret)
+            elif settled:
+                settled[-1] = settled[-1]._replace(end=secret.end)
+            else:
+                settled.append(Found(self._done, secret.end, ""))
+            self._masked = secret.end
+        self._done = max(end, self._masked)
+        return settled
+
+    def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Found], int]:
+        """The private keys as far as they are known, and up to where all is settled, which is `end` or before."""
+        keys: list[Found] = []
+        begin, position = (self._searched, None) if self._key_end is None else (self._key_end - 1, self._key_end)
+        self._key_end = None
+        while True:
+            if position is None:
+                if not (found := find_key(self._text, begin, is_all=is_all)):
+                    # The marker of a beginning may itself have only begun.
+                    self._searched = max(begin, len(self._text) - 10)
+                    return keys, end
+                begin, position = found
+                if position is None or begin >= end:
+                    self._searched = begin
+                    return keys, min(end, begin)
+            position, goes_on = follow_key(self._text, position, is_all=is_all)
+            keys.append(Found(begin, position, PRIVATE_KEY))
+            if goes_on:
+                self._key_end = position
+                return keys, position
+            end = max(end, position)
+            begin, position = position, None
+
+    def _forget(self, count: int) -> None:
+        """Lets go of the first `count` characters of the text."""
+        if count <= 0:
+            return
+        self._text = self._text[count:]
+        self._done -= count
+        self._masked = max(0, self._masked - count)
+        self._searched = max(0, self._searched - count)
+        if self._key_end is not None:
+            self._key_end -= count
+
+
+_FORMATS = Masker()

@@ -1,0 +1,130 @@
+"""What a rule for one kind of secret is, and how a value is told from a placeholder or a plain word."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from math import log2
+from typing import NamedTuple
+
+Judge = Callable[[str], bool]
+
+# No pattern reaches further than this from the place where it is tried, in characters, and none looks further back:
+# what is said about a stretch of text holds whatever comes before and after it. A stream depends on both.
+LONGEST_MATCH = 8_000
+LONGEST_CONTEXT = 600
+
+# A token does not begin within a word, within base64 or in a wheel's list of hashes; what an escape ends (\n in JSON,
+# %3D in a URL) is no word.
+_LEFT = r"(?:(?<![0-9A-Za-z])(?<![0-9A-Za-z][+_-])(?<!sha256=)|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2}))"
+_RIGHT = r"(?![0-9A-Za-z])"
+_UUID = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
+
+
+def looks_random(value: str) -> bool:
+    """Whether `value` may be a generated token: not a few characters repeated. Words in it do not matter."""
+    least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
+    return _RUN.search(value) is None and entropy(value) >= least
+
+
+def has_random_digits(value: str) -> bool:
+    """`looks_random` for formats that a long name in source code has too: those seldom have digits."""
+    return _DIGIT.search(value) is not None and looks_random(value)
+
+
+_RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
+_DIGIT = re.compile("[0-9]")
+
+
+def is_no_name(value: str) -> bool:
+    """For formats so loose that names in source code have them: there is a digit, or a letter five times over."""
+    return re.search(r"\d|([a-z])\1{4}", value) is not None
+
+
+def anything(value: str) -> bool:
+    """For formats so much their own that even a made-up value is masked."""
+    return True
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether people wrote `value` to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
+    return _PLACEHOLDER.search(value) is not None or any(word in value for word in _WORDS)
+
+
+_PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
+# A word counts when all of it is written in one way: FaKe is four letters of a token.
+_WORDS = [
+    spelled
+    for word in """
+    example placeholder redacted dummy sample fake masked replace changeme change_me changeit your_ your- insert_
+    """.split()
+    for spelled in (word, word.capitalize(), word.upper())
+]
+
+
+def entropy(value: str) -> float:
+    """Shannon's entropy of the characters, in bits for each: 4 for long random hexadecimal, nearly 6 for base64."""
+    length = len(value)
+    return -sum(count / length * log2(count / length) for count in Counter(value).values())
+
+
+class Rule(NamedTuple):
+    """One kind of secret. The pattern is tried `back` characters before each place where one of `starts` stands.
+
+    `starts` are literals divided by spaces, none when the pattern is to be looked for everywhere. `pattern` is a
+    regular expression (ASCII; `{U}` stands for a UUID) whose group 1, or else all of it, is the secret and holds no
+    white space. `is_secret` judges that. `after` is a word that must stand before it in the same command, lines that a
+    backslash continues included. `bounds` puts the pattern between the ends of words. `like` and `unlike` are examples
+    for the test, which writes random characters for `{h32}` and its kin, so that nothing here looks like a secret.
+    """
+
+    name: str
+    starts: str
+    pattern: str
+    like: str
+    unlike: str = ""
+    is_secret: Judge = looks_random
+    back: int = 0
+    after: str = ""
+    bounds: bool = True
+
+
+class Matcher:
+    """A rule made ready; its expression is compiled when it is first needed, as most never are."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        pattern = self.rule.pattern.replace("{U}", _UUID)
+        pattern = f"{_LEFT}(?:{pattern}){_RIGHT}" if self.rule.bounds else pattern
+        return re.compile(pattern, re.ASCII)
+
+    def span_at(self, text: str, position: int) -> tuple[int, int] | None:
+        """Where the secret is that `position`, the place of one of the rule's literals, belongs to."""
+        rule = self.rule
+        if position < rule.back or not (match := self._pattern.match(text, position - rule.back)):
+            return None
+        group = 1 if match.lastindex else 0
+        start, end = match.span(group)
+        if rule.after and not _stands_before(rule.after, text, position):
+            return None
+        return (start, end) if rule.is_secret(text[start:end]) else None
+
+    def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
+        """For a rule without literals, whose pattern is looked for everywhere."""
+        for match in self._pattern.finditer(text):
+            if self.rule.is_secret(match.group()):
+                yield match.span()
+
+
+def _stands_before(word: str, text: str, position: int) -> bool:
+    earliest = max(0, position - LONGEST_CONTEXT + len(word))
+    found = text.rfind(word, earliest, position)
+    return found >= 0 and _LINE_END.search(text, found, position) is None
+
+
+_LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
