@@ -114,6 +114,9 @@ install_program() {
         *) say "$bin is not on your PATH; add it:  export PATH=\"$bin:\$PATH\"" ;;
     esac
     command -v git >/dev/null 2>&1 || say "git is not installed; agentcli works best with it (apt-get install git)."
+    if [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null 2>&1; then
+        say "bubblewrap is not installed; commands are confined best with it (apt-get install bubblewrap)."
+    fi
 }
 
 case $verb in

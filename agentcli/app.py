@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.loop import Limits, Prefix, Runtime
+from agentcli.agent.masking import Mask
 from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.rules import PathGround, Rules, is_kept_from_reading, parse_rule
@@ -33,6 +34,7 @@ from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.bounds import Confinement
 from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
@@ -49,6 +51,9 @@ from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
 from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.later import WebLater
+
+if TYPE_CHECKING:
+    from agentcli.tools.secrets.masking import Masker
 
 
 class SessionChoice(Struct, frozen=True):
@@ -160,6 +165,7 @@ class Builder:
             grants=self._grants,
             locks=FileLocks(self.config.paths.state / "file_locks"),
             levels=Levels(tools.output_level, tools.output_levels),
+            mask=Mask(self._masker),
         )
 
     def tool_registry(self) -> ToolRegistry:
@@ -195,6 +201,12 @@ class Builder:
         )
         data = self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
+
+    def _masker(self) -> Masker:
+        """What knows secrets by their form, and the keys this program itself was given."""
+        masking = import_module("agentcli.tools.secrets.masking")
+        made: Masker = masking.Masker(credentials_in(self.config.environment))
+        return made
 
     def _web(self) -> WebAccess:
         """What fetches and searches; importing it takes 55 ms."""

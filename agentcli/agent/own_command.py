@@ -22,7 +22,7 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
     """What came of it, told by the events of a call. Cancelled, it ends with what had come by then."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     done: dict[str, Result] = {}
-    report = Report(call, emit, done, is_running=True)
+    report = Report(call, emit, done, mask=runner.mask, is_running=True)
     report.start()
     try:
         with runner.detachable() as sign:

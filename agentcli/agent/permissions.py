@@ -86,9 +86,9 @@ def _judge_files(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace
     needs = tuple(Need(target.real, target.access) for target in targets if target.kind != "plain")
     kin = {tool.name} | (_EDITORS if tool.effect == "edit" else _READERS)
     for rule in rules.deny:
-        if rule.pattern and any(rule.names(name) for name in kin):
-            if any(is_refused(rule.pattern, target, workspace) for target in targets):
-                return Verdict("deny", f"the rule {rule} denies it")
+        is_meant = rule.pattern and any(rule.names(name) for name in kin)
+        if is_meant and any(is_refused(rule.pattern, target, workspace) for target in targets):
+            return Verdict("deny", f"the rule {rule} denies it")
     if asking := _asked(tool, targets, rules, workspace):
         return _asks(mode, f"the rule {asking} wants you to be asked", needs)
     if tool.effect == "edit" and workspace.sandbox.profile == "read-only":

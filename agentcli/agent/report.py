@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agentcli.agent.call_record import CallRecord
 from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import ToolOutput as Output
+
+if TYPE_CHECKING:
+    from agentcli.tools.secrets.masking import StreamMask
 
 INTERRUPTED = "Not run: interrupted by the user."
 LONGEST_PARTIAL = 2_000  # characters that a call leaves which ran out of time
@@ -29,9 +34,11 @@ class Report:
     done: dict[str, Result]
     heard: list[str] = field(default_factory=list)
     record: CallRecord | None = None
+    mask: Mask | None = None
     is_running: bool = False
     retry_count: int = 0
     last_error: str = ""
+    _stream: StreamMask | None = None
     _started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -43,10 +50,26 @@ class Report:
         self.emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
 
     def show(self, text: str) -> None:
-        self.heard.append(text)
-        self.emit(ToolOutput(self.call.id, text))
+        """Output of a call that runs; a word that may be the beginning of a secret waits for its end."""
+        if self.mask is not None:
+            self._stream = self._stream or self.mask.stream()
+            text = self._stream.feed(text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text:
+            self.heard.append(text)
+            self.emit(ToolOutput(self.call.id, text))
+
+    def _end_output(self) -> None:
+        if self._stream is not None:
+            self._tell(self._stream.close())
+            self._stream = None
 
     def finish(self, output: Output, error: CallError | None = None) -> None:
+        self._end_output()
+        if self.mask is not None:
+            output = self.mask.output(output)
         call = self.call
         result = ToolResult(call.id, output.content or "", output.is_error)
         took_ms = round(self.seconds * 1000, 1)
@@ -80,6 +103,7 @@ class Report:
     def fail(self, error: ToolError) -> None:
         """Also with what the call had said when its time ran out."""
         self.retry_count, self.last_error = error.retry_count, error.last_error
+        self._end_output()
         message = str(error)
         partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
         shown = f"{cut_middle(partial, LONGEST_PARTIAL).rstrip()}\n[{message}]" if partial.strip() else message
@@ -87,6 +111,7 @@ class Report:
         self.finish(Output(shown, is_error=True, summary=_first_line(message)), told)
 
     def interrupt(self) -> None:
+        self._end_output()
         said = cut_middle("".join(self.heard))
         ended = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
         self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))

@@ -87,8 +87,9 @@ class PathGround(Struct, frozen=True):
 def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
     """Whether a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
 
-    `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these folders), `./x` and `a/b` below the working directory; a glob
-    without a slash is a name at any depth below it. A folder's glob speaks of all that is in it.
+    `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these
+    folders), `./x` and `a/b` below the working directory; a glob without a slash is a name at any depth below it. A
+    folder's glob speaks of all that is in it.
     """
     return _regex(_anchored(pattern, ground)).fullmatch(str(path)) is not None
 

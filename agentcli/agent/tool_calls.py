@@ -18,6 +18,7 @@ from agentcli.agent.client_calls import ClientCalls
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
+from agentcli.agent.masking import Mask
 from agentcli.agent.observing import observed
 from agentcli.agent.permissions import judge
 from agentcli.agent.replays import Replays
@@ -63,6 +64,7 @@ class CallRunner:
     caller: Caller = "main"
     ends_loops: bool = True
     client: ClientCalls = field(default_factory=ClientCalls)
+    mask: Mask | None = None
     replays: Replays = field(default_factory=Replays)
     metrics: CallMetrics = field(default_factory=CallMetrics)
     denials: list[ToolUse] = field(default_factory=list)
@@ -117,7 +119,7 @@ async def run_call(
 
     Every failure is a result. The result is in `done` when this ends, also when it ends by cancellation.
     """
-    report = Report(call, emit, done)
+    report = Report(call, emit, done, mask=runner.mask)
     report.start()
     parsed: Parsed | None = None
     try:

@@ -14,9 +14,11 @@ import apsw
 import typer
 
 from agentcli import __version__
+from agentcli.app import Builder
 from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
 from agentcli.config import Config
 from agentcli.errors import AgentcliError, ToolError
+from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import Models
 from agentcli.tools.ripgrep import find_rg
@@ -52,6 +54,7 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         yield "ripgrep", False, str(error)
     bash = shutil.which("bash")
     yield "bash", bash is not None, bash or "missing: commands run in /bin/sh"
+    yield "sandbox", *_sandbox(config)
     has_git = shutil.which("git") is not None
     yield "git", has_git, "found" if has_git else "missing: apt-get install git"
     has_local = find_spec("xllamacpp") is not None
@@ -60,6 +63,15 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         yield "model", True, wait_for(Models(config).default())
     except AgentcliError as error:
         yield "model", False, str(error).split("\n", 1)[0]
+
+
+def _sandbox(config: Config) -> tuple[bool, str]:
+    """Whether commands are confined as the settings want it, and by what."""
+    builder = Builder(config, store=MemorySessions())
+    sandbox = builder.workspace().sandbox
+    told = " ".join(sandbox.told())
+    wait_for(builder.aclose())
+    return sandbox.confines or sandbox.profile == "danger-full-access", told
 
 
 def _sessions(config: Config) -> tuple[bool, str]:

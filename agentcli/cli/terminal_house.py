@@ -106,7 +106,15 @@ class TerminalHouse:
         await asyncio.to_thread(self._builder.models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
+        await self._tell_of_sandbox(session)
         return session
+
+    async def _tell_of_sandbox(self, session: Session) -> None:
+        """Loudly where nothing holds commands; /sandbox shows it at any time."""
+        sandbox = session.runtime.calls.workspace.sandbox
+        if not await asyncio.to_thread(lambda: sandbox.confines):
+            for line in sandbox.told():
+                self.tell(line)
 
     async def _set_up_model(self, front: Front, missing: NoModel) -> None:
         """The guided choice of a first start. Raises `missing` when the person would rather leave."""

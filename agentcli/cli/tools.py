@@ -75,6 +75,8 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     builder = _builder()
     workspace = builder.workspace()
     runner = builder.call_runner(builder.tool_registry(), workspace)
+    if runner.mask is not None:
+        runner.mask.keeps_structured = True
     runner.ends_loops = False  # a script may ask the same as often as it likes
     bench = Bench(runner, AgentState("", mode, rules=builder.rules()))
     failed = False

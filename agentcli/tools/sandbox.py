@@ -198,6 +198,7 @@ class Sandbox(Protocol):
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
+        is_confined: bool = True,
     ) -> CommandResult:
         """Run a shell command without input. When it outlives `timeout_s` it is ended with all it has started.
 
@@ -208,7 +209,9 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def start_job(self, command: str, *, cwd: Path, timeout_s: float | None = None) -> BackgroundJob:
+    async def start_job(
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+    ) -> BackgroundJob:
         """Start a shell command that goes on after this call, and ends with the session or after `timeout_s`."""
         ...
 

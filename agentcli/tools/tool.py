@@ -196,12 +196,12 @@ class Tool:
 
     @property
     def may_overlap(self) -> bool:
-        return self.effect in ("none", "read")
+        return self.effect in ("none", "read", "web")
 
     @property
     def may_be_repeated(self) -> bool:
         """Whether a call that failed half way may be made again by itself."""
-        return self.effect in ("none", "read") or self.is_idempotent
+        return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
         """What a person approves: the diff a dry run makes, else the command or the arguments as they are.

@@ -61,6 +61,10 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
         "file_list",
         "grep_search",
         "bash",
+        "jobs",
+        "web_fetch",
+        "web_search",
+        "read_more",
         "think",
         "todo",
     ]
@@ -291,7 +295,7 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
         running.say("go")
         asked = running.wait_for_type("system", "approval_requested")
         assert len(asked["hunks"]) == 2
-        assert "file_edit(n.txt)" in asked["rules"]
+        assert "file_edit(./n.txt)" in asked["rules"]
         running.control("approve", id=asked["id"], scope="for ever")
         running.wait_for_type("system", "input_error")
         running.control("approve", id=asked["id"], hunks=[1], comment="only the second")
@@ -383,7 +387,7 @@ def test_an_early_message_without_a_turn_is_a_prompt_of_its_own(place: Place) ->
         '{"type":"user","message":{"role":"user","content":[{"type":"text"}]}}',
         '{"type":"user","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"x"}]}}',
         '{"type":"control","subtype":"dance"}',
-        '{"type":"control","subtype":"set_permission_mode","mode":"yolo"}',
+        '{"type":"control","subtype":"set_permission_mode","mode":"loose"}',
         '{"type":"control","subtype":"approve"}',
     ],
 )

@@ -209,7 +209,9 @@ def test_retries_are_told_on_stderr(place: Place) -> None:
 @pytest.mark.parametrize("format", ["json", "text"])
 def test_a_signal_ends_the_turn_in_order(place: Place, number: signal.Signals, code: int, format: str) -> None:
     model = place.script({"tool_calls": [call("bash", command="echo $$ > pid; exec sleep 30")]}, {"text": "never"})
+    # Unconfined, so that the command sees the number that others know it by.
     arguments = ("-m", model, "-p", "go", "--output-format", format, "--permission-mode", "bypassPermissions")
+    arguments += ("--sandbox", "danger-full-access")
     with place.start(*arguments) as running:
         pid = place.folder / "pid"
         wait_until(lambda: pid.exists() and bool(pid.read_text().strip()), "the command")

@@ -505,7 +505,7 @@ async def test_an_entry_of_a_newer_agentcli_is_refused_by_name_and_frees_the_ses
             lambda db: db.execute("UPDATE entries SET schema_version = 99 WHERE session_id = ?", (id,)) and None
         )
         for _ in range(2):
-            with pytest.raises(StorageError, match=r"newer agentcli \(schema 99\)"):
+            with pytest.raises(StorageError, match=r"newer agentcli \(schema 99"):
                 await store.open(id)
         assert len((await store.load(other))[1]) == 1
 

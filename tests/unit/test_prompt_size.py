@@ -22,8 +22,8 @@ def of_tools(specs: object) -> int:
     return tokens(json.dumps(msgspec.to_builtins(specs)))
 
 
-def test_system_text_and_nine_tools_fit_into_1600_tokens() -> None:
-    assert len(SPECS) == 9
+def test_system_text_and_twelve_tools_fit_into_1600_tokens() -> None:
+    assert len(SPECS) == 12
     assert tokens(system_prompt(small=False)) + of_tools(SPECS) <= 1_600
 
 

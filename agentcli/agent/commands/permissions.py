@@ -8,7 +8,7 @@ from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
 from agentcli.agent.rules import Rule, parse_rule
 from agentcli.agent.state import AgentState
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
 
 
 async def _permissions(desk: Desk, argument: str) -> Outcome:
@@ -17,14 +17,17 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
     match verb:
         case "":
             return await _shown(desk)
-        case "allow" | "deny" if rest.strip():
+        case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
-            (rules.allow if verb == "allow" else rules.deny).append(rule)
-            return f"{rule} is {'allowed' if verb == 'allow' else 'refused'} in this session."
+            {"allow": rules.allow, "ask": rules.ask, "deny": rules.deny}[verb].append(rule)
+            return f"{rule} is {_DONE[verb]} in this session."
         case "forget":
             return await _forget(desk, rest.strip())
         case _:
-            raise UsageError("Write /permissions, /permissions allow RULE, deny RULE or forget NUMBER.")
+            raise UsageError("Write /permissions, /permissions allow RULE, ask RULE, deny RULE or forget NUMBER.")
+
+
+_DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
 async def _shown(desk: Desk) -> str:
@@ -32,6 +35,7 @@ async def _shown(desk: Desk) -> str:
     granted = await _granted(desk)
     lines = [f"Mode {state.mode}."]
     lines += [f"  refused  {rule}  ({rule.source or 'settings'})" for rule in state.rules.deny]
+    lines += [f"  asks     {rule}  ({rule.source or 'settings'})" for rule in state.rules.ask]
     lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state)]
     if granted:
         lines.append("Granted for good in this project (/permissions forget NUMBER takes one back):")
@@ -69,13 +73,34 @@ async def _plan(desk: Desk, argument: str) -> Outcome:
     return "Plan mode is on: the model looks and plans, nothing is changed. /plan ends it."
 
 
+async def _sandbox(desk: Desk, argument: str) -> Outcome:
+    sandbox = desk.session.runtime.calls.workspace.sandbox
+    verb, _, host = argument.partition(" ")
+    host = host.strip()
+    match verb:
+        case "":
+            return "\n".join(await asyncio.to_thread(sandbox.told))
+        case "host" if host:
+            try:
+                sandbox.grant_host(host)
+            except ToolError as error:
+                raise UsageError(str(error)) from error
+            return f"Commands of this session may reach {host}."
+        case "forget" if host:
+            sandbox.revoke_host(host)
+            return f"Commands of this session may not reach {host} any more."
+        case _:
+            raise UsageError("Write /sandbox, /sandbox host NAME or /sandbox forget NAME.")
+
+
 PERMISSION_COMMANDS = (
     Command(
         "permissions",
         "show the mode, the rules and the grants; change those of this session",
         _permissions,
-        "[allow RULE|deny RULE|forget NUMBER]",
+        "[allow RULE|ask RULE|deny RULE|forget NUMBER]",
         ("approvals",),
     ),
+    Command("sandbox", "show what holds commands; let them reach a host", _sandbox, "[host NAME|forget NAME]"),
     Command("plan", "turn plan mode on or off", _plan),
 )

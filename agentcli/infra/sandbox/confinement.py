@@ -26,6 +26,7 @@ _ADVICE = {
     " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
     "No permissions to creat": "user namespaces are forbidden here (in a container: --security-opt seccomp=unconfined,"
     " or --privileged)",
+    "nknown option": "it is too old: version 0.8 is needed, or an older one with its security updates",
     "Creating new namespace failed": "namespaces are forbidden here",
     "Operation not permitted": "namespaces or mounts are forbidden here",
 }
@@ -59,7 +60,7 @@ def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path
     message = ""
     for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
         confinement = Bubblewrap(program, namespaces)
-        message = _run_true(confinement)
+        message = _run_true(confinement, tmp)
         if not message:
             return confinement
     advice = next((advice for sign, advice in _ADVICE.items() if sign in message), "it does not work here")
@@ -72,7 +73,7 @@ def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path])
 
 def _probe_seatbelt(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
     confinement = Seatbelt(tmp)
-    message = _run_true(confinement)
+    message = _run_true(confinement, tmp)
     if message:
         raise OSError(message)
     return confinement
@@ -85,10 +86,10 @@ _PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]]
 }
 
 
-def _run_true(confinement: Confinement) -> str:
+def _run_true(confinement: Confinement, folder: Path) -> str:
     """Run `true` in bounds like those of a command: what went wrong, or nothing."""
-    bounds = Bounds("workspace-write", (), Path("/"))
-    with confinement.launch(["true"], cwd=Path("/"), bounds=bounds) as launch:
+    root = folder.resolve()
+    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), Path("/"))) as launch:
         done = subprocess.run(
             launch.argv,
             pass_fds=launch.pass_fds,
@@ -97,4 +98,6 @@ def _run_true(confinement: Confinement) -> str:
             check=False,
             timeout=_LONGEST_PROBE_S,
         )
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+    if done.returncode == 0:
+        return ""
+    return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"

@@ -9,7 +9,7 @@ tree swarms (a fork bomb), and when the other end of its socket closes, as it do
 
 One socket per command. To the supervisor go the request (a length and fields joined by NUL, with descriptors), then
 single bytes: `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to
-stay open. Back come lines: `pid MAIN SUPERVISOR`, or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`;
+stay open. Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`;
 at last `gone`.
 
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.

@@ -67,10 +67,13 @@ class Starter:
         pass_fds: Sequence[int] = (),
         keeps_output: bool = False,
         time_limit_s: float | None = None,
+        is_confined: bool = True,
     ) -> Running:
         """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised."""
         with ExitStack() as confinement:
-            launch = confinement.enter_context(self._launch([*self._shell, script], cwd, pass_fds))
+            launch = confinement.enter_context(
+                (self._launch if is_confined else unconfined)([*self._shell, script], cwd, pass_fds)
+            )
             process = await self._keeper.start(
                 launch.argv,
                 cwd=cwd,

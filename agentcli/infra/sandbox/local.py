@@ -113,15 +113,24 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
+        is_confined: bool = True,
     ) -> CommandResult:
         await self._confined.open_network()
         return await self._shell.exec(
-            command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes, detach=detach
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            on_output=on_output,
+            most_bytes=most_bytes,
+            detach=detach,
+            is_confined=is_confined,
         )
 
-    async def start_job(self, command: str, *, cwd: Path, timeout_s: float | None = None) -> BackgroundJob:
+    async def start_job(
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+    ) -> BackgroundJob:
         await self._confined.open_network()
-        return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s)
+        return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, is_confined=is_confined)
 
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._shell.jobs()

@@ -19,11 +19,11 @@ import os
 import secrets
 import stat
 import time
+from _thread import start_new_thread
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
 from typing import Self
 
@@ -65,8 +65,9 @@ class MountPoints:
         descriptors = [descriptor for held in self._held for descriptor in (held.lock, held.folder)]
         self._held.clear()
         if descriptors:
-            # What was removed goes from the disk when it is closed, and that can wait for the disk.
-            Thread(target=_close, args=(descriptors,), daemon=True).start()
+            # What was removed goes from the disk when it is closed, which can wait for the disk; a `Thread` would have
+            # us wait for its start.
+            start_new_thread(_close, (descriptors,))
 
     def hold_folder(self, path: str) -> bool:
         """Make sure that there is something at `path`: whether it can be mounted on.

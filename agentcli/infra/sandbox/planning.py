@@ -14,7 +14,7 @@ MOST_REPOSITORIES = 100
 
 
 def plan_protection(bounds: Bounds, cwd: str, repositories: Repositories) -> Protection:
-    """What to protect now. Commands can commit in the roots, in the nearest repositories in them, and where they start."""
+    """What to protect now. Commands can commit in the roots, the repositories nearest to them, and where they start."""
     protection = Protection()
     if bounds.profile != "workspace-write":
         return protection

@@ -33,7 +33,8 @@ class _Folder:
 class Repositories:
     """Finds them; shared by all commands of a process. What was seen before is only looked at where it changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_folders: int = MOST_FOLDERS) -> None:
+        self._most_folders = most_folders
         self._known: dict[str, dict[str, _Folder]] = {}
         self._looked_at: dict[str, float] = {}
         self._is_partial: set[str] = set()
@@ -43,7 +44,7 @@ class Repositories:
         """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
 
         Folders with a `.git` in them, and those that look like the inside of one. At most half a minute old for what
-        is more than two levels down, unless `is_fresh`; at most `MOST_FOLDERS` folders are looked at.
+        is more than two levels down, unless `is_fresh`; at most `most_folders` are looked at.
         """
         with self._lock:
             now = time.monotonic()
@@ -76,7 +77,7 @@ class Repositories:
                 continue
             count += 1
             yield path, folder
-            if count >= MOST_FOLDERS or time.monotonic() > deadline:
+            if count >= self._most_folders or time.monotonic() > deadline:
                 self._is_partial.add(root)
                 return
             waiting.extend((child, depth + 1) for child in folder.folders)

@@ -34,9 +34,7 @@ _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that i
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 
 
-async def list_files(
-    listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]
-) -> Looked:
+async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]) -> Looked:
     """Implements `Sandbox.list`."""
     pattern = listing.pattern
     if "\0" in pattern or _SURROGATE.search(pattern):

@@ -19,7 +19,7 @@ PROGRAM = Path("/usr/bin/sandbox-exec")
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/dtracehelper")
 # Parts of every git folder that make git run programs, or look elsewhere for what does.
-_IN_GIT_FOLDER = r"(hooks|config|config\.worktree|info|commondir)(/|$)"
+_IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 
 
 class Seatbelt:
@@ -89,16 +89,18 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 def _protections(bounds: Bounds) -> list[str]:
     """Names in the roots, and the folders above them: who renames a folder takes what is in it along."""
     rules = []
+    git = _without_case(".git")
+    in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
     for root in bounds.roots:
         for path in _spellings(root):
             inside = _without_case(path.rstrip("/"))
             names = [_without_case(name) for name in bounds.protected]
             patterns = [f"^{inside}/{name}(/|$)" for name in names]
-            patterns.append(f"^{inside}/(.*/)?{_without_case('.git')}/(modules/.*/|worktrees/[^/]*/)?{_IN_GIT_FOLDER}")
+            patterns.append(f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)")
             rules.append(_rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]))
             parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
             unlinked = [f"(literal {_quoted(parent)})" for parent in parents]
-            unlinked.append(f"(regex {_pattern(f'^{inside}/(.*/)?' + _without_case('.git') + '$')})")
+            unlinked.append(f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})")
             rules.append(_rule("deny file-write-unlink", unlinked))
     granted = [f"(subpath {_quoted(path)})" for folder in bounds.writable for path in _spellings(folder)]
     return [*rules, _rule("allow file-write*", granted)]

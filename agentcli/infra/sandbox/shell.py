@@ -60,6 +60,7 @@ class Shell:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
+        is_confined: bool = True,
     ) -> CommandResult:
         output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
         report, report_write = _pipe_above(9)
@@ -67,7 +68,12 @@ class Shell:
         try:
             script = _REPORT_CWD.format(fd=report_write) + command
             running = await self._starter.start(
-                script, command=command, cwd=cwd, output=pipe_write, pass_fds=(report_write,)
+                script,
+                command=command,
+                cwd=cwd,
+                output=pipe_write,
+                pass_fds=(report_write,),
+                is_confined=is_confined,
             )
         except BaseException as error:
             os.close(report)
@@ -98,7 +104,9 @@ class Shell:
             raise _not_started("the job", error) from error
         return await foreground.go_on(id, path, self._jobs)
 
-    async def start_job(self, command: str, *, cwd: Path, timeout_s: float | None = None) -> BackgroundJob:
+    async def start_job(
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+    ) -> BackgroundJob:
         try:
             id, path = self._jobs.next_file()
             with path.open("ab") as file:
@@ -109,6 +117,7 @@ class Shell:
                     output=file.fileno(),
                     keeps_output=True,
                     time_limit_s=timeout_s,
+                    is_confined=is_confined,
                 )
         except (OSError, ValueError) as error:
             raise _not_started("the job", error) from error

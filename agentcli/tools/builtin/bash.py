@@ -38,6 +38,7 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         on_output=context.emit,
         most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
+        is_confined=not given.unconfined,
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
@@ -119,9 +120,10 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
-    return _started(
-        await context.workspace.sandbox.start_job(given.command, cwd=start, timeout_s=limit_s), "Started", context
+    job = await context.workspace.sandbox.start_job(
+        given.command, cwd=start, timeout_s=limit_s, is_confined=not given.unconfined
     )
+    return _started(job, "Started", context)
 
 
 def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:

@@ -27,7 +27,9 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
         given.output_mode,
         place.base,
     )
-    found = _gatherer(given, place, most=BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit)
+    found = _gatherer(
+        given, place, most=BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
+    )
     looked = await context.workspace.sandbox.search(search, found.add)
     return _output(found, looked, given, place)
 

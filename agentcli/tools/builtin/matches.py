@@ -175,9 +175,7 @@ def _read_matches(path: str, rows: bytes) -> tuple[list[dict[str, Any]], str]:
     return matches, f"{path}:" + text.replace("\n", f"\n{path}:")
 
 
-def _read_marked(
-    path: str, rows: bytes, most: int | None = None, context: int = 0
-) -> tuple[list[dict[str, Any]], str]:
+def _read_marked(path: str, rows: bytes, most: int | None = None, context: int = 0) -> tuple[list[dict[str, Any]], str]:
     """As `_read_matches` for rows that are context or go on with a match; up to the context of the last one wanted."""
     matches: list[dict[str, Any]] = []
     lines: list[str] = []

@@ -98,13 +98,16 @@ class State:
         secrets = {name: value for name, value in self.variables.items() if isinstance(value, Secret)}
         return replace(self, variables={**dict.fromkeys((*self.variables, *"123456789@*")), **secrets})
 
+    def with_parameters(self, fields: Sequence[Field]) -> State:
+        """With `$0`, `$1` and the rest as given."""
+        values = {str(at): field.text if field.is_known else None for at, field in enumerate(fields)}
+        rest = " ".join(field.text for field in fields[1:])
+        whole = rest if all(field.is_known for field in fields) else None
+        return replace(self, variables={**self.variables, **values, "@": whole, "*": whole})
+
     def in_child(self, parameters: Sequence[Field]) -> State:
         """In a shell that is started with parameters: which variables it is given is not known."""
-        values = {str(at): field.text if field.is_known else None for at, field in enumerate(parameters)}
-        rest = " ".join(field.text for field in parameters[1:])
-        whole = rest if all(field.is_known for field in parameters) else None
-        variables = {**dict.fromkeys(self.variables), **values, "@": whole, "*": whole}
-        return replace(self, variables=variables, functions={})
+        return replace(self, variables=dict.fromkeys(self.variables), functions={}).with_parameters(parameters)
 
     def with_open(self, after: State) -> State:
         """With everything open that another state has changed."""

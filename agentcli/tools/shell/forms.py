@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from agentcli.tools.shell.expansion import HOLE, MAYBE, PROCESS, Field
+from agentcli.tools.shell.expansion import Field
 from agentcli.tools.shell.git import read_call
+from agentcli.tools.shell.syntax import Assignment, Literal
 
 
 def canonical(fields: Sequence[Field]) -> str:
-    """The words joined as one would type them, quoted where they need it: `'git log' x` is not `git log x`."""
+    """The words with a blank between them, quoted where they hold one: `'git log' x` is not `git log x`."""
     return " ".join(_typed(field) for field in fields)
 
 
 def _typed(field: Field) -> str:
-    text = field.text
-    if field.is_glob or any(mark in text for mark in (HOLE, MAYBE, PROCESS)):
-        return text.replace(" ", "\\ ")
-    return shlex.quote(text)
+    return field.text if field.text and not re.search(r"\s", field.text) else shlex.quote(field.text)
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
@@ -29,6 +28,17 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
         if (bare := _without_git_options(fields)) is not None:
             forms.append(canonical(bare))
     return tuple(dict.fromkeys(forms))
+
+
+def with_assignments(assignments: Sequence[Assignment], fields: Sequence[Field]) -> tuple[str, ...]:
+    """`NODE_ENV=test npm test`: where a variable matters, a granting rule has to name it too."""
+    words = []
+    for given in assignments:
+        pieces = given.value.pieces if given.value else ()
+        if given.value is None or given.appends or any(not isinstance(piece, Literal) for piece in pieces):
+            return ()
+        words.append(f"{given.name}={given.value.text}")
+    return tuple(" ".join((*words, form)) for form in allow_forms([fields])) if words else ()
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ READERS = {
     "base64": "content -dDi -w: --decode --ignore-garbage --wrap: --help",
     "basename": "text -az -s: --multiple --suffix: --zero --help",
     "cat": "lines tolerant -AbeEnstTuv --number --show-all --number-nonblank --squeeze-blank --show-ends --show-tabs",
+    "bc": "none -lqs --mathlib --quiet",
     "cal": "text -13jmy",
     "cksum": "content -a: --algorithm: --help",
     "cmp": "content most=4 -bls -n: -i: --bytes: --ignore-initial: --print-bytes --quiet --silent --verbose --help",
@@ -75,6 +76,10 @@ READERS = {
     "join": "content -i -1: -2: -a: -e: -j: -o: -t: -v: --ignore-case --header --check-order --nocheck-order --help",
     "locale": "text -acmk --all-locales --charmaps --category-name --keyword-name",
     "logname": "none",
+    "lsb_release": "none -acdirsv --all --codename --description --id --release --short",
+    "lsblk": "none -abdefilmnOpSt -o: --all --bytes --fs --json --list --nodeps --noheadings --output: --paths",
+    "lspci": "none -knv",
+    "lsusb": "none -tv",
     "ls": "names tolerant -aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ1 --all --almost-all --author --block-size: "
     "--classify? --color? --directory --dereference --escape --file-type --format: --full-time "
     "--group-directories-first "
@@ -87,10 +92,12 @@ READERS = {
     "md5sum": _SUM,
     "b2sum": _SUM,
     "nl": "lines tolerant -p -b: -d: -f: -h: -i: -l: -n: -s: -v: -w: --body-numbering: --number-format: --help",
+    "nm": "content -aABCDgnopPrSu --defined-only --demangle --dynamic --extern-only --numeric-sort --undefined-only",
     "nproc": "none --all --ignore: --help",
     "numfmt": "text -z -d: --debug --delimiter: --field: --format: --from: --from-unit: --grouping --header? "
     "--invalid: "
     "--padding: --round: --suffix: --to: --to-unit: --zero-terminated --help",
+    "objdump": "content -adDfhprsStTwx -j: -M: --all-headers --demangle --disassemble --headers --section: --syms",
     "od": "content -abcdfilosxv -A: -j: -N: -S: -t: -w? --address-radix: --skip-bytes: --read-bytes: --strings? "
     "--format: --output-duplicates --width? --help",
     "paste": "lines tolerant -sz -d: --delimiters: --serial --zero-terminated",
@@ -100,6 +107,7 @@ READERS = {
     "pstree": "text -aAchlnpstTuU",
     "pwd": "text tolerant",
     "readlink": "facts -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --help",
+    "readelf": "content -adehlnrsSuVW -p: -x: --all --dynamic --headers --relocs --sections --segments --symbols --wide",
     "realpath": "facts -eLmPqsz --canonicalize-existing --canonicalize-missing --logical --physical --quiet "
     "--no-symlinks --strip --zero --relative-to@ --relative-base@ --help",
     "rev": "lines tolerant",
@@ -124,14 +132,17 @@ READERS = {
     "sha512sum": _SUM,
     "shasum": "content -bt -a: --algorithm: --binary --text",
     "size": "content -ABdox -t --format: --totals",
+    "shuf": "content -erz -i: -n: --echo --head-count: --input-range: --repeat --zero-terminated",
     "sleep": "text",
     "sort": "content -bcCdfghiMmnrRsuVz -k: -S: -t: --batch-size: --buffer-size: --check? --debug --dictionary-order "
     "--field-separator: --general-numeric-sort --human-numeric-sort --ignore-case --ignore-leading-blanks "
     "--ignore-nonprinting --key: --merge --month-sort --numeric-sort --parallel: --random-sort --reverse --sort: "
     "--stable --unique --version-sort --zero-terminated --help",
+    "ss": "text -0468adefHilmnopstuwxZ --all --listening --numeric --processes --summary --tcp --udp --no-header",
     "stat": "facts -fLtxnqrs -c: --dereference --file-system --format: --printf: --terse --help",
     "strings": "content -adfo -n: -t: -e: -s: -# --all --bytes: --print-file-name --radix: --encoding: --help",
     "sum": "content -rs --sysv",
+    "sw_vers": "none -productName -productVersion -buildVersion",
     "tac": "lines tolerant -br -s: --before --regex --separator:",
     "tail": "lines tolerant -fFqrvz -b: -c: -n: -s: -# --bytes: --follow? --lines: --pid: --quiet --retry --silent "
     "--sleep-interval: --verbose --zero-terminated --max-unchanged-stats:",
@@ -145,6 +156,7 @@ READERS = {
     "tty": "none -s",
     "type": "text -afptP",
     "uname": "none -amnrsvpio --all --kernel-name --nodename --kernel-release --machine --operating-system --version",
+    "ulimit": "none -acdefHilmnpqrsStuvx",
     "unexpand": "content -a -t: --all --first-only --tabs:",
     "uniq": "content most=1 -cdDuiz -f: -s: -w: --all-repeated? --check-chars: --count --group? --ignore-case "
     "--repeated --skip-chars: --skip-fields: --unique --zero-terminated --help",
@@ -158,6 +170,7 @@ READERS = {
     "who": "none -abdHlmpqrstTuw --all --boot --count --heading --users",
     "whoami": "none --help",
     "xxd": "content most=1 -abdeEiupC -c: -g: -l: -n: -o: -s:",
+    "yes": "text",
     "zcat": "content",
     "jobs": "none -lprs",
     "times": "none",
@@ -174,7 +187,12 @@ READERS = {
 
 # Programs that may be asked for their version, and how: they answer before they read anything of the project's. Not
 # here: those that first start what the project names (yarn, cargo and go choose a tool chain, pytest loads plugins).
+_SYSTEM = (
+    "chgrp chmod chown cp csplit dd install ln mkdir mkfifo mktemp mv nice nohup pr rm rmdir shred split stdbuf tee "
+    "timeout touch truncate unlink xargs kill pkill mount umount"
+)
 VERSIONS = {
+    **dict.fromkeys(_SYSTEM.split(), ("--help", "--version")),
     **dict.fromkeys(
         (
             "awk bash cmake curl diff docker find gawk gcc g++ cc clang clang++ gh git gpg helm jq less make ninja "

@@ -72,7 +72,7 @@ class Segment(Struct, frozen=True):
 
 
 class CommandAnalysis(Struct, frozen=True):
-    """A whole command. `verdict` is the worst of its segments, or worse for a reason that concerns all of it: `problem`."""
+    """A whole command. `verdict` is the worst of its segments, or worse for `problem`, which concerns all of it."""
 
     segments: tuple[Segment, ...]
     verdict: Verdict

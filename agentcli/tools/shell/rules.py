@@ -111,12 +111,12 @@ _RUN_ANYTHING = frozenset(
 _RUN_ANYTHING_HERE = frozenset(
     (
         "deno:run docker:run docker:cp go:run go:generate go:tool pdm:run pipx:run podman:run poetry:run uv:run "
-        "uv:tool kubectl:run kubectl:cp conda:run cargo:run rustup:run npm:set npm:create npm:init yarn:create pnpm:create bun:create pnpm:node yarn:node git:daemon "
-        "git:instaweb git:send-email"
+        "uv:tool kubectl:run kubectl:cp conda:run cargo:run rustup:run npm:set npm:create npm:init yarn:create "
+        "pnpm:create bun:create pnpm:node yarn:node git:daemon git:instaweb git:send-email"
     ).split()
 )
 _RUNS_GIVEN = frozenset(
-    "uv:run uv:tool pipx:run poetry:run pdm:run conda:run npm:exec pnpm:dlx pnpm:exec yarn:dlx".split()
+    "uv:run uv:tool pipx:run poetry:run pdm:run conda:run npm:exec npm:x pnpm:dlx pnpm:exec yarn:dlx bun:x".split()
 )
 # Programs that do one thing with the project, whatever else they are given.
 _ONE_THING = frozenset("pytest mypy pyright black isort flake8 pylint eslint prettier tsc jest vitest rspec".split())

@@ -128,6 +128,8 @@ def state_after(call: Call, state: State) -> tuple[State, State]:
         if target.is_known and not target.is_glob and target.text != "-" and len(targets) < 2:
             return state.entering(target.text), state
         return state.anywhere(), state
+    if call.name == "set" and arguments and arguments[0].text == "--":
+        return (after := state.with_parameters(call.fields[1:])), after
     if call.name in ("pushd", "popd", "source", "."):
         return state.anywhere(), state.anywhere()
     if call.name in ("export", "readonly", "local", "declare", "typeset"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agentcli.tools.shell.calls import Call
+from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS
 from agentcli.tools.shell.syntax import AndOr, Background, Command, Function, Group, If, Loop, Node, Pipeline, Script
 
 _SHELLS = frozenset("sh bash dash zsh ksh ash".split())
@@ -62,3 +64,24 @@ def program_of(node: Node) -> str:
     if words and words[0] in _SHELLS and all(word.startswith("-") and "c" not in word for word in words[1:]):
         return "shell"
     return words[0] if words else ""
+
+
+def traits_of(call: Call, *, connects: bool) -> set[str]:
+    """What a command contributes to a reverse shell; `connects`: a redirection leads to another machine."""
+    traits = {"connects"} if connects else set()
+    if call.is_bare_shell:
+        traits.add("shell")
+    if not call.name or (call.name == "eval" and call.problem):
+        traits.add("runs what it reads")
+    if call.name in NETWORK_CLIENTS:
+        traits.add("client")
+    if call.name in ("mkfifo", "mknod"):
+        traits.add("fifo")
+    return traits
+
+
+def makes_reverse_shell(traits: set[str]) -> bool:
+    """A connection and a shell that takes its commands from somewhere; or both, joined by a pipe with a name."""
+    if "connects" in traits and traits & {"shell", "runs what it reads"}:
+        return True
+    return {"fifo", "shell", "client"} <= traits

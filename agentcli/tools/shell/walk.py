@@ -12,7 +12,7 @@ from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS, REVERSE_SHELL
 from agentcli.tools.shell.conditions import condition_problem
 from agentcli.tools.shell.effects import effects_of
 from agentcli.tools.shell.expansion import HOLE, Field, Matches, Secret, State, Value
-from agentcli.tools.shell.forms import allow_forms
+from agentcli.tools.shell.forms import allow_forms, with_assignments
 from agentcli.tools.shell.look import Look
 from agentcli.tools.shell.parser import read_commands
 from agentcli.tools.shell.programs import problem_of
@@ -25,7 +25,7 @@ from agentcli.tools.shell.setting import (
     name_problem,
     state_after,
 )
-from agentcli.tools.shell.shape import is_fork_bomb, program_of
+from agentcli.tools.shell.shape import is_fork_bomb, makes_reverse_shell, program_of, traits_of
 from agentcli.tools.shell.substitution import fields_of, scripts_in, word_problem
 from agentcli.tools.shell.syntax import (
     AndOr,
@@ -37,7 +37,6 @@ from agentcli.tools.shell.syntax import (
     Function,
     Group,
     If,
-    Literal,
     Loop,
     Node,
     NotJudged,
@@ -96,7 +95,7 @@ class Walk:
         except (_TooMuch, RecursionError):
             self.gave_up = True
             self.problem = "there is too much of it to be judged"
-        if _makes_reverse_shell(self._traits):
+        if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
 
     def _node(self, node: Node, state: State, around: Around) -> Ends:
@@ -243,9 +242,9 @@ class Walk:
 
     def _call(self, node: Command, call: Call, done: Redirected, state: State, around: Around) -> Ends:
         """Judge a command, or the script it gives to a shell."""
-        self._note_traits(call, done)
+        self._traits |= traits_of(call, connects=done.connects)
         wrapped = call.problem or name_problem(call.sets)
-        own = () if around.problem else allow_forms(call.layers[:1] if wrapped else call.layers)
+        own = () if around.problem else (_as_written(node), *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
         hidden = [form for text in call.doubtful_scripts for form in self._search(text)]
         deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *around.deny)))
@@ -265,7 +264,11 @@ class Walk:
         if worst:
             segment = Segment(node.text, words, "catastrophic", worst, effects, (), deny)
         elif why := inner or problem:
-            allow = allow or (_with_assignments(node, call) if done.is_only_assigned and not around.problem else ())
+            allow = allow or (
+                with_assignments(node.assignments, call.layers[0])
+                if done.is_only_assigned and not around.problem
+                else ()
+            )
             segment = Segment(node.text, words, "unknown", why, effects, allow, deny)
         else:
             segment = Segment(node.text, words, "harmless", "it only reads inside the workspace", effects, allow, deny)
@@ -292,9 +295,7 @@ class Walk:
     def _function_call(self, call: Call, state: State, around: Around) -> None:
         if around.depth > _DEEPEST:
             raise _TooMuch
-        values = {str(at): field.text if field.is_known else None for at, field in enumerate(call.fields) if at}
-        whole = " ".join(field.text for field in call.fields[1:]) if all(f.is_known for f in call.fields) else None
-        inside = replace(state, variables={**state.variables, **values, "@": whole, "*": whole})
+        inside = state.with_parameters(call.fields)
         body = state.functions[call.name]
         functions = {name: each for name, each in state.functions.items() if name != call.name}
         self._node(body, replace(inside, functions=functions), around)
@@ -324,18 +325,6 @@ class Walk:
     def _note_unknown(self, text: str, why: str, around: Around) -> None:
         self._note(Segment(text, None, "unknown", around.problem or why, Effects(), (), (text, *around.deny)))
 
-    def _note_traits(self, call: Call, done: Redirected) -> None:
-        if done.connects:
-            self._traits.add("connects")
-        if call.is_bare_shell:
-            self._traits.add("shell")
-        if not call.name or (call.name == "eval" and call.problem):
-            self._traits.add("runs what it reads")
-        if call.name in NETWORK_CLIENTS:
-            self._traits.add("client")
-        if call.name in ("mkfifo", "mknod"):
-            self._traits.add("fifo")
-
     def _search(self, text: str) -> list[str]:
         """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it."""
         part = Walk(self.places, self._steps)
@@ -351,25 +340,12 @@ def _words_problem(words: Sequence[Word], state: State) -> str:
     return next((why for word in words if (why := word_problem(word, state))), "")
 
 
-def _with_assignments(node: Command, call: Call) -> tuple[str, ...]:
-    """`NODE_ENV=test npm test`: a granting rule has to name the variables too."""
-    if any(not isinstance(piece, Literal) for given in node.assignments if given.value for piece in given.value.pieces):
-        return ()
-    words = [
-        field for given in node.assignments for field in (given.name, "=", given.value.text if given.value else "")
-    ]
-    before = "".join(words) if len(node.assignments) == 1 else ""
-    return tuple(f"{before} {form}" for form in allow_forms(call.layers[:1])) if before else ()
+def _as_written(node: Command) -> str:
+    """The words with their quotes, as somebody may have copied them into a rule."""
+    return " ".join(word.text for word in node.words)
 
 
 def _value_of(field: Field) -> Value:
     if not field.is_known or field.may_vanish:
         return None
     return Matches(field.text) if field.is_glob else field.text
-
-
-def _makes_reverse_shell(traits: set[str]) -> bool:
-    """A connection and a shell that takes its commands from somewhere; or both ends of a pipe with a name."""
-    if "connects" in traits and traits & {"shell", "runs what it reads"}:
-        return True
-    return {"fifo", "shell", "client"} <= traits

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image as PillowImage
 
 from agentcli.conversation.mentions import with_attachments
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -128,7 +129,7 @@ def test_bare_names_are_attached_only_when_asked_for(workspace: Workspace, promp
 
 
 def test_an_image_is_attached_as_a_block(workspace: Workspace) -> None:
-    (workspace.cwd / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    PillowImage.new("RGB", (2, 2)).save(workspace.cwd / "a.png")
     _, note, image = with_attachments("what is on @a.png?", workspace, bare_names=False)
     assert isinstance(note, Text)
     assert isinstance(image, Image)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,7 +19,16 @@ import msgspec
 import pytest
 
 from agentcli.infra.sandbox.bounds import Bounds, Confinement
-from tests.conformance.confining import clean_environment, confinement_for, folder_on_disk, git, give_to, picture, run
+from tests.conformance.confining import (
+    clean_environment,
+    confinement_for,
+    folder_on_disk,
+    git,
+    give_to,
+    picture,
+    python_of,
+    run,
+)
 
 NAMES = (".agentcli", ".vscode", ".mcp.json")
 
@@ -192,7 +203,7 @@ def test_no_bounds_when_that_is_the_profile(bubblewrap: Confinement, base: Path)
 
 
 def test_a_workspace_in_tmp_is_seen_in_the_private_tmp_and_nothing_else_of_it(
-    who: tuple[Confinement, int], tmp_path_factory: pytest.TempPathFactory
+    who: tuple[Confinement, int],
 ) -> None:
     confinement, uid = who
     folder = Path(
@@ -211,7 +222,7 @@ def test_a_workspace_in_tmp_is_seen_in_the_private_tmp_and_nothing_else_of_it(
         assert (folder / "ws/new").exists()
         assert not (folder / "home/x").exists()
     finally:
-        subprocess.run(["rm", "-rf", folder], check=True)
+        shutil.rmtree(folder)
 
 
 def test_a_workspace_inside_a_masked_folder_is_still_reached(bubblewrap: Confinement, base: Path) -> None:
@@ -425,3 +436,63 @@ def wait_until(condition: object, timeout_s: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_repository_that_was_replaced_by_a_link_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:
+    """What was found before the last command need not be there any more."""
+    ws = repository(base / "ws")
+    repository(ws / "vendor/lib")
+    outside = repository(base / "outside/lib")
+    before = picture(outside)
+    run(bubblewrap, bounds_of(ws), "mv vendor moved; ln -s ../outside vendor")
+    done = run(bubblewrap, bounds_of(ws), "touch vendor/lib/.git/x vendor/lib/x; cd vendor/lib && git branch x")
+    assert done.stderr.count("Read-only file system") >= 3
+    assert picture(outside) == before
+
+
+def test_a_grant_that_leads_elsewhere_now_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:
+    ws, outside = base / "ws", base / "outside"
+    ws.mkdir()
+    outside.mkdir()
+    (ws / "granted").symlink_to(outside)
+    (base / "key").write_text("SECRET")
+    (ws / "read").symlink_to(base / "key")
+    bounds = bounds_of(ws, writable=(ws / "granted",), readable_again=(ws / "read",), masked=(base / "key",))
+    done = run(bubblewrap, bounds, "touch granted/x; cat read")
+    assert done.stdout == ""
+    assert not (outside / "x").exists()
+
+
+def test_more_mounts_than_descriptors(bubblewrap: Confinement, base: Path) -> None:
+    ws = repository(base / "ws")
+    names = tuple(f"name{number}" for number in range(80))
+    for name in names:
+        (ws / name).write_text("original")
+    done = run(bubblewrap, bounds_of(ws, protected=names), "for i in $(seq 0 79); do echo x >name$i; done")
+    assert done.stderr.count("Read-only file system") == 80
+    assert {(ws / name).read_text() for name in names} == {"original"}
+
+
+def test_sockets_of_the_host_are_hidden_wherever_they_are(bubblewrap: Confinement, base: Path) -> None:
+    ws, home = base / "ws", base / "home"
+    ws.mkdir()
+    home.mkdir()
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as own:
+        server.bind(str(home / "agent.sock"))
+        server.listen()
+        own.bind(str(ws / "project.sock"))
+        own.listen()
+        argv = [str(python_of(os.getuid())), "-c", _CONNECTING, str(home / "agent.sock"), str(ws / "project.sock")]
+        done = run(bubblewrap, bounds_of(ws, home=home), argv)
+    assert done.stdout.split() == ["refused", "open"]
+
+
+_CONNECTING = """
+import socket, sys
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("open")
+    except OSError:
+        print("refused")
+"""

@@ -1,6 +1,7 @@
 """Commands that try to leave processes behind, and a program that runs them all and then comes to one of four ends.
 
-Started as `python -m tests.unit.sandbox.trees END FOLDER MARK`; MARK is a number of seconds that nobody else sleeps.
+Started as `python -m tests.unit.sandbox.trees END FOLDER MARK CONFINEMENT`; MARK is a number of seconds that nobody
+else sleeps, CONFINEMENT `none` or what is to confine the commands: `bubblewrap`, `landlock`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
+from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.confinement import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.tools.sandbox import Profile
 
 
 def hops(in_each: str) -> str:
@@ -58,10 +63,19 @@ def arguments_of(process: Path) -> list[str]:
     return [] if "tests.unit.sandbox.trees" in words else words
 
 
-async def run(end: str, folder: Path, mark: str) -> None:
+async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
     """Returns, or waits to be killed, once every tree has grown."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sandbox = LocalSandbox([folder], environment={"PATH": "/usr/local/bin:/usr/bin:/bin"}, job_folder=folder / "jobs")
+    profile: Profile = "danger-full-access" if confinement == "none" else "workspace-write"
+    sandbox = LocalSandbox(
+        [folder],
+        environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+        job_folder=folder / "jobs",
+        limits=CommandLimits(profile, home=folder),
+        choose=partial(choose_confinement, tmp=folder, kinds=(confinement,)),
+    )
+    if sandbox.confines != (confinement != "none"):
+        print("cannot be confined so here", flush=True)
+        return
     commands = [script.replace("MARK", mark) for script in TREES.values()]
     limit_s = 1.0 if end == "time-out" else 60.0
     calls = [asyncio.create_task(sandbox.exec(command, cwd=folder, timeout_s=limit_s)) for command in commands]
@@ -88,4 +102,4 @@ async def run(end: str, folder: Path, mark: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]))

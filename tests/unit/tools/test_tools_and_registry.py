@@ -28,7 +28,11 @@ CONTRACT = {
         ["pattern"],
         ["path", "glob", "type", "ignore_case", "multiline", "context", "output_mode", "limit", "output_level"],
     ),
-    "bash": (["command"], ["timeout_ms", "cwd", "background", "description", "output_level"]),
+    "bash": (["command"], ["timeout_ms", "cwd", "background", "unconfined", "description", "output_level"]),
+    "jobs": (["action"], ["job_id"]),
+    "web_fetch": (["url"], ["max_chars", "output_level"]),
+    "web_search": (["query"], ["max_results"]),
+    "read_more": (["result_id"], ["page"]),
     "think": (["thought"], []),
     "todo": (["items"], []),
 }
@@ -73,7 +77,7 @@ def test_a_schema_holds_no_word_a_model_does_not_need(name: str) -> None:
 
 
 def test_the_tools_together_fit_a_small_prompt() -> None:
-    assert len(msgspec.json.encode(BUILTIN.specs())) < 4_500
+    assert len(msgspec.json.encode(BUILTIN.specs())) < 6_000
 
 
 def test_nested_arguments_are_written_out_in_the_schema() -> None:
@@ -162,6 +166,10 @@ def test_effects_say_what_the_permission_step_must_know() -> None:
         "file_list": "read",
         "grep_search": "read",
         "bash": "command",
+        "jobs": "none",
+        "web_fetch": "web",
+        "web_search": "web",
+        "read_more": "none",
         "think": "none",
         "todo": "none",
     }
@@ -169,7 +177,17 @@ def test_effects_say_what_the_permission_step_must_know() -> None:
 
 def test_only_tools_that_change_nothing_may_overlap() -> None:
     overlapping = [tool.name for tool in builtin_tools() if tool.may_overlap]
-    assert overlapping == ["file_read", "file_list", "grep_search", "think", "todo"]
+    assert overlapping == [
+        "file_read",
+        "file_list",
+        "grep_search",
+        "jobs",
+        "web_fetch",
+        "web_search",
+        "read_more",
+        "think",
+        "todo",
+    ]
 
 
 def test_two_tools_of_a_name_are_an_error_that_names_both_sources() -> None:

@@ -1,0 +1,72 @@
+"""Which confinement is chosen, and what the person is told when it is not the best."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import choose_confinement
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap and Landlock are for Linux")
+
+
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@linux
+def test_without_bubblewrap_it_is_landlock_and_the_reason_is_kept(tmp_path: Path) -> None:
+    alone = choose_confinement(tmp=tmp_path, kinds=("landlock",))
+    if alone.name != "landlock":
+        pytest.skip(alone.why)
+    chosen = choose_confinement(tmp=tmp_path, programs=(tmp_path / "missing",))
+    assert chosen.name == "landlock"
+    assert "not installed" in chosen.why
+    assert "apt install bubblewrap" in chosen.why
+    assert not chosen.ends_trees
+
+
+@linux
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1", "AppArmor"),
+        ("echo 'bwrap: No permissions to creating new namespace' >&2; exit 1", "container"),
+        ("echo 'bwrap: Unknown option --bind-fd' >&2; exit 1", "too old"),
+        ("exit 3", "3"),
+    ],
+)
+def test_a_bubblewrap_that_does_not_run_is_not_used_and_it_is_said_why(tmp_path: Path, script: str, told: str) -> None:
+    chosen = choose_confinement(tmp=tmp_path, kinds=("bubblewrap",), programs=(program(tmp_path / "bwrap", script),))
+    assert chosen.name == "none"
+    assert told in chosen.why
+
+
+def test_with_nothing_commands_run_as_they_are(tmp_path: Path) -> None:
+    chosen = choose_confinement(tmp=tmp_path, kinds=())
+    assert chosen.name == "none"
+    assert chosen.why
+    bounds = Bounds("read-only", (tmp_path,), tmp_path)
+    with chosen.launch(["touch", str(tmp_path / "x")], cwd=tmp_path, bounds=bounds, pass_fds=(7,)) as launch:
+        assert (launch.argv[0], launch.pass_fds) == ("touch", (7,))
+        subprocess.run(launch.argv, check=True)
+    assert (tmp_path / "x").exists()
+    assert "not confined" in chosen.limits(bounds)[0]
+
+
+@linux
+def test_the_best_has_nothing_to_excuse(tmp_path: Path) -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    chosen = choose_confinement(tmp=tmp_path)
+    if chosen.name != "bubblewrap":
+        pytest.skip(chosen.why)
+    assert chosen.why == ""
+    assert chosen.ends_trees

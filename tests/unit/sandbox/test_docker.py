@@ -1,0 +1,106 @@
+"""Commands in a container: what docker is told, by a program that stands for it and runs the command itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds, Launch
+from agentcli.infra.sandbox.docker import Docker
+
+# Notes its arguments, one a line and an empty one at the end, and runs what comes after the image.
+_FAKE = """#!/bin/sh
+for argument; do printf '%s\\n' "$argument"; done >>"{log}"; echo >>"{log}"
+[ "$1" = run ] || exit 0
+while [ "$1" != image ]; do case "$1" in --workdir=*) cd "${{1#--workdir=}}" ;; esac; shift; done
+shift; exec "$@"
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "docker").write_text(_FAKE.format(log=tmp_path / "log"))
+    (tmp_path / "docker").chmod(0o755)
+    return tmp_path / "log"
+
+
+def docker(log: Path, **more: object) -> Docker:
+    return Docker("image", program=str(log.parent / "docker"), **more)
+
+
+def calls(log: Path) -> list[list[str]]:
+    return [call.splitlines() for call in log.read_text().split("\n\n") if call]
+
+
+def run(confinement: Docker, bounds: Bounds, *argv: str) -> tuple[Launch, str]:
+    with confinement.launch(argv, cwd=bounds.roots[0], bounds=bounds) as launch:
+        done = subprocess.run(launch.argv, capture_output=True, text=True, check=True)
+    return launch, done.stdout
+
+
+def test_a_command_runs_in_a_container_without_rights_that_is_removed(log: Path) -> None:
+    ws = log.parent / "ws"
+    _, output = run(docker(log, memory="1g"), Bounds("workspace-write", (ws,), log.parent), "pwd")
+    assert output == f"{ws}\n"
+    started, removed = calls(log)
+    for option in (
+        "--rm", "--init", "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only",
+        "--memory=1g", "--pids-limit=512", f"--user={os.getuid()}:{os.getgid()}",
+        f"--mount=type=bind,source={ws},destination={ws}", f"--workdir={ws}",
+    ):  # fmt: skip
+        assert option in started
+    assert any(option.startswith("--tmpfs=/tmp:") for option in started)
+    name = next(option for option in started if option.startswith("--name=")).removeprefix("--name=")
+    assert removed == ["rm", "--force", name]
+
+
+def test_what_may_not_be_written_or_read_is_mounted_over(log: Path) -> None:
+    ws = log.parent / "ws"
+    for name in (".git/hooks", ".git/info", ".vscode", "keys"):
+        (ws / name).mkdir(parents=True)
+    for name in (".git/HEAD", ".git/config", ".env"):
+        (ws / name).touch()
+    bounds = Bounds(
+        "workspace-write", (ws,), log.parent, masked=(ws / ".env", ws / "keys", log.parent / "log"),
+        protected=(".vscode", ".agentcli"),
+    )  # fmt: skip
+    launch, listed = run(docker(log), bounds, "ls", "-A")
+    mounts = [option.removeprefix("--mount=") for option in launch.argv if option.startswith("--mount=")]
+    for name in (".git/hooks", ".git/config", ".git/commondir", ".vscode", ".agentcli"):
+        assert f"type=bind,source={ws / name},destination={ws / name},readonly" in mounts
+    assert f"type=bind,source=/dev/null,destination={ws / '.env'},readonly" in mounts
+    assert any(mount.startswith(f"type=tmpfs,destination={ws / 'keys'},") for mount in mounts)
+    assert not any(str(log) in mount for mount in mounts)  # what is not in the container need not be hidden
+    assert ".agentcli" in listed
+    assert not (ws / ".agentcli").exists()
+
+
+def test_reading_only(log: Path) -> None:
+    ws = log.parent / "ws"
+    launch, _ = run(docker(log), Bounds("read-only", (ws,), log.parent, writable=(ws,)), "true")
+    assert f"--mount=type=bind,source={ws},destination={ws},readonly" in launch.argv
+    assert f"--mount=type=bind,source={ws},destination={ws}" not in launch.argv
+
+
+def test_a_container_whose_client_was_killed_is_removed(log: Path) -> None:
+    ws = log.parent / "ws"
+    confinement = docker(log)
+    with confinement.launch(["sleep", "60"], cwd=ws, bounds=Bounds("workspace-write", (ws,), ws)) as launch:
+        process = subprocess.Popen(launch.argv)
+        process.kill()
+        process.wait()
+    assert calls(log)[-1][0] == "rm"
+
+
+def test_a_path_that_docker_would_misread_is_refused(log: Path) -> None:
+    odd = log.parent / "a,readonly"
+    odd.mkdir()
+    with (
+        pytest.raises(OSError, match="comma"),
+        docker(log).launch(["true"], cwd=odd, bounds=Bounds("workspace-write", (odd,), odd)),
+    ):
+        pass

@@ -1,0 +1,91 @@
+"""Commands bounded by Landlock: they work in the workspace, and are never started unbounded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds, Confinement
+from tests.conformance.confining import confinement_for, folder_on_disk, git, run
+
+
+@pytest.fixture
+def landlock() -> Confinement:
+    return confinement_for("landlock, root" if os.getuid() == 0 else "landlock, user")[0]
+
+
+@pytest.fixture
+def ws() -> Iterator[Path]:
+    with folder_on_disk() as base:
+        (base / "ws").mkdir()
+        git(base / "ws", "init", "-q")
+        yield base / "ws"
+
+
+def bounds_of(ws: Path, **more: object) -> Bounds:
+    return Bounds(**({"profile": "workspace-write", "roots": (ws,), "home": ws.parent} | more))
+
+
+def test_ordinary_work_is_done(landlock: Confinement, ws: Path) -> None:
+    script = """
+        set -e
+        mkdir -p a/b; echo x >a/x; mv a/x a/b/x; ln -s b a/link; cat a/link/x
+        git add .; git commit -qm first; git log --format=%s
+        echo tmp >"$TMPDIR/x"; cat "$TMPDIR/x"; echo >/dev/null; ls / >/dev/null; yes | head -1
+    """
+    done = run(landlock, bounds_of(ws), script)
+    assert (done.returncode, done.stdout) == (0, "x\nfirst\ntmp\ny\n"), done.stderr
+
+
+def test_a_commands_temporary_files_go_with_it(landlock: Confinement, ws: Path) -> None:
+    done = run(landlock, bounds_of(ws), 'touch "$TMPDIR/x"; echo "$TMPDIR"')
+    assert not Path(done.stdout.strip()).exists()
+
+
+def test_only_reading_when_that_is_the_profile(landlock: Confinement, ws: Path) -> None:
+    (ws / ".env").write_text("SECRET")
+    (ws / "a").write_text("a\n")
+    bounds = bounds_of(ws, profile="read-only", writable=(ws,), masked=(ws / ".env",))
+    done = run(landlock, bounds, "cat a .env; touch x")
+    assert done.stdout == "a\n"
+    assert not (ws / "x").exists()
+
+
+def test_a_link_to_a_secret_is_no_way_to_it(landlock: Confinement, ws: Path) -> None:
+    (ws.parent / "secret").write_text("SECRET")
+    (ws.parent / "link").symlink_to("secret")
+    done = run(landlock, bounds_of(ws, masked=(ws.parent / "link",)), "cat ../secret ../link")
+    assert done.stdout == ""
+
+
+def test_a_command_that_cannot_be_bounded_is_not_started(landlock: Confinement, ws: Path) -> None:
+    with landlock.launch(["touch", str(ws / "x")], cwd=ws, bounds=bounds_of(ws)) as launch:
+        broken = [*launch.argv]
+        broken[4] = "999"  # the descriptor of the plan
+        done = subprocess.run(broken, pass_fds=launch.pass_fds, capture_output=True, text=True, check=False)
+    assert done.returncode == 126
+    assert "could not be confined" in done.stderr
+    assert not (ws / "x").exists()
+
+
+def test_the_exit_code_is_the_commands(landlock: Confinement, ws: Path) -> None:
+    assert run(landlock, bounds_of(ws), "exit 7").returncode == 7
+    assert run(landlock, bounds_of(ws), "kill -PIPE $$").returncode == -13
+    assert run(landlock, bounds_of(ws), ["/nowhere/program"]).returncode == 127
+
+
+def test_descriptors_that_are_passed_arrive(landlock: Confinement, ws: Path) -> None:
+    read, write = os.pipe()
+    try:
+        with landlock.launch(
+            ["bash", "-c", f"pwd -P >/dev/fd/{write}"], cwd=ws, bounds=bounds_of(ws), pass_fds=(write,)
+        ) as launch:
+            subprocess.run(launch.argv, pass_fds=launch.pass_fds, check=True, cwd=ws)
+        assert os.read(read, 1000).decode() == f"{ws}\n"
+    finally:
+        os.close(read)
+        os.close(write)

@@ -1,0 +1,299 @@
+"""The way to granted hosts: who is let through, where a name may lead, and what a command in a sandbox sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.host_grants import find_grant, may_lead_to, read_grant, read_host, split_port
+from agentcli.infra.sandbox.network_proxy import NetworkProxy
+from tests.conformance.confining import confinement_for, folder_on_disk, python_of, run
+
+# --- grants
+
+
+@pytest.mark.parametrize(
+    ("grant", "host", "port", "expected"),
+    [
+        ("example.org", "example.org", 443, True),
+        ("example.org", "example.org", 80, True),
+        ("example.org", "example.org", 22, False),
+        ("example.org", "www.example.org", 443, False),
+        ("example.org", "example.org.evil.net", 443, False),
+        ("Example.ORG.", "example.org", 443, True),
+        ("*.example.org", "www.example.org", 443, True),
+        ("*.example.org", "a.b.example.org", 443, True),
+        ("*.example.org", "example.org", 443, False),
+        ("*.example.org", "evilexample.org", 443, False),
+        ("example.org:8080", "example.org", 8080, True),
+        ("example.org:8080", "example.org", 443, False),
+        ("127.0.0.1:3000", "127.0.0.1", 3000, True),
+        ("[::1]:3000", "::1", 3000, True),
+        ("::1", "::1", 443, True),
+        ("localhost:3000", "localhost", 3000, True),
+    ],
+)
+def test_what_a_grant_covers(grant: str, host: str, port: int, expected: bool) -> None:
+    assert (find_grant([read_grant(grant)], host, port) is not None) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*", "*.org", "*.127.0.0.1", "a*.example.org", "exa mple.org", "", "example.org:0", "example.org:99999", "-a.org",
+     "a..org", "http://example.org", "example.org/path", "user@example.org", "exämple.org", "127.1", "0x7f000001",
+     "2130706433", "example.org\0.evil.net", "a" * 64 + ".org", "[::1", "example.org:８０"],
+)  # fmt: skip
+def test_what_is_not_a_grant(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_grant(text)
+
+
+@pytest.mark.parametrize(
+    ("grant", "address", "expected"),
+    [
+        ("example.org", "93.184.215.14", True),
+        ("example.org", "2606:2800:21f::1", True),
+        ("example.org", "127.0.0.1", False),
+        ("example.org", "::1", False),
+        ("example.org", "0.0.0.0", False),
+        ("example.org", "169.254.169.254", False),
+        ("example.org", "fd00:ec2::254", False),
+        ("example.org", "100.100.100.200", False),
+        ("example.org", "fe80::1%eth0", False),
+        ("example.org", "::ffff:127.0.0.1", False),
+        ("example.org", "::ffff:169.254.169.254", False),
+        ("example.org", "64:ff9b::7f00:1", False),
+        ("example.org", "2002:7f00:1::", False),
+        ("example.org", "224.0.0.1", False),
+        ("example.org", "255.255.255.255", False),
+        ("git.company.example", "10.1.2.3", True),  # granted as it is: a company's own server
+        ("*.company.example", "10.1.2.3", False),
+        ("*.company.example", "93.184.215.14", True),
+        ("localhost", "127.0.0.1", True),
+        ("localhost", "10.0.0.1", False),
+        ("localhost", "93.184.215.14", False),
+        ("169.254.169.254", "169.254.169.254", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("example.org", "not an address", False),
+    ],
+)
+def test_where_a_granted_name_may_lead(grant: str, address: str, expected: bool) -> None:
+    assert may_lead_to(read_grant(grant), address) is expected
+
+
+def test_hosts_and_ports_are_told_apart() -> None:
+    assert split_port("example.org:8080", default=80) == ("example.org", 8080)
+    assert split_port("[::1]:8080", default=80) == ("::1", 8080)
+    assert split_port("::1", default=80) == ("::1", 80)
+    assert read_host("EXAMPLE.org.") == "example.org"
+
+
+# --- the proxy
+
+
+@contextlib.asynccontextmanager
+async def server(
+    answer: bytes = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello",
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """On loopback: its port and the heads that came."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1], heads
+
+
+@contextlib.asynccontextmanager
+async def proxy(*grants: str, denied: list[str] | None = None, **more: object) -> AsyncIterator[NetworkProxy]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has to be short
+        one = NetworkProxy(grants, folder=Path(folder), on_denied=(denied if denied is not None else []).append, **more)
+        await one.start()
+        try:
+            yield one
+        finally:
+            await one.aclose()
+
+
+async def ask(one: NetworkProxy, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(one.socket)
+    writer.write(request)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    return answer
+
+
+def leading_to(*addresses: str) -> Callable[[str, int], object]:
+    async def resolve(host: str, port: int) -> list[str]:
+        return list(addresses)
+
+    return resolve
+
+
+async def test_a_granted_host_is_reached_through_a_tunnel() -> None:
+    async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
+        answer = await ask(one, f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
+    assert heads == [b"GET / HTTP/1.1\r\n\r\n"]
+
+
+async def test_a_plain_request_is_passed_on_without_what_was_for_the_proxy() -> None:
+    async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
+        answer = await ask(
+            one,
+            f"GET http://127.0.0.1:{port}/a?b=c HTTP/1.1\r\nHost: evil.net\r\nProxy-Authorization: x\r\nAccept: */*\r\n"
+            "Connection: keep-alive\r\n\r\n".encode(),
+        )
+    assert answer.endswith(b"hello")
+    assert heads == [
+        f"GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nAccept: */*\r\n\r\n".encode()
+    ]
+
+
+@pytest.mark.parametrize("request_line", ["CONNECT example.org:443", "GET http://example.org/"])
+async def test_other_hosts_are_refused_and_told_of(request_line: str) -> None:
+    denied: list[str] = []
+    async with proxy("example.net", denied=denied, how_to_grant="Say /network allow HOST.") as one:
+        answer = await ask(one, f"{request_line} HTTP/1.1\r\nHost: example.net\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 403 agentcli: host example.org is not granted")
+    assert answer.endswith(b"agentcli: host example.org is not granted. Say /network allow HOST.\n")
+    assert denied == ["example.org"]
+
+
+async def test_a_host_can_be_granted_and_taken_back_while_it_runs() -> None:
+    denied: list[str] = []
+    async with server() as (port, _), proxy(denied=denied) as one:
+        request = f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\n\r\n".encode()
+        assert b" 403 " in await ask(one, request)
+        one.grant(f"127.0.0.1:{port}")
+        assert b" 200 " in await ask(one, request)
+        one.revoke(f"127.0.0.1:{port}")
+        assert b" 403 " in await ask(one, request)
+    assert denied == [f"127.0.0.1:{port}"] * 2
+
+
+async def test_a_granted_name_that_leads_to_this_machine_is_refused() -> None:
+    async with (
+        server() as (port, heads),
+        proxy(f"rebound.example:{port}", resolve=leading_to("93.184.215.14", "127.0.0.1")) as one,
+    ):
+        answer = await ask(one, f"CONNECT rebound.example:{port} HTTP/1.1\r\n\r\n".encode())
+    assert b" 403 " in answer
+    assert heads == []
+
+
+async def test_what_was_looked_up_is_what_is_connected_to() -> None:
+    """A second look-up could give another answer."""
+    looked_up: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        looked_up.append(host)
+        return ["127.0.0.1"]
+
+    async with server() as (port, _), proxy(f"localhost:{port}", resolve=resolve) as one:
+        assert b" 200 " in await ask(one, f"CONNECT localhost:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n".encode())
+    assert looked_up == ["localhost"]
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    ["CONNECT example.org HTTP/1.1\r\n\r\n", "CONNECT example.org\0.net:443 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n",
+     "CONNECT 0x7f000001:443 HTTP/1.1\r\n\r\n", "GET https://example.org/ HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n",
+     "GET http://a@example.org/ HTTP/1.1\r\n\r\n", "CONNECT example.org:443 HTTP/1.1\r\n folded: x\r\n\r\n",
+     "GET http://example.org/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+     "GET http://example.org/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"],
+)  # fmt: skip
+async def test_what_is_not_a_plain_request_is_refused_before_anything_is_looked_up(request_text: str) -> None:
+    async def never(host: str, port: int) -> list[str]:
+        raise AssertionError(host)
+
+    resolve = leading_to() if "Length" in request_text else never
+    async with proxy("example.org", resolve=resolve) as one:
+        answer = await ask(one, request_text.encode())
+    assert answer.split()[1] in ({b"400", b"502"} if "Length" in request_text else {b"400"})
+
+
+async def test_a_host_that_cannot_be_reached_is_said() -> None:
+    async def fail(host: str, port: int) -> list[str]:
+        raise OSError(-2, "Name or service not known")
+
+    async with proxy("example.org", resolve=fail) as one:
+        answer = await ask(one, b"CONNECT example.org:443 HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 502 agentcli: example.org cannot be reached: Name or service not known")
+
+
+async def test_a_head_without_an_end_is_cut_off() -> None:
+    async with proxy() as one:
+        assert b" 431 " in await ask(one, b"GET http://example.org/ HTTP/1.1\r\nX: " + b"x" * 100_000)
+
+
+async def test_the_socket_is_the_persons_alone_and_goes_with_the_proxy() -> None:
+    async with proxy() as one:
+        assert one.socket.stat().st_mode & 0o777 == 0o600
+    assert not one.socket.exists()
+
+
+# --- from a sandbox
+
+
+@pytest.mark.parametrize("variant", ["bubblewrap, root", "bubblewrap, root in a user namespace", "bubblewrap, user"])
+async def test_a_confined_command_reaches_granted_hosts_and_no_others(variant: str) -> None:
+    confinement, uid = confinement_for(variant)
+    if uid != os.getuid():
+        pytest.skip("the socket is another user's")
+    denied: list[str] = []
+    with folder_on_disk() as base:
+        ws = base / "ws"
+        ws.mkdir()
+        async with server() as (port, heads), proxy(f"127.0.0.1:{port}", denied=denied) as one:
+            bounds = Bounds("workspace-write", (ws,), base, proxy_socket=one.socket)
+            argv = [str(python_of(uid)), "-c", _FETCHING, f"http://127.0.0.1:{port}/", "http://example.org/"]
+            environment = {"NO_PROXY": "", "no_proxy": ""}  # the server stands for one that is far away
+            done = await asyncio.to_thread(run, confinement, bounds, argv, environment=environment)
+    assert done.stdout.splitlines() == [
+        "hello",
+        "403 agentcli: host example.org is not granted. The person can grant it.",
+    ]
+    assert len(heads) == 1
+    assert denied == ["example.org"]
+
+
+_FETCHING = """
+import sys, urllib.error, urllib.request
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=5).read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.code, error.reason)
+"""
+
+
+async def test_the_relay_leaves_a_command_as_it_would_be_without() -> None:
+    confinement, _ = confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")
+    with folder_on_disk() as base:
+        ws = base / "ws"
+        ws.mkdir()
+        async with proxy("example.org") as one:
+            script = "ls /proc/self/fd | wc -l; env | grep LC_ | sort; trap; kill -PIPE $$; echo ignored"
+            plain = await asyncio.to_thread(run, confinement, Bounds("workspace-write", (ws,), base), script)
+            bounds = Bounds("workspace-write", (ws,), base, proxy_socket=one.socket)
+            through = await asyncio.to_thread(run, confinement, bounds, script)
+            missing = await asyncio.to_thread(run, confinement, bounds, ["/nowhere/program"])
+            curl = await asyncio.to_thread(run, confinement, bounds, "echo $HTTPS_PROXY $https_proxy $NO_PROXY")
+    assert (through.stdout, through.returncode) == (plain.stdout, plain.returncode)
+    assert (missing.returncode, missing.stderr) == (127, "/nowhere/program: No such file or directory\n")
+    assert curl.stdout == "http://127.0.0.1:3128 http://127.0.0.1:3128 localhost,127.0.0.1,::1\n"

@@ -1,0 +1,99 @@
+"""The profile for macOS, as text: what its rules say about a path, read as the system reads them (the last counts)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.seatbelt import Seatbelt, seatbelt_profile
+
+HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
+BOUNDS = Bounds(
+    "workspace-write",
+    (WS,),
+    HOME,
+    masked=(HOME / ".ssh", WS / ".env"),
+    readable_again=(HOME / ".ssh/known_hosts",),
+    writable=(HOME / "granted",),
+    protected=(".agentcli", ".mcp.json"),
+)
+TMP = Path("/var/folders/x/T")
+
+_RULE = re.compile(r"^\((allow|deny) ([\w*-]+)((?:\n  .*)*?)\)$", re.MULTILINE)
+_FILTER = re.compile(r'\((subpath|literal|regex) #?"((?:[^"\\]|\\.)*)"\)')
+
+
+def is_allowed(operation: str, path: str, bounds: Bounds = BOUNDS) -> bool:
+    allowed = True
+    for verb, name, filters in _RULE.findall(seatbelt_profile(bounds, tmp=TMP)):
+        if re.fullmatch(name.replace("*", ".*"), operation):
+            matches = not filters or any(
+                path == value
+                or (kind == "subpath" and path.startswith(value + "/"))
+                or (kind == "regex" and re.search(value, path))
+                for kind, value in _FILTER.findall(filters)
+            )
+            allowed = verb == "allow" if matches else allowed
+    return allowed
+
+
+@pytest.mark.parametrize("path", [
+    "/Users/ada/work/a", "/Users/ada/work/.git/index", "/Users/ada/work/.git/objects/ab/cd", "/Users/ada/granted/x",
+    "/private/var/folders/x/T/y", "/dev/null", "/Users/ada/work/.mcp.json5", "/Users/ada/work/sub/.agentcli",
+])  # fmt: skip
+def test_can_be_written(path: str) -> None:
+    assert is_allowed("file-write-data", path)
+
+
+@pytest.mark.parametrize("path", [
+    "/Users/ada/.bashrc", "/Users/ada/work-evil/a", "/etc/hosts", "/Users/ada/work/.agentcli",
+    "/Users/ada/work/.AgentCLI/x", "/Users/ada/work/.mcp.json", "/Users/ada/work/.git/hooks/pre-commit",
+    "/Users/ada/work/.GIT/Hooks/x", "/Users/ada/work/.git/worktrees/x/commondir",
+    "/Users/ada/work/.git/config", "/Users/ada/work/.git/commondir", "/Users/ada/work/.git/info/attributes",
+    "/Users/ada/work/.git/modules/a/b/config", "/Users/ada/work/vendor/lib/.git/hooks/x", "/Users/ada/work/.env",
+    "/Users/ada/.ssh/known_hosts",
+])  # fmt: skip
+def test_cannot_be_written(path: str) -> None:
+    assert not is_allowed("file-write-data", path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/Users/ada/work/.git", "/Users/ada/work/.Git", "/Users/ada/work", "/Users/ada", "/Users"]
+)
+def test_folders_above_protected_names_cannot_be_renamed(path: str) -> None:
+    assert not is_allowed("file-write-unlink", path)
+
+
+@pytest.mark.parametrize(("path", "expected"), [
+    ("/Users/ada/.ssh/id", False), ("/Users/ada/work/.env", False), ("/Users/ada/.ssh/known_hosts", True),
+    ("/etc/hosts", True),
+])  # fmt: skip
+def test_secrets_cannot_be_read(path: str, expected: bool) -> None:
+    assert is_allowed("file-read-data", path) is expected
+
+
+def test_there_is_no_network() -> None:
+    assert not is_allowed("network-outbound", "example.org")
+
+
+def test_read_only_writes_temporary_files_alone() -> None:
+    bounds = Bounds("read-only", (WS,), HOME, writable=(HOME / "granted",))
+    assert not is_allowed("file-write-data", "/Users/ada/work/a", bounds)
+    assert not is_allowed("file-write-data", "/Users/ada/granted/a", bounds)
+    assert is_allowed("file-write-data", "/private/var/folders/x/T/y", bounds)
+
+
+def test_quotes_in_names_stay_in_the_name() -> None:
+    odd = Path('/Users/ada/a"b\\c(d)')
+    text = seatbelt_profile(Bounds("workspace-write", (odd,), HOME), tmp=TMP)
+    assert '(subpath "/Users/ada/a\\"b\\\\c(d)")' in text
+    assert text.count("(") - text.count("\\(") >= text.count(")") - text.count("\\)")
+
+
+def test_a_command_is_started_through_the_system_s_program() -> None:
+    with Seatbelt(TMP).launch(["ls", "-l"], cwd=WS, bounds=BOUNDS, pass_fds=(9,)) as launch:
+        assert launch.argv == ["/usr/bin/sandbox-exec", "-p", seatbelt_profile(BOUNDS, tmp=TMP), "ls", "-l"]
+        assert launch.pass_fds == (9,)

@@ -1,0 +1,120 @@
+"""The filter of system calls, run instruction by instruction as the kernel would, for both processors."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.seccomp import ARCHITECTURES, CLONE3, DENIED, NEW_NAMESPACES, filter_program
+
+ALLOWED = 0x7FFF0000
+ERRNO = 0x00050000
+EPERM = ERRNO | errno.EPERM
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_VSOCK = 1, 2, 10, 16, 17, 40
+
+both = pytest.mark.parametrize("machine", list(ARCHITECTURES))
+
+
+def answer(machine: str, number: int, *arguments: int, internet: bool = False, audit: int | None = None) -> int:
+    """What the filter gives for one call: classic BPF, as far as the filter uses it."""
+    audit = ARCHITECTURES[machine].audit if audit is None else audit
+    data = struct.pack("<IIQ6Q", number, audit, 0, *arguments, *[0] * (6 - len(arguments)))
+    program = list(struct.iter_unpack("<HBBI", filter_program(internet=internet, machine=machine)))
+    at = value = 0
+    while True:
+        opcode, if_true, if_false, operand = program[at]
+        at += 1
+        match opcode:
+            case 0x20:
+                (value,) = struct.unpack_from("<I", data, operand)
+            case 0x15:
+                at += if_true if value == operand else if_false
+            case 0x35:
+                at += if_true if value >= operand else if_false
+            case 0x45:
+                at += if_true if value & operand else if_false
+            case 0x06:
+                return operand
+            case _:
+                raise AssertionError(opcode)
+
+
+@both
+def test_what_is_on_the_list_is_refused(machine: str) -> None:
+    column = ARCHITECTURES[machine].column
+    for name, numbers in DENIED.items():
+        if numbers[column] is not None:
+            assert answer(machine, numbers[column]) == EPERM, name
+
+
+@both
+@pytest.mark.parametrize(("family", "internet", "expected"), [
+    (AF_UNIX, False, ALLOWED), (AF_UNIX, True, ALLOWED), (AF_INET, False, EPERM), (AF_INET, True, ALLOWED),
+    (AF_INET6, True, ALLOWED), (AF_NETLINK, True, EPERM), (AF_PACKET, True, EPERM), (AF_VSOCK, True, EPERM),
+    (0, True, EPERM),
+])  # fmt: skip
+def test_sockets_by_family(machine: str, family: int, internet: bool, expected: int) -> None:
+    for call in (ARCHITECTURES[machine].socket, ARCHITECTURES[machine].socketpair):
+        assert answer(machine, call, family, internet=internet) == expected
+        assert answer(machine, call, family | 7 << 32, internet=internet) == expected  # the kernel looks at 32 bits
+
+
+@both
+@pytest.mark.parametrize("bit", [1 << n for n in range(32) if NEW_NAMESPACES & 1 << n])
+def test_new_namespaces_are_refused(machine: str, bit: int) -> None:
+    arch = ARCHITECTURES[machine]
+    assert answer(machine, arch.clone, bit | 17) == EPERM
+    assert answer(machine, arch.unshare, bit) == EPERM
+
+
+@both
+def test_processes_and_threads_are_not(machine: str) -> None:
+    arch = ARCHITECTURES[machine]
+    assert answer(machine, arch.clone, 17) == ALLOWED
+    assert answer(machine, arch.clone, 0x003D0F00) == ALLOWED  # a thread of glibc's
+    assert answer(machine, arch.unshare, 0x400) == ALLOWED
+    assert answer(machine, CLONE3) == ERRNO | errno.ENOSYS  # so that C libraries take clone
+
+
+@both
+def test_typing_into_terminals_is_refused_however_it_is_written(machine: str) -> None:
+    ioctl = ARCHITECTURES[machine].ioctl
+    for request in (0x5412, 0x541C, 0x1_0000_5412, 0xFFFF_FFFF_0000_541C):
+        assert answer(machine, ioctl, 0, request) == EPERM
+    assert answer(machine, ioctl, 0, 0x5401) == ALLOWED
+
+
+@both
+def test_other_numberings_of_calls_are_refused(machine: str) -> None:
+    i386 = 0x40000003
+    assert answer(machine, 1, audit=i386) == EPERM
+    if machine == "x86_64":
+        assert answer(machine, 0x40000000 | 1) == EPERM
+
+
+@both
+def test_everything_else_is_allowed(machine: str) -> None:
+    arch = ARCHITECTURES[machine]
+    special = {n[arch.column] for n in DENIED.values()} | {arch.socket, arch.socketpair, CLONE3}
+    assert {answer(machine, number) for number in range(470) if number not in special} == {ALLOWED}
+
+
+def test_a_processor_that_is_not_known_gets_no_filter_rather_than_a_wrong_one() -> None:
+    with pytest.raises(NotImplementedError, match="riscv64"):
+        filter_program(internet=False, machine="riscv64")
+
+
+@pytest.mark.parametrize(("column", "header"), [
+    (0, "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), (1, "/usr/include/asm-generic/unistd.h"),
+])  # fmt: skip
+def test_the_numbers_are_those_of_the_kernels_headers(column: int, header: str) -> None:
+    if not Path(header).exists():
+        pytest.skip(f"no {header}")
+    told = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
+    known = {name: numbers[column] for name, numbers in DENIED.items() if name in told}
+    assert len(known) > 40
+    assert known == {name: int(told[name]) for name in known}
