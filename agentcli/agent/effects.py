@@ -26,6 +26,10 @@ def effects_told(tool: Tool, arguments: Any, verdict: Verdict, workspace: Worksp
 
 def effect_lines(analysis: CommandAnalysis, workspace: Workspace) -> tuple[str, ...]:
     effects = analysis.effects
+    touched = (effects.reads, effects.writes, effects.deletes, effects.hosts)
+    if all(things == (UNKNOWN,) for things in touched):
+        programs = _listed([_program(program) for program in effects.runs])
+        return (f"runs {programs}: what that touches cannot be told",)
     rows = (
         ("reads", [_path(path, workspace) for path in effects.reads]),
         ("writes", [_path(path, workspace) for path in effects.writes]),

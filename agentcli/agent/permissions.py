@@ -20,7 +20,7 @@ from agentcli.agent.rules import Rule, Rules, escaped, matches_host
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.path_kinds import is_secret
 from agentcli.tools.sandbox import Access
-from agentcli.tools.shell.judge import analyse
+from agentcli.tools.shell import analyse
 from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment
 from agentcli.tools.shell.rules import covers, touches
 from agentcli.tools.tool import Tool, Workspace

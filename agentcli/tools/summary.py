@@ -13,6 +13,10 @@ _VERBS = {
     "file_list": ("List", "path"),
     "grep_search": ("Search", "pattern"),
     "bash": ("Run", "command"),
+    "jobs": ("Jobs", "action"),
+    "web_fetch": ("Fetch", "url"),
+    "web_search": ("Search the web", "query"),
+    "read_more": ("Read more", "result_id"),
     "think": ("Think", "thought"),
     "todo": ("Update the list", ""),
 }

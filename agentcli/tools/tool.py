@@ -210,8 +210,10 @@ class Tool:
         """
         if self.dry_run is not None:
             return await self.dry_run(arguments, context)
-        command = getattr(arguments, "command", None)
-        return str(command) if command else msgspec.json.format(msgspec.json.encode(arguments)).decode()
+        if command := getattr(arguments, "command", None):
+            return str(command)
+        given = {name: value for name, value in msgspec.to_builtins(arguments).items() if value is not None}
+        return msgspec.json.format(msgspec.json.encode(given)).decode()
 
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.description, self.schema or schema_of(self.arguments))

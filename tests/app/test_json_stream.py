@@ -21,6 +21,7 @@ TURN = (
 )
 ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So: {{last_result}}"})
 SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 100}
+VERY_SLOW = {**SLOW, "delay_ms": 3_000}
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ def test_prompts_that_wait_survive_a_kill_and_leave_a_single_question_alone(plac
         queues = [body["data"] for body in stored(id) if body.get("event") == "queue"]
         return [message[0]["text"] for message in queues[-1]["follow_ups"]] if queues else []
 
-    with talk(place, SLOW) as running:
+    with talk(place, VERY_SLOW) as running:
         id = running.wait_for_type("system", "init")["session_id"]
         running.say("first")
         running.say("second")

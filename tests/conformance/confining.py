@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -295,3 +296,20 @@ def picture(folder: Path) -> dict[str, tuple[str, int, int, bytes]]:
             attributes,
         )
     return found
+
+
+def alive(seconds: str) -> bool:
+    """Whether a `sleep` of just so many seconds runs anywhere."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                    return True
+    return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
-from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.infra.sandbox.unconfined import Unconfined
 from agentcli.tools.path_kinds import PROTECTED_NAMES, SECRET_HOME_PATHS
 from agentcli.tools.sandbox import Profile
@@ -43,7 +43,7 @@ class Confined:
         self.limits = limits
         self._paths = paths
         self._choose = choose
-        self._secrets = SecretFiles(paths.is_secret)
+        self._secrets = KeptFiles(paths.is_secret)
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None

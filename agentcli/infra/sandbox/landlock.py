@@ -1,7 +1,7 @@
 """Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
 
-Weaker than namespaces, and `limits` says where. A command keeps the host's /tmp (unreadable it is not, but unwritable),
-its processes and its sockets; nothing ends what it left behind. Costs the start of a Python for each command.
+Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
+processes and its sockets; nothing ends what it left behind. Costs the start of a Python for each command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Bounds, Launch
 from agentcli.infra.sandbox.caches import cache_environment
-from agentcli.infra.sandbox.masks import find_places, plan_masks
+from agentcli.infra.sandbox.masks import find_places, is_real, plan_masks
 from agentcli.infra.sandbox.protection import is_inside
 from agentcli.infra.sandbox.seccomp import filter_program
 
@@ -108,14 +108,14 @@ def _launcher(python: Path, plan: int) -> list[str]:
 @contextmanager
 def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     """A descriptor to read the launcher's plan from."""
-    may_write = bounds.profile == "workspace-write"
-    writable = [*bounds.roots, *bounds.writable] if may_write else []
-    written = [
-        place.path for place in find_places([*writable, *(folder for folder in (bounds.cache, scratch) if folder)])
-    ]
-    steps = plan_masks(find_places(bounds.masked), find_places(bounds.readable_again))
+    grants = bounds.writable if bounds.profile == "workspace-write" else ()
+    roots = bounds.roots if bounds.profile == "workspace-write" else ()
+    own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
+    # What a grant was given for may be a link by now, to anywhere.
+    written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
+    shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
+    steps = plan_masks(find_places(bounds.masked), shown)
     entries = [
-        f"parent {os.getpid()}",
         f"filter {filter_program(internet=False).hex()}",
         *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
         *(f"write {path}" for path in written),

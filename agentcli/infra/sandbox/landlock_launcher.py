@@ -3,7 +3,7 @@
 Run by `python -I -S`, so it needs the standard library alone. Arguments: a descriptor to read the plan from, and the
 command. It never starts a command that it could not bound: it ends with 126 and a line that says why.
 
-The plan is a list of entries, each ended by a NUL: `parent PID`, `filter HEX`, `mask PATH`, `show PATH`, `write PATH`.
+The plan is a list of entries with NULs between: `filter HEX`, `mask PATH`, `show PATH`, `write PATH`.
 Landlock only ever allows, so everything but the masked paths has to be allowed to be read. Numbers and structures:
 Linux, include/uapi/linux/landlock.h and Documentation/userspace-api/landlock.rst.
 """
@@ -38,10 +38,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
+    parent = os.getppid()
     plan_descriptor, *command = sys.argv[1:]
     try:
+        _die_with(parent)
         plan = _Plan(int(plan_descriptor))
-        plan.die_with_parent()
         _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         abi = landlock_abi()
         if abi < OLDEST_ABI:
@@ -68,11 +69,12 @@ class _Plan:
     def paths(self, what: str) -> list[str]:
         return [path for kind, _, path in self._entries if kind == what]
 
-    def die_with_parent(self) -> None:
-        """The command, that is; what it started in the background may live on."""
-        _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
-        if os.getppid() != int(self.paths("parent")[0]):
-            raise ProcessLookupError("agentcli has ended")
+
+def _die_with(parent: int) -> None:
+    """The command, that is; what it started in the background may live on."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
+    if os.getppid() != parent:
+        raise ProcessLookupError("what started it has ended")
 
 
 def landlock_abi() -> int:

@@ -13,6 +13,7 @@ from agentcli.infra.sandbox.bounds import Confinement
 from agentcli.infra.sandbox.confined import CommandLimits, Confined
 from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.paths import WorkspacePaths
+from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.infra.sandbox.shell import Shell
 from agentcli.infra.sandbox.unconfined import Unconfined
 from agentcli.tools.path_kinds import is_secret
@@ -52,6 +53,7 @@ class LocalSandbox:
         self._paths = WorkspacePaths(
             roots, (*readable_roots, job_folder), is_secret=lambda path: is_secret(path, limits.home) or keeps(path)
         )
+        self._keeps = keeps
         self._confined = Confined(limits, self._paths, choose)
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Shell(self._environment, job_folder, launch=self._confined.launch)
@@ -98,9 +100,12 @@ class LocalSandbox:
     async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
         base = search.base or (search.where if search.where.is_dir() else search.where.parent)
 
+        may_be_secret = SecretFiles(base, lambda path: is_secret(path, self._confined.limits.home))
+
         def is_kept(name: bytes) -> bool:
-            path = self._paths.real(base / os.fsdecode(name))
-            return self._paths.is_secret(path) and not self._paths.knows(path, "read")
+            if not may_be_secret(name) and not self._keeps(base / os.fsdecode(name)):
+                return False
+            return not self._paths.knows(self._paths.real(base / os.fsdecode(name)), "read")
 
         return await ripgrep.search(search, self._environment, take, is_secret=is_kept)
 

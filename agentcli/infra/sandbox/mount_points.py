@@ -181,14 +181,16 @@ def _make_file(name: str, folder: int, *, content: bytes) -> None:
     """Appears with its content: git on the outside may read it at any moment."""
     if _is_there(name, folder):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    draft = f"{name}.{secrets.token_hex(8)}"
+    draft = f"{name}.{secrets.token_hex(8)}" if content else name
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
-        os.write(descriptor, content)
-        os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        if content:
+            os.write(descriptor, content)
+            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         os.close(descriptor)
-        os.unlink(draft, dir_fd=folder)
+        if content:
+            os.unlink(draft, dir_fd=folder)
 
 
 def _is_there(name: str, folder: int) -> bool:

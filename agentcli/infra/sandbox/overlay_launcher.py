@@ -67,9 +67,7 @@ def _mount_overlay(lower: str, upper: str, work: str, merged: str) -> None:
     target = _open_real(merged)
     options = ",".join([*(f"{name}=/proc/self/fd/{number}" for name, number in opened.items()), "userxattr"])
     libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.mount(
-        b"overlay", b"/proc/self/fd/%d" % target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode()
-    )
+    done = libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
     _check(done, f"an overlay over {lower} cannot be mounted")
     for number in (*opened.values(), target):
         os.close(number)

@@ -1,81 +1,60 @@
-"""The files of a workspace that are kept from commands, found by name without looking at everything each time."""
+"""Tells which of the many files of a search are kept from tools, without judging each of them in full.
+
+Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them
+can be told to be plain by a look at their names; the others are judged.
+"""
 
 from __future__ import annotations
 
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
+from fnmatch import translate
 from pathlib import Path
 
-from msgspec import Struct
+from agentcli.tools.path_kinds import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
-MOST_FOLDERS = 20_000
-LONGEST_WALK_S = 1.0
-_FRESH_FOR_S = 30.0
-_ALWAYS_FRESH = 2  # levels that are looked at each time
-# Installed packages bring sample keys by the hundred, and are no place for the person's own.
-_SKIPPED = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
+_EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
+_STARTS = frozenset(glob[:2].encode() for glob in SECRET_GLOBS if not glob.startswith("*"))
+_OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
-
-class _Folder(Struct):
-    modified_ns: int
-    folders: tuple[str, ...]
-    secrets: tuple[Path, ...]
+# A secret folder, or one that leads to one, has a part of such a name.
+_FOLDERS = frozenset(fold_name(part).encode() for path in SECRET_HOME_PATHS for part in path.split("/"))
 
 
 class SecretFiles:
-    """Shared by all commands of a session. What was seen before is only looked at where it changed."""
+    """Whether the file at a path, relative to `base` and as the bytes it is, is one that `is_secret` speaks of.
 
-    def __init__(self, is_secret: Callable[[Path], bool]) -> None:
+    `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
+    the judgement of `path_kinds.is_secret`.
+    """
+
+    def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
+        self._base = base
         self._is_secret = is_secret
-        self._known: dict[str, _Folder] = {}
-        self._walked: dict[Path, float] = {}
+        self._is_plain_base = not is_secret(base / "a") and _is_plain_folder(os.fsencode(base))
+        self._plain_folders: dict[bytes, bool] = {}
 
-    def inside(self, roots: Sequence[Path]) -> list[Path]:
-        """Below two levels what is found is at most half a minute old."""
-        found: list[Path] = []
-        for root in roots:
-            now = time.monotonic()
-            is_deep = now - self._walked.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
-            if is_deep:
-                self._walked[root] = now
-            self._walk(root, deepest=None if is_deep else _ALWAYS_FRESH)
-            prefix = f"{root}{os.sep}"
-            for path, folder in self._known.items():
-                if path == str(root) or path.startswith(prefix):
-                    found += folder.secrets
-        return found
+    def __call__(self, path: bytes) -> bool:
+        folder, _, name = path.rpartition(b"/")
+        is_plain = self._plain_folders.get(folder)
+        if is_plain is None:
+            is_plain = self._is_plain_base and _is_plain_folder(folder)
+            self._plain_folders[folder] = is_plain
+        return not (is_plain and _is_plain(name)) and self._is_secret(self._base / os.fsdecode(path))
 
-    def _walk(self, root: Path, *, deepest: int | None) -> None:
-        waiting = deque([(str(root), 0)])
-        deadline, count = time.monotonic() + LONGEST_WALK_S, 0
-        while waiting and count < MOST_FOLDERS and time.monotonic() < deadline:
-            path, depth = waiting.popleft()
-            if deepest is not None and depth > deepest and path in self._known:
-                continue
-            count += 1
-            folder = self._look_at(path)
-            if folder is None:
-                self._known.pop(path, None)
-                continue
-            self._known[path] = folder
-            waiting.extend((child, depth + 1) for child in folder.folders)
 
-    def _look_at(self, path: str) -> _Folder | None:
-        before = self._known.get(path)
-        try:
-            modified = Path(path).stat().st_mtime_ns
-            if before is not None and before.modified_ns == modified:
-                return before
-            folders, secrets = [], []
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in _SKIPPED:
-                            folders.append(entry.path)
-                    elif self._is_secret(Path(entry.path)):
-                        secrets.append(Path(entry.path))
-        except OSError:
-            return None
-        return _Folder(modified, tuple(folders), tuple(secrets))
+def _is_plain_folder(path: bytes) -> bool:
+    return not any(_is_odd(part) or part.lower() in _FOLDERS for part in path.split(b"/") if part)
+
+
+def _is_plain(name: bytes) -> bool:
+    folded = name.lower()
+    if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
+        return False
+    return folded[:2] not in _STARTS or _OTHERS.match(folded) is None
+
+
+def _is_odd(name: bytes) -> bool:
+    """Whether some file system takes it for another name."""
+    return not name.isascii() or b"~" in name or b":" in name or name.endswith((b".", b" "))

@@ -7,23 +7,28 @@ way round.
 
 from __future__ import annotations
 
-import filecmp
+import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from agentcli.infra.sandbox.mount_points import real_path
 from agentcli.tools.text_diff import unified_diff
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
 LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
+_CHUNK = 1 << 20
 _LAYER = "user.overlay."  # what an overlay remembers in attributes
 
+Kind = Literal["created", "changed", "deleted", "mode"]
 What = Literal["file", "folder", "link", "pipe", "repository", "tree"]
+EntryKind = Literal["file", "folder", "link", "pipe", "other"]
 
 
 class Side(Struct, frozen=True):
@@ -44,7 +49,7 @@ class FileChange(Struct, frozen=True):
     name: str
     root: Path
     path: str
-    kind: Literal["created", "changed", "deleted", "mode"]
+    kind: Kind
     what: What
     before: Side | None = None
     after: Side | None = None
@@ -55,7 +60,7 @@ class FileChange(Struct, frozen=True):
 class Entry(NamedTuple):
     """Something on the disk, links not followed. As long as `identity` is the same nothing has touched it."""
 
-    kind: Literal["file", "folder", "link", "pipe", "other"]
+    kind: EntryKind
     identity: tuple[int, ...]
     mode: int
     size: int
@@ -93,7 +98,7 @@ class Piece(NamedTuple):
     paths: tuple[str, ...]
 
 
-_KINDS: dict[int, Literal["file", "folder", "link", "pipe"]] = {
+_KINDS: dict[int, EntryKind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "folder",
     stat.S_IFLNK: "link",
@@ -125,7 +130,7 @@ def overlay_changes(area: str, upper: str, started_ns: int, take: Callable[[Entr
 
     def gone(path: str) -> None:
         for below, entry in walk(area, path):
-            take(entry)
+            take(entry._replace(size=0))
             touched.before[below] = entry
             if entry.kind != "folder" and entry.changed_ns >= started_ns:
                 touched.stale.add(below)
@@ -150,12 +155,20 @@ def overlay_changes(area: str, upper: str, started_ns: int, take: Callable[[Entr
             touched.stale.add(path)
         if now.kind != "other":
             touched.after[path] = now
+            open_to_owner(now)
         if now.kind == "folder":
             for name in _names(where):
                 look(f"{path}/{name}" if path else name, is_covered=is_covered)
 
     look("", is_covered=False)
     return touched
+
+
+def open_to_owner(entry: Entry) -> None:
+    """Let the owner read an entry of a stand-in, whatever mode the command gave it; `entry.mode` still says which."""
+    needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
+    if entry.mode & needed != needed:
+        os.chmod(entry.where, entry.mode | needed)  # noqa: PTH101
 
 
 def walk(area: str, path: str) -> Iterator[tuple[str, Entry]]:
@@ -185,8 +198,8 @@ def pieces_of(
     `name_of` gives an absolute path's name for a person; `budget` holds the characters left for diffs. Raises
     `OSError`.
     """
-    paths = sorted(path for path in {*touched.before, *touched.after} if _differs(*touched.of(path)))
-    paths = [path for path in paths if can_reach(f"{area}/{path}" if path else area)]
+    paths = sorted(path for path in {*touched.before, *touched.after} if can_reach(f"{area}/{path}" if path else area))
+    paths = [path for path in paths if _differs(*touched.of(path))]
     wholes: dict[str, list[str]] = {}
     pieces: list[Piece] = []
     full = {parent for path in paths for parent in _parents(path)}
@@ -199,7 +212,6 @@ def pieces_of(
             pieces.append(Piece(_change(area, path, before, after, name_of, budget), area, touched, (path,)))
     for path, inside in wholes.items():
         change = _change_of_many(area, path, touched, inside, name_of)
-        # Folders that are as they were are part of it as well: one that is replaced has to go with all that is in it.
         pieces.append(Piece(change, area, touched, tuple(inside)))
     return sorted(pieces, key=lambda piece: piece.change.path)
 
@@ -243,10 +255,16 @@ def _differs(before: Entry | None, after: Entry | None) -> bool:
 
 
 def _is_same(before: Entry, after: Entry) -> bool:
-    try:
-        return before.size == after.size and filecmp.cmp(before.where, after.where, shallow=False)
-    except PermissionError:  # one that not even its owner may read: what cannot be compared counts as changed
+    if before.size != after.size:
         return False
+    try:
+        with open_content(before) as old, open_content(after) as new:
+            while (data := os.read(old, _CHUNK)) == os.read(new, _CHUNK):
+                if not data:
+                    return True
+    except OSError:  # what cannot be compared counts as changed
+        pass
+    return False
 
 
 def _change(
@@ -265,7 +283,7 @@ def _change(
         same = before.kind == "folder" or (before.kind == "file" and _is_same(before, after))
         is_mode = same and before.target == after.target
     diff = "" if is_mode else _diff(name, before, after, budget)
-    kind = "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed"
+    kind: Kind = "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed"
     what: What = entry.kind if entry.kind != "other" else "file"
     return FileChange(name, Path(area), path, kind, what, _side(before), _side(after), diff)
 
@@ -279,7 +297,7 @@ def _change_of_many(
     is_gone = path in inside and after is None
     files = sum(not _is_folder(touched.after.get(one) or touched.before.get(one)) for one in inside)
     name = name_of(f"{area}/{path}" if path else area)
-    kind = "created" if is_new else "deleted" if is_gone else "changed"
+    kind: Kind = "created" if is_new else "deleted" if is_gone else "changed"
     return FileChange(name, Path(area), path, kind, "repository" if is_git else "tree", files=files)
 
 
@@ -310,19 +328,16 @@ def _text(entry: Entry | None) -> str | None:
     return None if "\0" in text else text
 
 
-class open_content:  # noqa: N801  # used as a function is
-    """A file's contents, by descriptor, also where its mode keeps its owner from them. Raises `OSError`."""
-
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-
-    def __enter__(self) -> int:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._descriptor = os.open(self._entry.where, flags)
-        return self._descriptor
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._descriptor)
+@contextlib.contextmanager
+def open_content(entry: Entry) -> Iterator[int]:
+    """A file's contents, by descriptor. Raises `OSError`, also where a symlink is on the way by now."""
+    descriptor = os.open(entry.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if real_path(descriptor) != entry.where:
+            raise OSError(errno.ELOOP, "a symbolic link is on the way", entry.where)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _is_folder(entry: Entry | None) -> bool:
@@ -343,8 +358,4 @@ def _attribute(where: str, name: str) -> bytes:
 
 def _names(folder: str) -> list[str]:
     """In an order that makes `walk` give them by name."""
-    return sorted(os.listdir(folder), reverse=True)
-
-
-def sizes(touched: Mapping[str, Entry]) -> int:
-    return sum(entry.size for entry in touched.values() if entry.kind == "file")
+    return sorted((path.name for path in Path(folder).iterdir()), reverse=True)

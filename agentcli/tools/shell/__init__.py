@@ -1,8 +1,16 @@
 """Judges shell commands before they run: what they touch, whether they only read, which rules speak of them."""
 
-from agentcli.tools.shell.judge import analyse
+from importlib import import_module
+
 from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment, Verdict
 from agentcli.tools.shell.rules import covers, least_rules, rules_by_segment, touches
+
+
+def analyse(command: str, *, places: Places) -> CommandAnalysis:
+    """What a command would do. Never raises, whatever the text; the first call takes 20 ms to import the judge."""
+    found: CommandAnalysis = import_module("agentcli.tools.shell.judge").analyse(command, places=places)
+    return found
+
 
 __all__ = [
     "UNKNOWN",

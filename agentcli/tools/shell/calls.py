@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec import field as struct_field
 
 from agentcli.tools.shell.catastrophe import catastrophe
-from agentcli.tools.shell.expansion import Field, State
+from agentcli.tools.shell.expansion import MAYBE, Field, State
 from agentcli.tools.shell.forms import deny_forms
 from agentcli.tools.shell.wrappers import Layer, take_off
 
@@ -69,11 +69,18 @@ def _note(call: Call, state: State, depth: int) -> None:
     fields = call.fields
     call.catastrophe = call.catastrophe or catastrophe(fields, state)
     call.forms += deny_forms(fields)
+    if any(MAYBE in field.text for field in fields):
+        _note_candidate([_taken_as_it_may_be(field) for field in fields], call, state, depth)
     if fields[0].may_vanish and len(fields) > 1:  # `$nothing rm -rf /`
         _note_candidate(fields[1:], call, state, depth)
     if call.name == "parallel":
         for start in range(1, min(len(fields), _MOST_LAYERS)):
             call.forms += deny_forms(fields[start:])
+
+
+def _taken_as_it_may_be(field: Field) -> Field:
+    text = field.text.replace(MAYBE, "")
+    return Field(text, field.is_glob, field.may_vanish and text != "", field.shows_secret)
 
 
 def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: int) -> None:

@@ -11,7 +11,7 @@ from agentcli.tools.shell.look import Look
 _OF_FILES = frozenset("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S".split())
 _OF_TEXT = frozenset(("-n", "-z", "-t"))
 _BETWEEN_FILES = frozenset(("-nt", "-ot", "-ef"))
-_BETWEEN_TEXTS = frozenset(("=", "==", "!=", "<", ">"))
+_BETWEEN_TEXTS = frozenset(("=", "==", "!=", "<", ">", "=~"))
 _BETWEEN_NUMBERS = frozenset("-eq -ne -lt -le -gt -ge".split())
 _JOINING = frozenset(("!", "(", ")", "&&", "||"))
 
@@ -19,8 +19,8 @@ _JOINING = frozenset(("!", "(", ")", "&&", "||"))
 def condition_problem(fields: Sequence[Field], look: Look, *, is_double: bool) -> str:
     """Why a condition is not known to only look. `is_double`: for `[[`, which evaluates numbers as expressions.
 
-    A subscript in such an expression can run a command: `[[ -v 'a[$(id)]' ]]`. So `-v`, `-R`, `-o` and `=~` are not
-    known, and the numbers of `[[` have to be numbers.
+    A subscript in such an expression can run a command: `[[ -v 'a[$(id)]' ]]`. So `-v`, `-R` and `-o` are not known,
+    and the numbers of `[[` have to be numbers.
     """
     rest = list(reversed(fields))
     if any(field.may_vanish for field in fields) and not is_double:

@@ -14,7 +14,7 @@ from agentcli.tools.shell.syntax import Arithmetic, Literal, Node, Script, Subst
 
 # Stands in a field for text that only the shell knows. A private character: none comes from a command as written.
 HOLE = "\ue000"
-# As above, for a part that is empty unless a variable is set which the command does not set: `${x:-/}`.
+# Stands behind text that may be all there is, or something else: of `${x:-/}`, of a variable set in one branch.
 MAYBE = "\ue001"
 # Stands for the name of what `<(...)` prints into.
 PROCESS = "\ue003"
@@ -101,8 +101,9 @@ class State:
     def with_parameters(self, fields: Sequence[Field]) -> State:
         """With `$0`, `$1` and the rest as given."""
         values = {str(at): field.text if field.is_known else None for at, field in enumerate(fields)}
-        rest = " ".join(field.text for field in fields[1:])
-        whole = rest if all(field.is_known for field in fields) else None
+        # `"$@"` is each of them as it is: taken as text that is split, so none may hold a blank or a wildcard.
+        is_plain = all(field.is_known and re.fullmatch(r"[^\s*?\[\]]+", field.text) for field in fields[1:])
+        whole = " ".join(field.text for field in fields[1:]) if is_plain else None
         return replace(self, variables={**self.variables, **values, "@": whole, "*": whole})
 
     def in_child(self, parameters: Sequence[Field]) -> State:
@@ -119,7 +120,10 @@ class State:
         mine, its = self.variables.get(name), other.variables.get(name)
         if mine == its and (name in self.variables) == (name in other.variables):
             return mine
-        return Secret() if isinstance(mine, Secret) or isinstance(its, Secret) else None
+        if isinstance(mine, Secret) or isinstance(its, Secret):
+            return Secret()
+        text = its if isinstance(its, str) else mine
+        return text.rstrip(MAYBE) + MAYBE if isinstance(text, str) else None
 
     def or_else(self, other: State) -> State:
         """Either of two: what they do not agree on is not known."""
@@ -190,7 +194,8 @@ def _atoms(word: Word, state: State, output_of: Callable[[Script], str | None]) 
 
 
 def _value_of(variable: Variable, state: State, output_of: Callable[[Script], str | None]) -> _Atom:
-    name, quoted, operator = variable.name, variable.quoted, variable.operator
+    name, operator = variable.name, variable.operator
+    quoted = variable.quoted and name != "@"
     is_set = name in state.variables
     value = state.variables.get(name)
     if not is_set and name == "HOME":
@@ -213,7 +218,7 @@ def _value_of(variable: Variable, state: State, output_of: Callable[[Script], st
         return _Atom(HOLE, quoted=True)
     if variable.argument is not None:
         secret = secret or _argument(variable, state, output_of).secret
-    return _Atom(HOLE, quoted and name != "@", secret=secret)
+    return _Atom(HOLE, quoted, secret=secret)
 
 
 def _argument(variable: Variable, state: State, output_of: Callable[[Script], str | None]) -> _Atom:

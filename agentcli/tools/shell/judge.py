@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agentcli.tools.shell import second_opinion
 from agentcli.tools.shell.parser import read_commands
@@ -53,9 +53,9 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     walk.run(reading.script)
     problem = hidden or reading.problem or walk.problem
     if reading.problem and not reading.is_refused:
-        _search(second_opinion.simple_commands(text, _MOST_WINDOWS), walk)
+        _search_broken(text, reading.problem, walk)
     for script in walk.unread:
-        _search(second_opinion.simple_commands(script, _MOST_WINDOWS), walk)
+        _search_broken(script, "a script inside it is not understood", walk)
     if walk.gave_up:
         _search(_windows(text), walk)
     if walk.commands_seen > MOST_SEGMENTS:
@@ -150,15 +150,29 @@ def _windows(text: str) -> Iterator[str]:
         yield text[start + 1 : end]
 
 
-def _search(texts: object, walk: Walk) -> None:
-    """Look for catastrophes in parts of a command that is not understood as a whole."""
-    for text in texts:  # type: ignore[attr-defined]
+def _search(texts: Iterable[str], walk: Walk) -> None:
+    """Look for catastrophes in parts of a command that is not understood as a whole, up to the first one."""
+    for text in texts:
         part = Walk(walk.places)
         part.run(read_commands(text).script)
-        found = next((each for each in part.segments if each.verdict == "catastrophic"), None)
-        if found is not None:
-            walk.segments.append(found)
+        walk.catastrophe = walk.catastrophe or part.catastrophe
+        walk.segments += (each for each in part.segments if each.verdict == "catastrophic")
+        if walk.catastrophe or walk.has_catastrophe:
             return
+
+
+def _search_broken(text: str, why: str, walk: Walk) -> None:
+    """As above, in a text that our own reader does not follow; its commands can be refused by rules, not granted."""
+    for part_text in second_opinion.simple_commands(text, _MOST_WINDOWS):
+        part = Walk(walk.places)
+        part.run(read_commands(part_text).script)
+        walk.catastrophe = walk.catastrophe or part.catastrophe
+        walk.segments += (
+            each
+            if each.verdict == "catastrophic"
+            else Segment(each.text, each.words, "unknown", why, each.effects, (), each.deny_forms)
+            for each in part.segments
+        )
 
 
 def _readers_agree(text: str, script: Script) -> bool:

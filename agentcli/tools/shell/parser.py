@@ -52,6 +52,7 @@ def read_commands(text: str) -> Reading:
 
 
 _EMPTY_PARENS = re.compile(r"[ \t]*\([ \t]*\)")
+_REGEX = re.compile(r"(?:[^\s;&|<>'\"`$\\()]|\\\S|\$(?=[\s)|])|\((?:[^\s'\"`$\\()]|\\\S)*\))+(?=[ \t\n])")
 _FUNCTION_NAME = re.compile(r"[^\s\"'`$\\<>;&|(){}=]+")
 # Words that end a list of commands where a command could begin.
 _ENDINGS = frozenset("then else elif fi do done esac }".split())
@@ -166,6 +167,7 @@ class Parser(CommandReader):
 
     def _redirected(self, node: Node, start: int) -> Node:
         redirects = []
+        self._blanks()
         while (redirect := self._redirect()) is not None:
             redirects.append(redirect)
             self._blanks()
@@ -381,12 +383,24 @@ class Parser(CommandReader):
             if operator := re.compile(r"&&|\|\||[()<>]").match(self.text, self.at):
                 self.at = operator.end()
                 words.append(Word(operator[0], (Literal(operator[0], quoted=False),)))
-            elif self._peek_bare() == "=~" or not self._starts_word():
+            elif self._peek_bare() == "=~":
+                self._word()
+                self._blanks()
+                words += self._regular_expression()
+            elif not self._starts_word():
                 raise NotUnderstood("a condition")
             else:
                 words.append(self._word())
                 if self._next_is("("):
                     raise NotUnderstood("a pattern")
+
+    def _regular_expression(self) -> tuple[Word, Word]:
+        """What stands behind `=~`, if nothing in it is quoted or expands; with the operator, as words."""
+        found = _REGEX.match(self.text, self.at)
+        if not found:
+            raise NotUnderstood("a regular expression that is not plain")
+        self.at = found.end()
+        return Word("=~", (Literal("=~", quoted=True),)), Word(found[0], (Literal(found[0], quoted=True),))
 
     # Substitutions
 

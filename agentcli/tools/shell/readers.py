@@ -107,7 +107,8 @@ READERS = {
     "pstree": "text -aAchlnpstTuU",
     "pwd": "text tolerant",
     "readlink": "facts -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --help",
-    "readelf": "content -adehlnrsSuVW -p: -x: --all --dynamic --headers --relocs --sections --segments --symbols --wide",
+    "readelf": "content -adehlnrsSuVW -p: -x: --all --dynamic --headers --relocs --sections --segments --symbols "
+    "--wide",
     "realpath": "facts -eLmPqsz --canonicalize-existing --canonicalize-missing --logical --physical --quiet "
     "--no-symlinks --strip --zero --relative-to@ --relative-base@ --help",
     "rev": "lines tolerant",

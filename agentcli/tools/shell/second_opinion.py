@@ -26,15 +26,11 @@ def program_words(text: str) -> Counter[str] | None:
 
 
 def simple_commands(text: str, most: int) -> Sequence[str]:
-    """The simple commands that can be made out in a text, however broken; at most `most`."""
-    tree = _parser().parse(text.encode())
-    found = []
-    for node in _commands(tree.root_node):
-        parent = node.parent
-        outer = parent if parent is not None and parent.type == "redirected_statement" else node
-        for each in {outer.id: outer, node.id: node}.values():
-            if each.text is not None:
-                found.append(each.text.decode(errors="replace"))
+    """The simple commands that can be made out in a text, however broken, with redirections; at most `most`."""
+    source = text.encode()
+    found: list[str] = []
+    for node in _commands(_parser().parse(source).root_node):
+        found.append(source[node.start_byte : _end_of(node)].decode(errors="replace"))
         if len(found) >= most:
             break
     return found
@@ -83,6 +79,16 @@ def _first_word(node: tree_sitter.Node) -> str:
     while len(words) > 1 and (words[0] == "time" or (words[0] == "-p" and _text(children[0]) == "time")):
         words = words[1:]
     return words[0] if words else ""
+
+
+def _end_of(node: tree_sitter.Node) -> int:
+    """Where a command ends; the grammar hangs its redirections on the list or pipeline whose last part it is."""
+    end, parent = node.end_byte, node.parent
+    while parent is not None and parent.type in ("list", "pipeline") and parent.children[-1].id == node.id:
+        node, parent = parent, parent.parent
+    if parent is None or parent.type != "redirected_statement" or parent.children[0].id != node.id:
+        return end
+    return max([end, *(child.end_byte for child in parent.children[1:] if child.type == "file_redirect")])
 
 
 def _text(node: tree_sitter.Node) -> str:

@@ -88,6 +88,10 @@ class Walk:
     def commands_seen(self) -> int:
         return len(self._seen)
 
+    @property
+    def has_catastrophe(self) -> bool:
+        return any(segment.verdict == "catastrophic" for segment in self.segments)
+
     def run(self, script: Script) -> None:
         """Walk from the place where the shell stands."""
         try:
@@ -185,6 +189,11 @@ class Walk:
         scratch = Walk(self.places, self._steps)
         success, failure = scratch._node(body, state, around)
         self._steps = scratch._steps  # one budget for both
+        self._traits |= scratch._traits
+        self.catastrophe = self.catastrophe or scratch.catastrophe
+        for segment in scratch.segments:
+            if segment.verdict == "catastrophic":
+                self._note(segment)
         start = state.with_open(success.or_else(failure))
         success, failure = self._node(body, start, around)
         after = start.or_else(success.or_else(failure))

@@ -20,6 +20,7 @@ import pytest
 
 from agentcli.infra.sandbox.bounds import Bounds, Confinement
 from tests.conformance.confining import (
+    alive,
     clean_environment,
     confinement_for,
     folder_on_disk,
@@ -28,6 +29,7 @@ from tests.conformance.confining import (
     picture,
     python_of,
     run,
+    wait_until,
 )
 
 NAMES = (".agentcli", ".vscode", ".mcp.json")
@@ -419,23 +421,6 @@ def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[s
         finally:
             process.kill()
             process.wait()
-
-
-def alive(seconds: str) -> bool:
-    """Whether a `sleep` of just so many seconds runs anywhere."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
-                    return True
-    return False
-
-
-def wait_until(condition: object, timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_repository_that_was_replaced_by_a_link_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.bounds import Bounds, Confinement
-from tests.conformance.confining import confinement_for, folder_on_disk, git, run
+from tests.conformance.confining import alive, confinement_for, folder_on_disk, git, run, wait_until
 
 
 @pytest.fixture
@@ -70,6 +70,24 @@ def test_a_command_that_cannot_be_bounded_is_not_started(landlock: Confinement, 
     assert done.returncode == 126
     assert "could not be confined" in done.stderr
     assert not (ws / "x").exists()
+
+
+def test_a_command_can_be_started_by_another_process_and_dies_with_it(landlock: Confinement, ws: Path) -> None:
+    seconds = f"700.{os.getpid()}"
+    with landlock.launch(["sleep", seconds], cwd=ws, bounds=bounds_of(ws)) as launch:
+        starter = ["sh", "-c", '"$@"; exit 1', "sh", *launch.argv]
+        process = subprocess.Popen(starter, pass_fds=launch.pass_fds)
+        wait_until(lambda: alive(seconds))
+        process.kill()
+        process.wait()
+        wait_until(lambda: not alive(seconds))
+
+
+def test_a_grant_that_leads_elsewhere_now_makes_nothing_writable(landlock: Confinement, ws: Path) -> None:
+    (ws.parent / "outside").mkdir()
+    (ws / "granted").symlink_to("../outside")
+    run(landlock, bounds_of(ws, writable=(ws / "granted",)), "touch granted/x")
+    assert not (ws.parent / "outside/x").exists()
 
 
 def test_the_exit_code_is_the_commands(landlock: Confinement, ws: Path) -> None:

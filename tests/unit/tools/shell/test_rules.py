@@ -101,12 +101,21 @@ def test_a_granting_rule_covers_nothing_else(pattern: str, command: str) -> None
         "find . -execdir sh -c 'rm x' \\;", "sh -c 'rm x'", "bash -c \"sh -c 'rm x'\"", "\\rm x", "'r'm x", "$'rm' x",
         "/bin/rm x", "sudo rm x", "sudo --odd -x rm x", "echo $(rm x)", "cat <(rm x)", "f() { rm x; }; f",
         "nohup rm x &", "parallel rm ::: a", "busybox rm x", "x=rm; $x y", "RM x", "eval rm x",
-        "if true; then rm x; fi", "watch rm x", "time rm x", "trap 'rm x' EXIT", "command -p rm x", "env -S 'rm x'", "nice -n5 rm x",
+        "if true; then rm x; fi", "watch rm x", "time rm x", "trap 'rm x' EXIT", "command -p rm x",
+        "env -S 'rm x'", "nice -n5 rm x",
         "strace -f rm x", "ls; rm x", "for i in 1; do rm $i; done", "rm\tx", "rm x > y", "! rm x", "cd a && rm x",
     ],
 )  # fmt: skip
 def test_a_refusing_rule_speaks_of_a_command_however_it_is_dressed(command: str) -> None:
     assert is_touched("rm *", command)
+
+
+def test_a_refusing_rule_binds_in_a_command_that_is_not_understood_and_no_granting_one_does() -> None:
+    for command in ("[[ x =~ $(id) ]] && rm x", "echo ${x@Q}; rm x", "sh -c 'echo ${x@P}; rm x'"):
+        assert judged(command).verdict == "unknown"
+        assert is_touched("rm *", command)
+        assert not is_covered("*", command)
+        assert least_rules(judged(command)) == ()
 
 
 @pytest.mark.parametrize("command", ["git -C x push", "git -c a=b push origin", "git --no-pager push", "GIT push"])

@@ -1,0 +1,81 @@
+"""The files of a workspace that are kept from commands, found by name without looking at everything each time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+MOST_FOLDERS = 20_000
+LONGEST_WALK_S = 1.0
+_FRESH_FOR_S = 30.0
+_ALWAYS_FRESH = 2  # levels that are looked at each time
+# Installed packages bring sample keys by the hundred, and are no place for the person's own.
+_SKIPPED = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
+
+
+class _Folder(Struct):
+    modified_ns: int
+    folders: tuple[str, ...]
+    secrets: tuple[Path, ...]
+
+
+class KeptFiles:
+    """Shared by all commands of a session. What was seen before is only looked at where it changed."""
+
+    def __init__(self, is_secret: Callable[[Path], bool]) -> None:
+        self._is_secret = is_secret
+        self._known: dict[str, _Folder] = {}
+        self._walked: dict[Path, float] = {}
+
+    def inside(self, roots: Sequence[Path]) -> list[Path]:
+        """Below two levels what is found is at most half a minute old."""
+        found: list[Path] = []
+        for root in roots:
+            now = time.monotonic()
+            is_deep = now - self._walked.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
+            if is_deep:
+                self._walked[root] = now
+            self._walk(root, deepest=None if is_deep else _ALWAYS_FRESH)
+            prefix = f"{root}{os.sep}"
+            for path, folder in self._known.items():
+                if path == str(root) or path.startswith(prefix):
+                    found += folder.secrets
+        return found
+
+    def _walk(self, root: Path, *, deepest: int | None) -> None:
+        waiting = deque([(str(root), 0)])
+        deadline, count = time.monotonic() + LONGEST_WALK_S, 0
+        while waiting and count < MOST_FOLDERS and time.monotonic() < deadline:
+            path, depth = waiting.popleft()
+            if deepest is not None and depth > deepest and path in self._known:
+                continue
+            count += 1
+            folder = self._look_at(path)
+            if folder is None:
+                self._known.pop(path, None)
+                continue
+            self._known[path] = folder
+            waiting.extend((child, depth + 1) for child in folder.folders)
+
+    def _look_at(self, path: str) -> _Folder | None:
+        before = self._known.get(path)
+        try:
+            modified = Path(path).stat().st_mtime_ns
+            if before is not None and before.modified_ns == modified:
+                return before
+            folders, secrets = [], []
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in _SKIPPED:
+                            folders.append(entry.path)
+                    elif self._is_secret(Path(entry.path)):
+                        secrets.append(Path(entry.path))
+        except OSError:
+            return None
+        return _Folder(modified, tuple(folders), tuple(secrets))

@@ -1,0 +1,513 @@
+"""Commands that are tried: nothing of them stays until it is kept, and what is kept is what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.try_run import TryLimits, TryRuns
+from agentcli.infra.sandbox.unconfined import Unconfined
+from tests.conformance.confining import (
+    NOBODY,
+    clean_environment,
+    confinement_for,
+    folder_on_disk,
+    git,
+    give_to,
+    python_of,
+)
+from tests.unit.sandbox.trying import Case, Outcome, run_case, tree_of, try_runs
+
+EVERYONE = [
+    ("overlay", "root"),
+    ("overlay", "root in a user namespace"),
+    ("overlay", "user"),
+    ("copy", "root"),
+    ("copy", "user"),
+]
+US = "root" if os.getuid() == 0 else "user"
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    confinement_for(f"bubblewrap, {US}")
+    with folder_on_disk() as folder:
+        make_workspace(folder)
+        yield folder
+
+
+@pytest.fixture(params=["overlay", "copy"])
+def mechanism(request: pytest.FixtureRequest, base: Path) -> str:
+    if request.param == "overlay":
+        skip_without_overlay(base)
+    return request.param
+
+
+def make_workspace(base: Path) -> None:
+    ws = base / "ws"
+    ws.mkdir()
+    for name, text in {"a.txt": "a\n", "b.txt": "b\n", "lib/one.py": "1\n", "lib/two.py": "2\n"}.items():
+        (ws / name).parent.mkdir(exist_ok=True)
+        (ws / name).write_text(text)
+    (ws / "tool").write_bytes(b"\x7fELF\x00\x01")
+    (ws / "tool").chmod(0o755)
+    (ws / "link").symlink_to("a.txt")
+    (ws / "empty").mkdir(mode=0o750)
+    (ws / ".env").write_text("SECRET")
+    (base / "secrets").mkdir()
+    (base / "secrets/key").write_text("SECRET")
+
+
+def skip_without_overlay(base: Path) -> None:
+    try:
+        asyncio.run(run_case(Case(str(base), US, "overlay", "true", drops=True)))
+    except ToolError as error:
+        pytest.skip(f"no overlays here: {error}")
+
+
+def tried(base: Path, mechanism: str, command: str, *, who: str = US, **more: object) -> Outcome:
+    """Try one command as somebody; skips where they cannot run this Python."""
+    case = Case(str(base), who, mechanism, command, **more)
+    if who == US or who.startswith("root"):
+        return asyncio.run(run_case(case))
+    python = python_of(NOBODY)
+    version = subprocess.run(
+        [python, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True, check=False
+    )
+    if version.stdout.strip() != str(sys.version_info[:2]):
+        pytest.skip("the Python of this user is another version")
+    done = subprocess.run(
+        [python, "-B", "-m", "tests.unit.sandbox.trying", msgspec.json.encode(case).decode()],
+        env={**clean_environment(base), "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *filter(None, sys.path)])},
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return msgspec.json.decode(done.stdout, type=Outcome, dec_hook=lambda kind, text: kind(text))
+
+
+def told(outcome: Outcome) -> dict[str, tuple[str, str]]:
+    return {change.name: (change.kind, change.what) for change in outcome.changes}
+
+
+def assert_nothing_left(base: Path) -> None:
+    assert list((base / "state/tries").iterdir()) == []
+    assert str(base) not in Path("/proc/self/mountinfo").read_text()
+
+
+EVERYTHING = """
+echo more >>a.txt; rm b.txt; mv lib library; ln -sfn tool link; chmod 700 tool; mkdir -p new/deep; echo x >new/deep/x
+mkdir bare; rmdir empty; printf '\\0\\1' >data; chmod 600 data; mkfifo pipe; chmod 711 library; touch new/deep/x
+cat library/one.py; exit 3
+"""
+CHANGES = {
+    "a.txt": ("changed", "file"),
+    "b.txt": ("deleted", "file"),
+    "lib/one.py": ("deleted", "file"),
+    "lib/two.py": ("deleted", "file"),
+    "library/one.py": ("created", "file"),
+    "library/two.py": ("created", "file"),
+    "link": ("changed", "link"),
+    "tool": ("mode", "file"),
+    "new/deep/x": ("created", "file"),
+    "bare": ("created", "folder"),
+    "empty": ("deleted", "folder"),
+    "data": ("created", "file"),
+    "pipe": ("created", "pipe"),
+}
+
+
+@pytest.mark.parametrize(("mechanism", "who"), EVERYONE)
+def test_what_is_kept_is_what_the_command_does_without_a_try(base: Path, mechanism: str, who: str) -> None:
+    _, uid = confinement_for(f"bubblewrap, {who}")
+    if mechanism == "overlay":
+        skip_without_overlay(base)
+        shutil.rmtree(base / "state")
+    give_to(uid, base)
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    give_to(uid, base / "twin")
+    outcome = tried(base, mechanism, EVERYTHING, who=who)
+    script = subprocess.run(
+        ["bash", "-c", EVERYTHING], cwd=base / "twin", user=uid, group=uid, capture_output=True, check=False
+    )
+    assert (outcome.exit_code, outcome.output) == (script.returncode, "1\n")
+    assert (outcome.mechanism, told(outcome)) == (mechanism, CHANGES)
+    assert outcome.kept.conflicts == ()
+    assert tree_of(base / "ws") == tree_of(base / "twin")
+    assert_nothing_left(base)
+
+
+@pytest.mark.parametrize(("mechanism", "who"), EVERYONE)
+def test_a_dropped_try_leaves_everything_as_it_was(base: Path, mechanism: str, who: str) -> None:
+    _, uid = confinement_for(f"bubblewrap, {who}")
+    if mechanism == "overlay":
+        skip_without_overlay(base)
+        shutil.rmtree(base / "state")
+    give_to(uid, base)
+    before = tree_of(base / "ws")
+    times = {path: path.lstat().st_mtime_ns for path in (base / "ws").rglob("*")}
+    outcome = tried(base, mechanism, EVERYTHING, who=who, drops=True)
+    assert told(outcome) == CHANGES
+    assert tree_of(base / "ws") == before
+    assert times == {path: path.lstat().st_mtime_ns for path in (base / "ws").rglob("*")}
+    assert_nothing_left(base)
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_modes_of_folders_and_modes_that_keep_their_owner_out_are_kept(base: Path, mechanism: str, who: str) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root, who can compare what nobody may read")
+    shutil.rmtree(base / "state", ignore_errors=True)
+    uid = confinement_for(f"bubblewrap, {who}")[1]
+    command = "chmod 750 . lib; echo x >shut; chmod 0 shut; mkdir no; echo x >no/x; chmod 0 no; chmod 0 a.txt"
+    give_to(uid, base)
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    give_to(uid, base / "twin")
+    outcome = tried(base, mechanism, command, who=who)
+    subprocess.run(["bash", "-c", command], cwd=base / "twin", user=uid, group=uid, check=True)
+    assert told(outcome) == {
+        ".": ("mode", "folder"),
+        "a.txt": ("mode", "file"),
+        "lib": ("mode", "folder"),
+        "no/x": ("created", "file"),
+        "shut": ("created", "file"),
+    }
+    assert outcome.kept.conflicts == ()
+    assert tree_of(base / "ws") == tree_of(base / "twin")
+    assert_nothing_left(base)
+
+
+STEPS = {"a.txt": "echo more >>a.txt", "lib/one.py": "rm lib/one.py", "new/x": "mkdir new; echo x >new/x"}
+
+
+@pytest.mark.parametrize("names", [c for count in range(4) for c in itertools.combinations(STEPS, count)], ids=str)
+def test_any_subset_can_be_kept(base: Path, mechanism: str, names: tuple[str, ...]) -> None:
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    outcome = tried(base, mechanism, "\n".join(STEPS.values()), keep=list(names))
+    subprocess.run(["bash", "-c", "\n".join(STEPS[name] for name in names)], cwd=base / "twin", check=True)
+    assert (set(told(outcome)), set(outcome.kept.names)) == (set(STEPS), set(names))
+    assert tree_of(base / "ws") == tree_of(base / "twin")
+
+
+def test_a_diff_is_shown_of_text_and_sizes_of_the_rest(base: Path, mechanism: str) -> None:
+    outcome = tried(base, mechanism, r"echo more >>a.txt; printf '\0\1\2' >tool; rm b.txt", drops=True)
+    by_name = {change.name: change for change in outcome.changes}
+    assert by_name["a.txt"].diff == "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1,2 @@\n a\n+more\n"
+    assert by_name["b.txt"].diff.endswith("@@ -1 +0,0 @@\n-b\n")
+    tool = by_name["tool"]
+    assert tool.diff == ""
+    assert tool.before is not None
+    assert tool.after is not None
+    assert (tool.before.size, tool.after.size) == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("touch a.txt", ""), ("echo a >a.txt", ""), ("rm a.txt; echo a >a.txt", ""), ("rm -r lib; mkdir lib", "lib/")],
+)
+def test_what_is_the_same_in_the_end_is_no_change(base: Path, mechanism: str, command: str, name: str) -> None:
+    outcome = tried(base, mechanism, command, drops=True)
+    assert {changed[: len(name)] for changed in told(outcome)} == ({name} if name else set())
+
+
+@pytest.mark.parametrize(
+    ("command", "between", "name"),
+    [
+        ("echo ours >>a.txt", "echo theirs >>a.txt", "a.txt"),
+        ("echo ours >>a.txt", "rm a.txt", "a.txt"),
+        ("echo ours >new", "echo theirs >new", "new"),
+        ("rm a.txt", "echo theirs >>a.txt", "a.txt"),
+        ("chmod 700 a.txt", "chmod 755 a.txt", "a.txt"),
+        ("rm -r empty", "touch empty/x", "empty"),
+        ("rm -r lib; echo ours >lib", "touch lib/three.py", "lib"),
+        ("rm a.txt; mkdir a.txt; touch a.txt/x", "echo theirs >>a.txt", "a.txt"),
+        ("ln -sfn b.txt link", "ln -sfn tool link", "link"),
+        ("echo ours >lib/new.py", "mv lib library; ln -s /etc lib", "lib/new.py"),
+    ],
+)
+def test_what_somebody_else_changed_is_a_conflict_and_stays(
+    base: Path, mechanism: str, command: str, between: str, name: str
+) -> None:
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    subprocess.run(["bash", "-c", between], cwd=base / "twin", check=True)
+    outcome = tried(base, mechanism, f"{command}\necho fine >fine", between=between)
+    (base / "twin/fine").write_text("fine\n")
+    assert [conflict.name for conflict in outcome.kept.conflicts] == [name]
+    assert outcome.kept.names == ("fine",)
+    assert tree_of(base / "ws") == tree_of(base / "twin")
+
+
+def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: Path, mechanism: str) -> None:
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,))
+        script = "echo ours >>a.txt; rm b.txt; echo ready; sleep 0.5"
+        heard: list[str] = []
+
+        def on_output(text: str) -> None:
+            if "ready" in text:
+                heard.append(text)
+                for name in ("a.txt", "b.txt"):
+                    (base / "ws" / name).write_text("theirs\n")
+
+        tried = await runs.try_command(script, cwd=base / "ws", timeout_s=20, on_output=on_output)
+        kept = await tried.keep()
+        assert heard
+        assert {conflict.name for conflict in kept.conflicts} == {"a.txt", "b.txt"}
+
+    asyncio.run(scenario())
+    assert (base / "ws/a.txt").read_text() == (base / "ws/b.txt").read_text() == "theirs\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["rm -r lib; echo file >lib", "rm a.txt; mkdir -p a.txt/deep; echo x >a.txt/deep/x", "rm -r lib; ln -s empty lib"],
+)
+def test_a_folder_in_a_files_place_is_one_change(base: Path, mechanism: str, command: str) -> None:
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    outcome = tried(base, mechanism, command)
+    subprocess.run(["bash", "-c", command], cwd=base / "twin", check=True)
+    assert list(told(outcome).values()) == [("changed", "tree")]
+    assert tree_of(base / "ws") == tree_of(base / "twin")
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_commit_is_one_change(base: Path, mechanism: str, drops: bool) -> None:
+    ws = base / "ws"
+    git(ws, "init", "-q")
+    git(ws, "add", "a.txt")
+    git(ws, "commit", "-q", "-m", "first")
+    git(ws, "branch", "x/y")
+    before = tree_of(ws)
+    command = "git add b.txt && git commit -qm second && git update-ref -d refs/heads/x/y"
+    command += " && git update-ref refs/heads/x HEAD && git gc -q"
+    outcome = tried(base, mechanism, command, drops=drops)
+    assert (outcome.exit_code, outcome.output) == (0, "")
+    assert told(outcome) == {".git": ("changed", "repository")}
+    assert outcome.changes[0].files > 5
+    if drops:
+        assert tree_of(ws) == before
+    else:
+        assert outcome.kept.conflicts == ()
+        assert git(ws, "log", "--format=%s", "x").split() == ["second", "first"]
+        git(ws, "fsck", "--strict")
+
+
+def test_a_linked_worktrees_repository_is_held_back_as_well(base: Path, mechanism: str) -> None:
+    main = base / "main"
+    main.mkdir()
+    git(main, "init", "-q")
+    git(main, "commit", "-q", "--allow-empty", "-m", "first")
+    shutil.rmtree(base / "ws")
+    git(main, "worktree", "add", "-q", str(base / "ws"))
+    before = tree_of(main)
+    command = "git commit -q --allow-empty -m second"
+    assert tried(base, mechanism, command, drops=True).exit_code == 0
+    assert tree_of(main) == before
+    outcome = tried(base, mechanism, command)
+    assert told(outcome) == {f"{main}/.git": ("changed", "repository")}
+    assert git(base / "ws", "log", "--format=%s").split() == ["second", "first"]
+
+
+def test_granted_folders_are_held_back_and_granted_files_cannot_be_written(base: Path, mechanism: str) -> None:
+    granted, file = base / "granted", base / "notes"
+    granted.mkdir()
+    file.write_text("notes")
+
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,), writable=(granted, file), cache=base / "cache")
+        script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
+        async with await runs.try_command(script, cwd=base / "ws", timeout_s=20) as tried:
+            assert [change.name for change in tried.changes] == [f"{granted}/x"]
+            assert not (granted / "x").exists()
+            await tried.keep()
+
+    asyncio.run(scenario())
+    assert (granted / "x").read_text() == "x\n"
+    assert file.read_text() == "notes"
+    assert list((base / "cache").iterdir()) == []
+
+
+def test_a_try_is_confined_as_any_command_is(base: Path, mechanism: str) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    script = f"""
+        cat .env {base}/secrets/key; grep -rs SECRET {base}; mkdir .vscode/x; echo x >.vscode/x; rm -f .env; mv .env y
+        (echo x >/dev/tcp/127.0.0.1/{server.getsockname()[1]}) 2>&1 && echo connected
+        echo x >{base}/outside; unshare -U true && echo namespace; ls {base}/state/tries/* {base}/state/tries
+        pwd; true
+    """
+    outcome = tried(base, mechanism, script)
+    server.close()
+    assert "SECRET" not in outcome.output
+    assert "connected" not in outcome.output
+    assert "namespace" not in outcome.output
+    assert "try-" not in outcome.output
+    assert outcome.output.endswith(f"{base}/ws\n")
+    assert told(outcome) == {}
+    assert not (base / "outside").exists()
+    assert (base / "ws/.env").read_text() == "SECRET"
+    assert not (base / "ws/.vscode").exists()
+
+
+def test_what_a_try_leaves_running_is_ended(base: Path, mechanism: str) -> None:
+    mark = f"{time.time():.6f}"[5:]
+
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,))
+        slow = await runs.try_command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", cwd=base / "ws", timeout_s=0.5)
+        assert slow.result.timed_out
+        assert [change.name for change in slow.changes] == ["x"]
+        await slow.drop()
+        left = await runs.try_command(f"echo out; setsid -f sleep 6{mark}", cwd=base / "ws", timeout_s=20)
+        assert (left.result.exit_code, left.result.output) == (0, "out\n")
+        await left.drop()
+        call = asyncio.create_task(runs.try_command(f"sleep 6{mark}", cwd=base / "ws", timeout_s=20))
+        await asyncio.sleep(0.5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(scenario())
+    arguments = [entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline") if entry.exists()]
+    assert not any(f"6{mark}".encode() in line for line in arguments)
+    assert_nothing_left(base)
+
+
+def test_the_next_start_removes_what_a_killed_process_left(base: Path, mechanism: str) -> None:
+    before = tree_of(base / "ws")
+    case = Case(str(base), US, mechanism, "echo x >>a.txt; sleep 60", drops=True)
+    arguments = [sys.executable, "-m", "tests.unit.sandbox.trying", msgspec.json.encode(case).decode()]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL) as process:
+        tries = base / "state/tries"
+        deadline = time.monotonic() + 20
+        while not any("x\n" in path.read_text() for path in tries.glob("try-*/*/**/a.txt") if path.is_file()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        other = tried(base, mechanism, "true", drops=True)  # one that starts now leaves the running one alone
+        assert other.exit_code == 0
+        assert len(list(tries.iterdir())) == 1
+        process.send_signal(signal.SIGKILL)
+    while any(
+        base.name.encode() in entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline") if entry.exists()
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    tried(base, mechanism, "true", drops=True)
+    assert tree_of(base / "ws") == before
+    assert_nothing_left(base)
+
+
+@pytest.mark.slow
+def test_a_server_is_ended_when_it_waits(base: Path, mechanism: str) -> None:
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
+
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,))
+        script = f'echo x >x; {python_of(os.getuid())} -c "{serve}"'
+        async with await runs.try_command(script, cwd=base / "ws", timeout_s=30) as tried:
+            assert (tried.result.output, tried.result.exit_code, tried.result.job) == ("up\n", None, None)
+            assert "listens on" in tried.result.stall
+            assert "was ended" in tried.result.stall
+            assert [change.name for change in tried.changes] == ["x"]
+
+    asyncio.run(scenario())
+    assert_nothing_left(base)
+
+
+def test_too_much_is_refused_and_dropped(base: Path, mechanism: str) -> None:
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,), limits=TryLimits(most_entries=20))
+        with pytest.raises(ToolError, match="more than 20 files"):
+            await runs.try_command("for i in {1..30}; do echo $i >$i; done", cwd=base / "ws", timeout_s=20)
+        small = try_runs(base, US, (mechanism,), limits=TryLimits(most_bytes=1_000_000))
+        with pytest.raises(ToolError, match="1 MB"):
+            await small.try_command("head -c 1100000 /dev/zero >zero", cwd=base / "ws", timeout_s=20)
+
+    before = tree_of(base / "ws")
+    asyncio.run(scenario())
+    assert tree_of(base / "ws") == before
+    assert_nothing_left(base)
+
+
+def test_a_try_ends_once(base: Path, mechanism: str) -> None:
+    async def scenario() -> None:
+        runs = try_runs(base, US, (mechanism,))
+        tried = await runs.try_command("echo x >x", cwd=base / "ws", timeout_s=20)
+        with pytest.raises(ToolError, match="no change 'y'; there is x"):
+            await tried.keep(["y"])
+        assert (await tried.keep(["x"])).names == ("x",)
+        await tried.drop()
+        with pytest.raises(ToolError, match="over"):
+            await tried.keep()
+
+    asyncio.run(scenario())
+    assert (base / "ws/x").read_text() == "x\n"
+
+
+def test_a_mount_in_the_workspace_makes_it_a_copy(base: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root")
+    inner = base / "ws/empty"
+    if subprocess.run(["mount", "--bind", base / "ws/lib", inner], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts here")
+    try:
+
+        async def scenario() -> None:
+            runs = try_runs(base, US, ("overlay", "copy"))
+            async with await runs.try_command(
+                "cat empty/one.py; rm empty/two.py", cwd=base / "ws", timeout_s=20
+            ) as one:
+                assert (one.mechanism, one.result.output) == ("copy", "1\n")
+                assert [change.name for change in one.changes] == ["empty/two.py"]
+
+        asyncio.run(scenario())
+        assert (base / "ws/lib/two.py").exists()
+    finally:
+        subprocess.run(["umount", inner], check=True)
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_confined", "why"),
+    [
+        ("workspace-write", False, "needs namespaces.*Nothing works here"),
+        ("read-only", True, "read-only"),
+        ("danger-full-access", True, "not confined"),
+    ],
+)
+def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: str, is_confined: bool, why: str) -> None:
+    confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
+    bounds = Bounds(profile, (base / "ws",), base)
+    runs = TryRuns(
+        lambda: confinement, lambda: bounds, environment={}, folder=base / "state/tries", output_folder=base / "output"
+    )
+    with pytest.raises(ToolError, match=why):
+        asyncio.run(runs.try_command("echo x >x", cwd=base / "ws", timeout_s=20))
+    assert not (base / "ws/x").exists()
+    assert runs.why_not()
+
+
+def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
+    confinement = confinement_for(f"bubblewrap, {US}")[0]
+    bounds = Bounds("workspace-write", (base,), base)
+    runs = TryRuns(
+        lambda: confinement, lambda: bounds, environment={}, folder=base / "state/tries", output_folder=base / "output"
+    )
+    with pytest.raises(ToolError, match="agentcli's own data"):
+        asyncio.run(runs.try_command("true", cwd=base, timeout_s=20))

@@ -1,0 +1,94 @@
+"""What the tests of try-run share, and a program that tries one command as whoever starts it.
+
+Started as `python -m tests.unit.sandbox.trying CASE`, where CASE is what `Case` holds, as JSON; prints an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.tree_changes import FileChange
+from agentcli.infra.sandbox.tree_keeping import Kept
+from agentcli.infra.sandbox.try_run import TryLimits, TryRuns
+from tests.conformance.confining import clean_environment
+
+PROTECTED = (".agentcli", ".vscode")
+NAMESPACES = {"root": "all but user", "root in a user namespace": "all", "user": "all"}
+
+
+class Case(Struct):
+    """`between` runs outside the sandbox before anything is kept; `keep` None keeps all, empty drops."""
+
+    base: str
+    who: str
+    mechanism: str
+    command: str
+    between: str = ""
+    keep: list[str] | None = None
+    drops: bool = False
+
+
+class Outcome(Struct):
+    output: str
+    exit_code: int | None
+    timed_out: bool
+    mechanism: str
+    changes: list[FileChange]
+    kept: Kept
+
+
+def try_runs(base: Path, who: str, mechanisms: tuple[str, ...], **more: object) -> TryRuns:
+    """For the workspace `base`/ws, in whose `.env` a secret is."""
+    program = next(program for program in PROGRAMS if program.is_file())
+    confinement = Bubblewrap(program, NAMESPACES[who])
+    ws = base / "ws"
+    given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
+    limits = given.pop("limits", TryLimits())
+    bounds = Bounds("workspace-write", (ws,), base, **given)
+    return TryRuns(
+        lambda: confinement,
+        lambda: bounds,
+        environment=clean_environment(base),
+        folder=base / "state/tries",
+        output_folder=base / "state/output",
+        limits=limits,
+        mechanisms=mechanisms,
+    )
+
+
+def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
+    """What a folder holds, itself too: kinds and modes, owners, contents or targets, by relative path."""
+    found = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        at = path.lstat()
+        held: bytes | str = path.read_bytes() if stat.S_ISREG(at.st_mode) else b""
+        if path.is_symlink():
+            held = str(path.readlink())
+        found[str(path.relative_to(folder))] = (stat.filemode(at.st_mode), at.st_uid, held)
+    return found
+
+
+async def run_case(case: Case) -> Outcome:
+    base = Path(case.base)
+    runs = try_runs(base, case.who, (case.mechanism,))
+    async with await runs.try_command(case.command, cwd=base / "ws", timeout_s=30) as tried:
+        if case.between:
+            subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
+        kept = Kept() if case.drops else await tried.keep(case.keep)
+    result = tried.result
+    return Outcome(result.output, result.exit_code, result.timed_out, tried.mechanism, list(tried.changes), kept)
+
+
+if __name__ == "__main__":
+    case = msgspec.json.decode(sys.argv[1], type=Case)
+    outcome = asyncio.run(run_case(case))
+    sys.stdout.buffer.write(msgspec.json.encode(outcome, enc_hook=str))
