@@ -27,12 +27,13 @@ WHY = {
 
 
 class Target(Struct, frozen=True):
-    """A path as it was given, and where it really leads."""
+    """A path as it was given, and where it really leads. What `is_outside` may be of a kind that weighs more."""
 
     given: str
     real: Path
     access: Access
     kind: Kind
+    is_outside: bool = False
 
     @property
     def why(self) -> str:
@@ -53,12 +54,18 @@ def targets_of(tool: Tool, arguments: Any, workspace: Workspace) -> tuple[Target
 
 def look_at(given: str, access: Access, workspace: Workspace) -> Target:
     """Raises `ToolError` (invalid_parameters)."""
-    return Target(given, real := workspace.real_path(given), access, _kind(given, real, access, workspace))
+    real = workspace.real_path(given)
+    return Target(given, real, access, _kind(given, real, access, workspace), _is_outside(real, workspace))
 
 
 def look_at_real(real: Path, access: Access, workspace: Workspace) -> Target:
     """As `look_at` for a path whose links are followed already."""
-    return Target(workspace.shown(real), real, access, _kind(str(real), real, access, workspace))
+    kind = _kind(str(real), real, access, workspace)
+    return Target(workspace.shown(real), real, access, kind, _is_outside(real, workspace))
+
+
+def _is_outside(real: Path, workspace: Workspace) -> bool:
+    return not any(real.is_relative_to(root) for root in workspace.sandbox.roots)
 
 
 def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:

@@ -122,11 +122,11 @@ def _asks_for_secret(mode: Mode, target: Target, needs: tuple[Need, ...]) -> Ver
 
 
 def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
-    """Bypassing questions does not widen the sandbox: what is outside may be looked at, not changed."""
+    """Bypassing questions does not widen the sandbox: what it keeps from commands is kept from edits too."""
     if workspace.sandbox.profile != "danger-full-access":
         for target in targets:
-            if target.kind == "outside" and target.access == "write":
-                return Verdict("deny", f"{target.why}, and nobody can be asked: see --add-dir")
+            if target.access == "write" and (target.is_outside or target.kind == "protected"):
+                return Verdict("deny", f"{target.why}, and the sandbox ({workspace.sandbox.profile}) keeps that")
     return Verdict("allow", "permissions are bypassed", needs)
 
 

@@ -124,7 +124,10 @@ def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def _set_up_logging(state: Path, level: str) -> None:
-    """Log to a file in the state folder; it is made with the first record, so that a quiet run writes nothing."""
+    """Log to a file in the state folder; it is made with the first record, so that a quiet run writes nothing.
+
+    Keys and tokens are masked; what knows them is imported with the first record too.
+    """
     import logging
 
     class StateFileHandler(logging.FileHandler):
@@ -132,8 +135,15 @@ def _set_up_logging(state: Path, level: str) -> None:
             Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return super()._open()
 
+    class MaskingFormatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            from agentcli.infra.sandbox.environment import credentials_in
+            from agentcli.tools.secrets.masking import Masker
+
+            return Masker(credentials_in(os.environ)).mask(super().format(record))
+
     handler = StateFileHandler(state / "logs" / "agentcli.log", encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())

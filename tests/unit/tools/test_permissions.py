@@ -344,7 +344,8 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
         verdict(bench, "file_read", {"path": ".env"}, "bypassPermissions", allow=("Read(./.env)",)).decision == "allow"
     )
     assert verdict(bench, "file_write", {"path": "/tmp/x", "content": ""}, "bypassPermissions").decision == "deny"
-    assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "allow"
+    assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "deny"
+    assert verdict(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").decision == "allow"
     judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
     assert (judged.decision, judged.needs, judged.hosts) == ("allow", (), ())
 
