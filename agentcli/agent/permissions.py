@@ -172,8 +172,11 @@ def _judge_command(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspa
     needs, hosts = _needs(analysis.effects, workspace), _named(analysis.effects.hosts)
     if asking := refusing_rule(tool, arguments.command, analysis, rules.ask, workspace):
         return _asks(mode, f"the rule {asking} wants you to be asked", needs, hosts)
-    if getattr(arguments, "unconfined", False):
-        return _asks(mode, "it wants to run OUTSIDE the sandbox")
+    if getattr(arguments, "unconfined", False) and workspace.sandbox.profile != "danger-full-access":
+        decision: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
+        return Verdict(
+            decision, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
+        )
     if mode == "bypassPermissions" and not allowing_rules(tool, arguments.command, analysis, rules.allow, workspace):
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
     sandbox = workspace.sandbox

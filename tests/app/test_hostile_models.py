@@ -49,7 +49,8 @@ def everything_stored(place: Place) -> bytes:
 def test_no_command_writes_outside_or_what_programs_obey(place: Place, mode: str) -> None:
     home = place.folder.parent
     before = {path: path.read_bytes() for path in (place.folder / ".git").rglob("*") if path.is_file()}
-    calls = [call("bash", command=command.format(home=home)) for command in WRITES]
+    commands = [command.format(home=home) for command in WRITES]
+    calls = [call("bash", command=command, **how) for command in commands for how in ({}, {"unconfined": True})]
     calls += [
         call("file_write", path="../outside", content="x"),
         call("file_write", path=f"{home}/.bashrc", content="x"),

@@ -426,7 +426,8 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
         judged = verdict(bench, "bash", given, mode, allow=("bash", "bash(ls)"))
         assert judged.decision == "ask"
         assert "OUTSIDE" in judged.reason
-    assert verdict(bench, "bash", given, "dontAsk", allow=("bash",)).decision == "deny"
+    for mode in ("dontAsk", "bypassPermissions", "plan"):
+        assert verdict(bench, "bash", given, mode, allow=("bash",)).decision == "deny"
 
 
 def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
