@@ -19,9 +19,10 @@ from agentcli.infra.sandbox.bounds import Launch
 from agentcli.infra.sandbox.bubblewrap_mounts import Mount, change_mounts
 from agentcli.infra.sandbox.landlock import own_python
 from agentcli.infra.sandbox.mount_points import open_real
+from agentcli.infra.sandbox.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.protection import is_inside
-from agentcli.infra.sandbox.tree_changes import Entry, Touched, overlay_changes
 from agentcli.infra.sandbox.tree_copy import TreeCopy
+from agentcli.infra.sandbox.tree_entries import Entry, Touched
 
 Mechanism = Literal["overlay", "copy"]
 

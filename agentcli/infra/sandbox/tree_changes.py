@@ -7,28 +7,21 @@ way round.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from agentcli.infra.sandbox.mount_points import real_path
+from agentcli.infra.sandbox.tree_entries import Entry, Touched, has_same_content, open_content
 from agentcli.tools.text_diff import unified_diff
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
 LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
-_CHUNK = 1 << 20
-_LAYER = "user.overlay."  # what an overlay remembers in attributes
 
 Kind = Literal["created", "changed", "deleted", "mode"]
 What = Literal["file", "folder", "link", "pipe", "repository", "tree"]
-EntryKind = Literal["file", "folder", "link", "pipe", "other"]
 
 
 class Side(Struct, frozen=True):
@@ -57,38 +50,6 @@ class FileChange(Struct, frozen=True):
     files: int = 1
 
 
-class Entry(NamedTuple):
-    """Something on the disk, links not followed. As long as `identity` is the same nothing has touched it."""
-
-    kind: EntryKind
-    identity: tuple[int, ...]
-    mode: int
-    size: int
-    owner: tuple[int, int]
-    target: str
-    where: str
-
-    @property
-    def changed_ns(self) -> int:
-        """When anything of it was last changed, by the kernel's clock: nobody can set it."""
-        return self.identity[3]
-
-
-@dataclass
-class Touched:
-    """By paths relative to a folder, empty for itself: what was there and what is there now.
-
-    `stale` are those that somebody else has changed since the command started.
-    """
-
-    before: dict[str, Entry] = field(default_factory=dict)
-    after: dict[str, Entry] = field(default_factory=dict)
-    stale: set[str] = field(default_factory=set)
-
-    def of(self, path: str) -> tuple[Entry | None, Entry | None]:
-        return self.before.get(path), self.after.get(path)
-
-
 class Piece(NamedTuple):
     """A change, the folder it is in, and the paths it consists of."""
 
@@ -96,93 +57,6 @@ class Piece(NamedTuple):
     area: str
     touched: Touched
     paths: tuple[str, ...]
-
-
-_KINDS: dict[int, EntryKind] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "folder",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "pipe",
-}
-
-
-def entry_at(name: str, *, folder: int | None = None, where: str = "") -> Entry | None:
-    """What is at a path, or under a name in an open folder; None when there is nothing."""
-    try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else ""
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    owner = (found.st_uid, found.st_gid)
-    mode = stat.S_IMODE(found.st_mode)
-    identity = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, mode, *owner)
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "other")
-    return Entry(kind, identity, mode, found.st_size, owner, target, where or name)
-
-
-def overlay_changes(area: str, upper: str, started_ns: int, take: Callable[[Entry], None]) -> Touched:
-    """What an overlay over `area` has in its upper folder. `started_ns` is when the command started, by file times.
-
-    `take` is called for each entry that is looked at, and may raise. Whiteouts and opaque folders are as in
-    Documentation/filesystems/overlayfs.rst. Raises `OSError`.
-    """
-    touched = Touched()
-
-    def gone(path: str) -> None:
-        for below, entry in walk(area, path):
-            take(entry._replace(size=0))
-            touched.before[below] = entry
-            if entry.kind != "folder" and entry.changed_ns >= started_ns:
-                touched.stale.add(below)
-
-    def look(path: str, *, is_covered: bool) -> None:
-        where = f"{upper}/{path}" if path else upper
-        now = entry_at(where)
-        assert now is not None
-        take(now)
-        below = entry_at(f"{area}/{path}" if path else area)
-        if now.kind == "other" and _is_whiteout(where):
-            if not is_covered:
-                gone(path)
-            return
-        replaces = now.kind != "folder" or below is None or below.kind != "folder"
-        if not is_covered and (replaces or _attribute(where, "opaque") == b"y"):
-            gone(path)
-            is_covered = True
-        elif not is_covered and below is not None:
-            touched.before[path] = below
-        if below is None and not is_covered and now.kind != "folder" and _attribute(where, "origin"):
-            touched.stale.add(path)
-        if now.kind != "other":
-            touched.after[path] = now
-            open_to_owner(now)
-        if now.kind == "folder":
-            for name in _names(where):
-                look(f"{path}/{name}" if path else name, is_covered=is_covered)
-
-    look("", is_covered=False)
-    return touched
-
-
-def open_to_owner(entry: Entry) -> None:
-    """Let the owner read an entry of a stand-in, whatever mode the command gave it; `entry.mode` still says which."""
-    needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
-    if entry.mode & needed != needed:
-        os.chmod(entry.where, entry.mode | needed)  # noqa: PTH101
-
-
-def walk(area: str, path: str) -> Iterator[tuple[str, Entry]]:
-    """Everything at and below a path that is relative to `area`: outer folders before what is in them."""
-    waiting = [path]
-    while waiting:
-        path = waiting.pop()
-        where = f"{area}/{path}" if path else area
-        entry = entry_at(where)
-        if entry is None:
-            continue
-        yield path, entry
-        if entry.kind == "folder":
-            waiting += [f"{path}/{name}" if path else name for name in _names(where)]
 
 
 def pieces_of(
@@ -216,16 +90,6 @@ def pieces_of(
     return sorted(pieces, key=lambda piece: piece.change.path)
 
 
-def copy_attributes(source: int, target: int) -> None:
-    """Extended attributes, those of an overlay aside; what cannot be read or set is left out."""
-    for name in os.listxattr(source):
-        if not name.startswith((_LAYER, "trusted.")):
-            try:
-                os.setxattr(target, name, os.getxattr(source, name))
-            except OSError:  # not every file system takes every attribute
-                continue
-
-
 def _whole(area: str, path: str, touched: Touched) -> str | None:
     """The path of the piece that this one is only a part of: the outermost of them."""
     for around in (*_parents(path), path):
@@ -251,20 +115,7 @@ def _differs(before: Entry | None, after: Entry | None) -> bool:
         return before is not after
     if (before.kind, before.mode, before.owner, before.target) != (after.kind, after.mode, after.owner, after.target):
         return True
-    return before.kind == "file" and not _is_same(before, after)
-
-
-def _is_same(before: Entry, after: Entry) -> bool:
-    if before.size != after.size:
-        return False
-    try:
-        with open_content(before) as old, open_content(after) as new:
-            while (data := os.read(old, _CHUNK)) == os.read(new, _CHUNK):
-                if not data:
-                    return True
-    except OSError:  # what cannot be compared counts as changed
-        pass
-    return False
+    return before.kind == "file" and not has_same_content(before, after)
 
 
 def _change(
@@ -280,7 +131,7 @@ def _change(
     name = name_of(f"{area}/{path}" if path else area)
     is_mode = before is not None and after is not None and before.kind == after.kind
     if is_mode and before is not None and after is not None:
-        same = before.kind == "folder" or (before.kind == "file" and _is_same(before, after))
+        same = before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
         is_mode = same and before.target == after.target
     diff = "" if is_mode else _diff(name, before, after, budget)
     kind: Kind = "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed"
@@ -328,34 +179,5 @@ def _text(entry: Entry | None) -> str | None:
     return None if "\0" in text else text
 
 
-@contextlib.contextmanager
-def open_content(entry: Entry) -> Iterator[int]:
-    """A file's contents, by descriptor. Raises `OSError`, also where a symlink is on the way by now."""
-    descriptor = os.open(entry.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if real_path(descriptor) != entry.where:
-            raise OSError(errno.ELOOP, "a symbolic link is on the way", entry.where)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _is_folder(entry: Entry | None) -> bool:
     return entry is not None and entry.kind == "folder"
-
-
-def _is_whiteout(where: str) -> bool:
-    found = os.lstat(where)
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
-
-
-def _attribute(where: str, name: str) -> bytes:
-    try:
-        return os.getxattr(where, _LAYER + name, follow_symlinks=False)
-    except OSError:
-        return b""
-
-
-def _names(folder: str) -> list[str]:
-    """In an order that makes `walk` give them by name."""
-    return sorted((path.name for path in Path(folder).iterdir()), reverse=True)

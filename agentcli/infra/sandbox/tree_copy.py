@@ -7,11 +7,12 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from agentcli.infra.sandbox.mount_points import open_real
-from agentcli.infra.sandbox.tree_changes import Entry, Touched, copy_attributes, entry_at, open_to_owner, walk
+from agentcli.infra.sandbox.tree_entries import Entry, Touched, copy_attributes, entry_at, open_to_owner, walk
 
 _CLONE = 0x40049409  # FICLONE, ioctl_ficlone(2): the same blocks on the disk until one of the two is written
 _CHUNK = 1 << 20
@@ -41,6 +42,8 @@ class TreeCopy:
                 take(entry)
                 self._originals[path] = entry
                 self._copy_entry(path, folder, name, entry)
+        except RecursionError as error:
+            raise OSError(errno.ENAMETOOLONG, "folders are nested too deeply to be copied") from error
         finally:
             os.close(root)
         for path, entry in reversed(self._originals.items()):
@@ -148,13 +151,18 @@ def copy_bytes(source: int, target: int) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder of ours whatever modes are in it; what cannot be removed stays. Raises nothing."""
-    for where, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(where, name)
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for where, folders, _ in os.walk(folder):
+            for name in folders:
+                path = Path(where, name)
+                if not path.is_symlink():
+                    with contextlib.suppress(OSError):
+                        path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # nested deeper than Python calls
+        for program in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            with contextlib.suppress(OSError):
+                subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _private(path: str, flags: int) -> int:

@@ -13,8 +13,16 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from agentcli.infra.sandbox.mount_points import open_real
-from agentcli.infra.sandbox.tree_changes import Entry, Piece, Touched, copy_attributes, entry_at, open_content
+from agentcli.infra.sandbox.tree_changes import Piece
 from agentcli.infra.sandbox.tree_copy import copy_bytes
+from agentcli.infra.sandbox.tree_entries import (
+    Entry,
+    Touched,
+    copy_attributes,
+    entry_at,
+    has_same_content,
+    open_content,
+)
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -226,13 +234,7 @@ def _is_as_it_was(now: Entry, before: Entry) -> bool:
 
 
 def _is_only_mode(before: Entry, after: Entry) -> bool:
-    if before.kind != after.kind or before.kind != "file" or before.size != after.size:
-        return False
-    with open_content(before) as old, open_content(after) as new:
-        while (data := os.read(old, 1 << 20)) == os.read(new, 1 << 20):
-            if not data:
-                return True
-    return False
+    return before.kind == after.kind == "file" and has_same_content(before, after)
 
 
 def _replace(place: _Place, after: Entry, before: Entry | None) -> None:

@@ -7,10 +7,7 @@ confined as ever. What it sends to granted hosts is sent, and its caches are not
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
@@ -26,19 +22,12 @@ from agentcli.infra.sandbox.bubblewrap_mounts import Mount, can_reach, mounts_of
 from agentcli.infra.sandbox.protection import is_inside
 from agentcli.infra.sandbox.shell import Shell
 from agentcli.infra.sandbox.stand_ins import CopyStandIn, Mechanism, OverlayStandIn, StandIn
-from agentcli.infra.sandbox.tree_changes import LONGEST_DIFFS, Entry, FileChange, Piece, pieces_of
-from agentcli.infra.sandbox.tree_copy import remove_tree
+from agentcli.infra.sandbox.tree_changes import LONGEST_DIFFS, FileChange, Piece, pieces_of
 from agentcli.infra.sandbox.tree_keeping import Kept, keep_pieces
+from agentcli.infra.sandbox.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
 from agentcli.tools.sandbox import CommandResult
 
 _LEFT = "what it left running was ended, as nothing of a try goes on"
-
-
-class TryLimits(Struct, frozen=True):
-    """How much is copied, and how much may have changed: files and folders, and bytes."""
-
-    most_entries: int = 200_000
-    most_bytes: int = 2_000_000_000
 
 
 class TryRun:
@@ -49,7 +38,7 @@ class TryRun:
     """
 
     def __init__(
-        self, result: CommandResult, mechanism: Mechanism, pieces: Sequence[Piece], private: _PrivateFolder
+        self, result: CommandResult, mechanism: Mechanism, pieces: Sequence[Piece], private: PrivateFolder
     ) -> None:
         self.result = result
         self.mechanism: Mechanism = mechanism
@@ -188,17 +177,17 @@ class TryRuns:
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
-    def _new_folder(self) -> _PrivateFolder:
+    def _new_folder(self) -> PrivateFolder:
         if not self._is_clean:
             remove_leftovers(self._folder)
             self._is_clean = True
         try:
-            return _PrivateFolder(self._folder)
+            return PrivateFolder(self._folder)
         except OSError as error:
             message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error
 
-    def _prepare(self, cwd: Path, private: _PrivateFolder) -> _Trial:
+    def _prepare(self, cwd: Path, private: PrivateFolder) -> _Trial:
         """Raises `OSError`, `ToolError`."""
         confinement, bounds = self._confinement(), self._bounds()
         if bounds.cache is not None:
@@ -216,7 +205,7 @@ class TryRuns:
                 if mechanism == "overlay":
                     return _Trial(confinement, bounds, OverlayStandIn(areas, private.path), private)
                 hidden = {mount.path for mount in mounts if mount.hides}
-                counter = _Counter(self._limits, "The workspace has")
+                counter = Counter(self._limits, "The workspace has")
                 return _Trial(
                     confinement, bounds, CopyStandIn(areas, private.path, hidden=hidden, take=counter.take), private
                 )
@@ -228,64 +217,10 @@ class TryRuns:
         )
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the tries of processes that are gone. Those of others that run now stay. Raises nothing."""
-    try:
-        entries = list(folder.iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        with contextlib.suppress(OSError):
-            lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(entry)
-            finally:
-                os.close(lock)
-
-
-class _PrivateFolder:
-    """A folder of one try, which says by a lock that it is in use."""
-
-    def __init__(self, around: Path) -> None:
-        """Raises `OSError`."""
-        around.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path = Path(tempfile.mkdtemp(prefix="try-", dir=around.resolve()))
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def close(self) -> None:
-        """Remove it; safe to call twice."""
-        if self._lock >= 0:
-            remove_tree(self.path)
-            os.close(self._lock)
-            self._lock = -1
-
-
-class _Counter:
-    """Stops what looks at files when there are too many of them."""
-
-    def __init__(self, limits: TryLimits, what: str) -> None:
-        self._limits = limits
-        self._what = what
-        self._entries = self._bytes = 0
-
-    def take(self, entry: Entry) -> None:
-        self._entries += 1
-        self._bytes += entry.size if entry.kind == "file" else 0
-        if self._entries > self._limits.most_entries or self._bytes > self._limits.most_bytes:
-            raise ToolError(
-                f"{self._what} more than {self._limits.most_entries:,} files or"
-                f" {self._limits.most_bytes // 1_000_000:,} MB, too much for a try: nothing was changed."
-                " Run the command as usual, or not at all.",
-                kind="resource_error",
-            )
-
-
 class _Trial:
     """One command's confinement, with what stands in for the folders it may write."""
 
-    def __init__(self, confinement: Confinement, bounds: Bounds, stand_in: StandIn, private: _PrivateFolder) -> None:
+    def __init__(self, confinement: Confinement, bounds: Bounds, stand_in: StandIn, private: PrivateFolder) -> None:
         self.stand_in = stand_in
         self._confinement = confinement
         self._bounds = bounds
@@ -302,7 +237,7 @@ class _Trial:
 
     def pieces(self, limits: TryLimits) -> list[Piece]:
         """Raises `OSError`, `ToolError`."""
-        counter = _Counter(limits, "The command changed")
+        counter = Counter(limits, "The command changed")
         budget = [LONGEST_DIFFS]
         found = []
         for area, touched in self.stand_in.changes(counter.take).items():

@@ -71,12 +71,15 @@ class NearestPaths:
 
         Bytes of a name that are no UTF-8 become U+FFFD.
         """
+        groups = self._groups
         folder_paths = self._folder_paths() if self._with_folders else ()
         for path in folder_paths:
-            self._groups[path[:-1].rpartition("/")[0]].append(path)
+            groups[path[:-1].rpartition("/")[0]].append(path)
         paths: list[str] = []
-        for folder in sorted(self._groups, key=lambda folder: (_slashes_in(folder), f"{folder}/")):
-            paths += sorted(self._groups[folder])
+        for _, folder in sorted([(_slashes_in(folder), f"{folder}/") for folder in groups]):
+            group = groups[folder[:-1]]
+            group.sort()
+            paths += group
             if self._most and len(paths) >= self._most:
                 del paths[self._most :]
                 break

@@ -19,7 +19,8 @@ import pytest
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.try_run import TryLimits, TryRuns
+from agentcli.infra.sandbox.try_folders import TryLimits
+from agentcli.infra.sandbox.try_run import TryRuns
 from agentcli.infra.sandbox.unconfined import Unconfined
 from tests.conformance.confining import (
     NOBODY,
@@ -443,6 +444,12 @@ def test_too_much_is_refused_and_dropped(base: Path, mechanism: str) -> None:
     before = tree_of(base / "ws")
     asyncio.run(scenario())
     assert tree_of(base / "ws") == before
+    assert_nothing_left(base)
+
+
+def test_folders_nested_deeply_are_dropped_like_others(base: Path, mechanism: str) -> None:
+    outcome = tried(base, mechanism, "mkdir -p $(printf 'd/%.0s' {1..1300})", drops=True)
+    assert [change.kind for change in outcome.changes] == ["created"]
     assert_nothing_left(base)
 
 
