@@ -59,7 +59,7 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 async def _list_in_two_steps(
     listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]
 ) -> Looked:
-    """ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
+    """Ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
     options = _glob_options(listing.pattern, listing.folder, listing.base)
     matching: list[str] = []
     await _list(listing, options, environment, matching.extend)

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
-from agentcli.tools.builtin.searching import Place, relative_glob, remarks, searchable
+from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
 from agentcli.tools.sandbox import Listing
 from agentcli.tools.tool import ToolContext, ToolOutput
 
@@ -56,7 +56,7 @@ class NearestPaths:
         groups = self._groups
         if self._most_slashes is not None:
             for folder in {name.rpartition("/")[0] for name in names}:
-                groups[folder]  # it may itself be near enough  # noqa: B018
+                groups[folder]  # it may itself be near enough
             names = [name for name in names if name.count("/") <= self._most_slashes]
         for name in names:
             groups[name.rpartition("/")[0]].append(name)

@@ -35,7 +35,7 @@ class Gathered(Struct, frozen=True):
 
 
 class Gatherer(Protocol):
-    """`add` is called while the search runs, in its thread; `total` counts matches, or files where they are asked for."""
+    """`add` is called while the search runs, in its thread; `total` counts matches, or files where those are wanted."""
 
     total: int
     files: int

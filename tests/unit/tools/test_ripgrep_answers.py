@@ -163,7 +163,7 @@ def check_search(bench: Bench, given: dict[str, Any]) -> None:
 def check_files(bench: Bench, given: dict[str, Any]) -> None:
     found = sorted(
         names_of(rg(bench.ws, "-l", "--null", *options_of(given))),
-        key=lambda name: in_order(name),
+        key=in_order,
     )
     expected = [{"path": shown(name)} for name in found]
     structured = bench.call("grep_search", output_mode="files", **given).structured

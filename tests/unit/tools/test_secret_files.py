@@ -35,7 +35,9 @@ def path(dice: random.Random) -> str:
     return "/".join([*(names(dice) for _ in range(dice.randint(0, 3))), *parts, *(names(dice) for _ in range(1))])
 
 
-@pytest.mark.parametrize("base", ["/home/u/work", "/home/u", "/", "/home", "/home/u/.ssh", "/run", "/run/secrets", "/x"])
+@pytest.mark.parametrize(
+    "base", ["/home/u/work", "/home/u", "/", "/home", "/home/u/.ssh", "/run", "/run/secrets", "/x"]
+)
 def test_it_says_of_each_path_what_the_full_judgement_says(base: str) -> None:
     dice = random.Random(base)
     quick = SecretFiles(Path(base), lambda path: is_secret(path, HOME))
