@@ -188,6 +188,7 @@ class Builder:
             writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
             hosts=settings.hosts,
             environment=settings.environment,
+            tries=state / "tries",
             cache=cache / "sandbox" / hashlib.sha256(str(project_root(config.cwd)).encode()).hexdigest()[:16],
         )
         sandbox = LocalSandbox(

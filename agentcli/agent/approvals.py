@@ -16,6 +16,7 @@ from agentcli.agent.interfaces import GrantStore
 from agentcli.agent.permissions import Need, Verdict, judge
 from agentcli.agent.rules import Rules
 from agentcli.agent.state import AgentState
+from agentcli.agent.trying import may_be_tried
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import call_title
@@ -32,6 +33,7 @@ class Permitted(Struct, frozen=True):
     remark: str = ""
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
+    is_trial: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,17 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     title = call_title(call.name, call.input)
     verdict = question.verdict
     effects = effects_told(tool, arguments, verdict, context.workspace)
-    answer = await asking.ask(ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects))
+    can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
+    answer = await asking.ask(
+        ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects, can_try)
+    )
     chosen = _chosen(answer, hunks)
     if not chosen:
         said = f" They say: {answer.comment}" if answer.comment else ""
         raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
-    if answer.scope != "once":
+    if answer.scope == "try" and can_try:
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True)
+    if answer.scope in ("session", "always"):
         await _grant(asking.grants, state, question, answer, rules, emit)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""

@@ -121,7 +121,8 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
 
     `rules` are grants that would let this call through, narrowest first. `hunks` are the parts of the diff that can be
     made one by one, each as unified diff text; empty where the call is made as a whole. `effects` are lines that say
-    what the call would touch.
+    what the call would touch. With `can_try` the answer may be to try it first: a second request with this id then asks
+    what of its changes is kept.
     """
 
     id: str
@@ -132,6 +133,7 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     rules: tuple[str, ...] = ()
     hunks: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
+    can_try: bool = False
 
 
 class Compaction(Struct, frozen=True, tag="compaction"):
@@ -246,12 +248,13 @@ class Approve(Struct, frozen=True, tag="approve"):
     """Answer an `ApprovalRequested`; a comment goes to the model.
 
     `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too. `hunks` names those of the request's hunks that are made; None means all, none means no.
+    the project too; "try" runs it on a stand-in of the workspace first. `hunks` names those of the request's hunks that
+    are made; None means all, none means no.
     """
 
     id: str
     allowed: bool
-    scope: Literal["once", "session", "always"] = "once"
+    scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
     rule: str = ""
     hunks: tuple[int, ...] | None = None

@@ -24,6 +24,7 @@ from agentcli.agent.permissions import judge
 from agentcli.agent.replays import Replays
 from agentcli.agent.report import Report
 from agentcli.agent.state import AgentState
+from agentcli.agent.trying import try_first
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse
@@ -192,6 +193,9 @@ async def perform(
             context = replace(parsed.context, detach=sign)
 
             async def run() -> Output:
+                if permitted.is_trial:
+                    arguments = permitted.arguments
+                    return await try_first(tool, arguments, context, call=call, ask=runner.ask, mask=runner.mask)
                 if tool.mode == "client":
                     return await runner.client.result_of(call, report.emit)
                 return await tool.run(permitted.arguments, context)

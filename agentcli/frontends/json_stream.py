@@ -93,7 +93,7 @@ class JsonStream:
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
                 self._system("notice", text=text)
-            case ApprovalRequested(id, call, title, reason, preview, rules, hunks, effects):
+            case ApprovalRequested(id, call, title, reason, preview, rules, hunks, effects, can_try):
                 self._asked.add(id)
                 self._system(
                     "approval_requested",
@@ -106,6 +106,7 @@ class JsonStream:
                     rules=rules,
                     hunks=hunks,
                     effects=effects,
+                    can_try=can_try,
                 )
             case Done() | TurnFailed():
                 self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from agentcli.tools.trial import Trial
 
 Access = Literal["read", "write"]
 
@@ -69,13 +72,12 @@ class Looked(Struct, frozen=True):
     """How a listing or a search went. `timed_out`: it was ended, and what had been found is all there is.
 
     `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
-    their first NUL byte although there was a match. `nothing_searched`: no file was one that the search is about.
+    their first NUL byte although there was a match.
     """
 
     timed_out: bool = False
     unreadable: int = 0
     binary: tuple[bytes, ...] = ()
-    nothing_searched: bool = False
 
 
 class BackgroundJob(Struct, frozen=True):
@@ -207,6 +209,22 @@ class Sandbox(Protocol):
         `detach` is set the command goes on as a background job, whose file holds its output from the beginning; so
         does a server that listens and is silent (then `stall` says so), and what a command leaves running.
         """
+        ...
+
+    def why_no_trial(self) -> str:
+        """Why a command cannot be tried here; empty where it can. Probes the first time."""
+        ...
+
+    async def try_command(
+        self,
+        command: str,
+        *,
+        cwd: Path,
+        timeout_s: float,
+        on_output: Callable[[str], None] = lambda text: None,
+        most_bytes: int = 30_000,
+    ) -> Trial:
+        """Run a command as `exec` does, on a stand-in of what it may write. Raises `ToolError`."""
         ...
 
     async def start_job(

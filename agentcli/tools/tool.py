@@ -18,6 +18,7 @@ from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
 from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.trial import Trial
 from agentcli.tools.web.access import WebAccess
 
 OutputLevel = Literal["brief", "standard", "full"]
@@ -170,10 +171,11 @@ class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
-    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
-    `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says
-    that running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
-    structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here.
+    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
+    `attempt` runs it on a stand-in of the workspace. `file_arguments` name the arguments that are files it changes:
+    calls on one file queue up. `is_idempotent` says that running it twice is running it once. `level` overrides the
+    output level of the settings. `show` formats the structured result where `run` gives no content. A `client` tool is
+    run by whoever registered it, not here; `schema` is for arguments that no struct describes.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
+    attempt: Callable[[Any, ToolContext], Awaitable[Trial]] | None = None
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False

@@ -15,7 +15,7 @@ from agentcli.frontends.terminal.text_width import clipped, row_width
 LAST_LINES = 3
 LONGEST_LINE = 2_000
 
-Choice = Literal["once", "session", "always", "no", "comment", "hunks"]
+Choice = Literal["once", "session", "always", "try", "no", "comment", "hunks"]
 
 
 class ApprovalPanel:
@@ -28,6 +28,8 @@ class ApprovalPanel:
         self.choices: list[Choice] = ["once"]
         if self.rules:
             self.choices += ["session", "always"]
+        if request.can_try:
+            self.choices.append("try")
         self.choices += ["no", "comment"]
         if len(request.hunks) > 1:
             self.choices.append("hunks")
@@ -61,6 +63,8 @@ class ApprovalPanel:
         match choice:
             case "once":
                 return Approve(id, True, comment=self.comment)
+            case "try":
+                return Approve(id, True, "try")
             case "session" | "always":
                 return Approve(id, True, choice, comment=self.comment, rule=self.rule)
             case _:
@@ -81,11 +85,14 @@ class ApprovalPanel:
     def preview(self, columns: int, most_lines: int) -> list[Fragment]:
         """For the transcript: the exact command or the diff, a long one with its end; nothing in it is invisible."""
         request = self.request
-        title = "Run a command" if request.call.name == "bash" else exposed(request.title)
+        is_tried = request.call.name == "bash" and bool(request.hunks)
+        title = exposed(request.title) if is_tried or request.call.name != "bash" else "Run a command"
         head: list[Fragment] = [
             ("warning", f"? {title}"),
             ("muted", f" — {printable(request.reason)}\n"),
         ]
+        if is_tried:
+            return [*head, *self._changes(columns, most_lines)]
         if is_diff(request.preview):
             return [*head, *self._effects(), *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
         lines = exposed(request.preview).split("\n")
@@ -95,6 +102,16 @@ class ApprovalPanel:
             hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines: v shows all of it\n")
             shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
         return [*head, *shown, *self._effects()]
+
+    def _changes(self, columns: int, most_lines: int) -> list[Fragment]:
+        """What a command that was tried did, file by file."""
+        shown: list[Fragment] = []
+        each = max(LAST_LINES, most_lines // len(self.request.hunks))
+        for hunk in self.request.hunks[:most_lines]:
+            shown += [("", f"  {_file_of(hunk)}\n"), *(_diff_of(hunk, columns, each))]
+        if (left := len(self.request.hunks) - most_lines) > 0:
+            shown.append(("warning", f"  … {left:,} more changes: v shows all of them\n"))
+        return shown
 
     def _effects(self) -> list[Fragment]:
         """What it would touch, a line each; a warning where something leaves the sandbox."""
@@ -106,8 +123,10 @@ class ApprovalPanel:
     def hunk_preview(self, columns: int) -> list[Fragment]:
         assert self.hunk is not None
         number, count = self.hunk + 1, len(self.request.hunks)
-        head: Fragment = ("warning", f"Hunk {number} of {count}\n")
-        return [head, *diff_fragments(self.request.hunks[self.hunk], width=columns, most_lines=None)]
+        hunk = self.request.hunks[self.hunk]
+        of = f": {_file_of(hunk)}" if self.request.call.name == "bash" else ""
+        head: Fragment = ("warning", f"Hunk {number} of {count}{of}\n")
+        return [head, *_diff_of(hunk, columns, None)]
 
     def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
         """The panel; `more` is how many requests wait behind this one.
@@ -150,10 +169,23 @@ _LABELS: dict[Choice, str] = {
     "once": "y once",
     "session": "s this session",
     "always": "a always",
+    "try": "t try first",
     "no": "n no",
     "comment": "Tab no, but…",
     "hunks": "h hunk by hunk",
 }
+
+
+def _file_of(hunk: str) -> str:
+    """The file a diff is of, or what a change without one says of itself."""
+    if not is_diff(hunk):
+        return exposed(hunk.strip())
+    before, after = (line[4:].split("\t")[0] for line in hunk.split("\n", 2)[:2])
+    return exposed(before.removeprefix("a/") if after == "/dev/null" else after.removeprefix("b/"))
+
+
+def _diff_of(hunk: str, columns: int, most_lines: int | None) -> list[Fragment]:
+    return list(diff_fragments(hunk, width=columns, most_lines=most_lines)) if is_diff(hunk) else []
 
 
 def is_diff(preview: str) -> bool:

@@ -40,6 +40,7 @@ _CHOICES: tuple[tuple[str, Choice], ...] = (
     ("y", "once"),
     ("s", "session"),
     ("a", "always"),
+    ("t", "try"),
     ("n", "no"),
     ("tab", "comment"),
     ("h", "hunks"),

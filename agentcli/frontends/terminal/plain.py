@@ -22,7 +22,7 @@ from agentcli.frontends.terminal.turn_view import TurnView
 MOST_PREVIEW_LINES = 200
 WIDTH = 80  # for tables and diffs, which need one
 
-QUESTION = "Allow? y once, s this session, a always, n no, or say what to do instead: "
+QUESTION = "Allow? y once, s this session, a always, t try first, n no, or say what to do instead: "
 
 
 class LinearOutput:
@@ -148,6 +148,8 @@ class PlainTerminal:
                 answer = panel.answer("session")
             case "a" | "always" if panel.rules:
                 answer = panel.answer("always")
+            case "t" | "try" if request.can_try:
+                answer = panel.answer("try")
             case "" | "n" | "no":
                 answer = panel.answer("no")
             case _:

@@ -25,7 +25,10 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 
 
 class CommandLimits(Struct, frozen=True):
-    """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace."""
+    """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
+
+    `tries` holds what stands in for the workspace while a command is tried.
+    """
 
     profile: Profile = "danger-full-access"
     home: Path = Path("/")
@@ -34,6 +37,7 @@ class CommandLimits(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     cache: Path | None = None
+    tries: Path | None = None
 
 
 class Confined:
@@ -67,7 +71,12 @@ class Confined:
             limits.profile,
             paths.roots,
             limits.home,
-            masked=(*at_home, *limits.masked, *self._secrets.inside(paths.roots)),
+            masked=(
+                *at_home,
+                *limits.masked,
+                *((limits.tries,) if limits.tries else ()),
+                *self._secrets.inside(paths.roots),
+            ),
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -30,6 +32,10 @@ from agentcli.tools.sandbox import (
     Search,
 )
 
+if TYPE_CHECKING:
+    from agentcli.infra.sandbox.try_run import TryRuns
+    from agentcli.tools.trial import Trial
+
 
 class LocalSandbox:
     """Implements `Sandbox`. `environment` is what commands see, credentials taken out.
@@ -54,6 +60,7 @@ class LocalSandbox:
             roots, (*readable_roots, job_folder), is_secret=lambda path: is_secret(path, limits.home) or keeps(path)
         )
         self._keeps = keeps
+        self._job_folder = job_folder
         self._confined = Confined(limits, self._paths, choose)
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Shell(self._environment, job_folder, launch=self._confined.launch)
@@ -130,6 +137,35 @@ class LocalSandbox:
             detach=detach,
             is_confined=is_confined,
         )
+
+    def why_no_trial(self) -> str:
+        return self._tries.why_not()
+
+    async def try_command(
+        self,
+        command: str,
+        *,
+        cwd: Path,
+        timeout_s: float,
+        on_output: Callable[[str], None] = lambda text: None,
+        most_bytes: int = 30_000,
+    ) -> Trial:
+        await self._confined.open_network()
+        return await self._tries.try_command(
+            command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes
+        )
+
+    @cached_property
+    def _tries(self) -> TryRuns:
+        """What tries commands; importing it takes some milliseconds, and most sessions try none."""
+        tries: TryRuns = import_module("agentcli.infra.sandbox.try_run").TryRuns(
+            lambda: self._confined.confinement,
+            self._confined.bounds,
+            environment=self._environment,
+            folder=self._confined.limits.tries or self._job_folder / "tries",
+            output_folder=self._job_folder,
+        )
+        return tries
 
     async def start_job(
         self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True

@@ -224,8 +224,7 @@ async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str,
     unreadable = ended.errors.count(_UNREADABLE)
     if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
         raise _error_of(ended.exit_code, ended.errors)
-    nothing_searched = b"rg: No files were searched" in ended.errors
-    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)), nothing_searched)
+    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)))
 
 
 def _error_of(exit_code: int, errors: bytes) -> ToolError:

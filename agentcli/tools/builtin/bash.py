@@ -10,18 +10,36 @@ from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.trial import Trial
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
-async def run(given: Bash, context: ToolContext) -> ToolOutput:
+async def attempt(given: Bash, context: ToolContext) -> Trial:
+    """Run it on a stand-in of the workspace; the shell stays where it stood."""
+    _require_command(given)
     workspace = context.workspace
+    return await workspace.sandbox.try_command(
+        given.command,
+        cwd=workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
+        timeout_s=_limit_s(given),
+        on_output=context.emit,
+        most_bytes=_MOST_BYTES[context.level],
+    )
+
+
+def _require_command(given: Bash) -> None:
     if not given.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in given.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
+
+
+async def run(given: Bash, context: ToolContext) -> ToolOutput:
+    workspace = context.workspace
+    _require_command(given)
     lost = ""
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
     if not _is_folder(start, context):

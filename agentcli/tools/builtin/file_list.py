@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
@@ -28,11 +30,20 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     looked = await context.workspace.sandbox.list(listing, found.add)
     paths, total = found.result(place.prefix)
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
+    if not total and listing.pattern and not listing.include_ignored:
+        notes = await _ignored(listing, context)
     content = "\n".join([*(paths or ["No files."]), *notes, *remarks(looked)])
     structured: dict[str, Any] = {"paths": paths, "total": total}
     if looked.timed_out:
         structured["timed_out"] = True
     return ToolOutput(content, structured, f"{total} path{'' if total == 1 else 's'}")
+
+
+async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
+    """What to say to somebody who asked for files by a name that the project ignores."""
+    names: list[str] = []
+    await context.workspace.sandbox.list(replace(listing, include_ignored=True), names.extend)
+    return [f"[ignored files match: {len(names)}; include_ignored lists them]"] if names else []
 
 
 class NearestPaths:

@@ -45,7 +45,7 @@ def _gatherer(given: GrepSearch, place: Place, *, most: int) -> Gatherer:
 
 def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) -> ToolOutput:
     gathered = found.gathered()
-    lines = gathered.lines or ["No matches: no file was searched." if looked.nothing_searched else "No matches."]
+    lines = gathered.lines or ["No matches."]
     if gathered.left_out:
         lines.append(f"[{gathered.left_out} more]")
     if looked.binary and given.output_mode == "content":

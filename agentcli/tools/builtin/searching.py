@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from msgspec import Struct
@@ -54,9 +55,8 @@ def searchable(path: str, context: ToolContext) -> Place:
 def relative_glob(glob: str | None, place: Place) -> str:
     """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
     sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
-    for folder in (f"{place.base}/", f"{place.path}/"):
-        if place.base.parent != place.base and glob.startswith(folder):
-            glob = f"/{glob.removeprefix(folder)}"
+    if place.base.parent != place.base:
+        glob = re.sub(f"^{re.escape(str(place.base))}/+", "/", glob)
     return sign + glob.removeprefix("./")
 
 

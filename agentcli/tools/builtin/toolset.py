@@ -53,6 +53,7 @@ def builtin_tools() -> tuple[Tool, ...]:
             time_limit_s=row.time_limit_s,
             dry_run=_lazy(row.name, "preview") if row.effect == "edit" else None,
             narrow=_lazy(row.name, "narrow") if row.effect == "edit" else None,
+            attempt=_lazy(row.name, "attempt") if row.effect == "command" else None,
             file_arguments=row.file_arguments,
             is_idempotent=row.is_idempotent,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.tools.builtin.file_list import NearestPaths
 from tests.unit.tools.bench import Bench
 
 
@@ -76,8 +77,31 @@ def test_a_pattern_chooses_files_at_any_depth(bench: Bench) -> None:
 
 def test_a_pattern_does_not_bring_back_ignored_files(bench: Bench) -> None:
     project(bench)
-    assert bench.text("file_list", pattern="*.log") == "No files."
+    assert bench.text("file_list", pattern="*.py") == "src/app.py\nsrc/deep/er/x.py"
+    assert bench.call("file_list", pattern="*.log").structured == {"paths": [], "total": 0}
     assert bench.call("file_list", pattern="*.log", include_ignored=True).structured["paths"] == ["src/a.log"]
+
+
+def test_who_asks_for_ignored_files_by_name_is_told_of_them(bench: Bench) -> None:
+    project(bench)
+    assert bench.text("file_list", pattern="*.log") == (
+        "No files.\n[ignored files match: 1; include_ignored lists them]"
+    )
+    assert bench.text("file_list", pattern="*.nonesuch") == "No files."
+
+
+@pytest.mark.parametrize("pattern", ["src/deep/**/*.py", "deep/**/*.py", "{ws}/src/deep/*/*.py", "./src/**/x.py"])
+def test_a_pattern_starts_at_the_path_or_at_the_working_directory(bench: Bench, pattern: str) -> None:
+    project(bench)
+    paths = bench.call("file_list", path="src", pattern=pattern.replace("{ws}", str(bench.ws))).structured["paths"]
+    assert paths == ["src/deep/er/x.py"]
+
+
+def test_a_pattern_for_everything_is_everything_that_is_not_ignored(bench: Bench) -> None:
+    project(bench)
+    files = [path for path in bench.call("file_list").structured["paths"] if not path.endswith("/")]
+    for pattern in ("**/*", "*", "**"):
+        assert bench.call("file_list", pattern=pattern).structured["paths"] == files
 
 
 def test_a_pattern_that_is_no_glob_is_an_error_in_ripgrep_s_words(bench: Bench) -> None:
@@ -126,6 +150,39 @@ def test_brief_shows_ten(bench: Bench) -> None:
     for n in range(12):
         bench.put(f"f{n:02}")
     assert bench.text("file_list", output_level="brief").endswith("f09\n[2 more]")
+
+
+def test_of_very_many_files_the_nearest_are_shown_and_all_are_counted() -> None:
+    found = NearestPaths(5, below="", with_folders=True, depth=None)
+    for part in range(60):
+        found.add([f"part{part:02}/deep/file{n}" for n in range(5_000)])
+    found.add(["part07/near", "top", "z/far/away/x"])
+    assert found.result("") == (["part00/", "part01/", "part02/", "part03/", "part04/"], 60 * 5_000 + 3 + 60 * 2 + 3)
+    found = NearestPaths(5, below="", with_folders=False, depth=None)
+    for part in range(60):
+        found.add([f"part{part:02}/deep/file{n:04}" for n in reversed(range(5_000))])
+    found.add(["part07/near", "top"])
+    first = ["top", "part07/near", *(f"part00/deep/file{n:04}" for n in range(3))]
+    assert found.result("") == (first, 60 * 5_000 + 2)
+
+
+def test_symlinks_and_empty_folders_are_left_out_as_ripgrep_does(bench: Bench) -> None:
+    bench.put("src/a.py")
+    (bench.ws / "empty").mkdir()
+    (bench.ws / "link").symlink_to("src")
+    (bench.ws / "src/loop").symlink_to("..")
+    (bench.ws / "file_link").symlink_to("src/a.py")
+    assert bench.call("file_list").structured["paths"] == ["src/", "src/a.py"]
+
+
+def test_what_could_not_be_read_is_said(unprivileged_bench: Bench) -> None:
+    bench = unprivileged_bench
+    bench.put("a.py")
+    bench.put("locked/b.py").parent.chmod(0)
+    try:
+        assert bench.text("file_list") == "a.py\n[1 file or folder could not be read]"
+    finally:
+        (bench.ws / "locked").chmod(0o700)
 
 
 def test_a_file_in_place_of_a_folder_is_an_error_that_names_file_read(bench: Bench) -> None:

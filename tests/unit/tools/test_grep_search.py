@@ -166,6 +166,71 @@ def test_what_ripgrep_does_not_take_is_an_error_in_its_words(bench: Bench, given
     assert said in str(error)
 
 
+def test_a_pattern_with_a_line_end_is_told_of_multiline(bench: Bench) -> None:
+    bench.put("a", "a\nb\n")
+    assert "set multiline" in str(bench.fails("grep_search", pattern="a\\nb"))
+
+
+def test_an_unknown_type_is_told_where_types_are_listed(bench: Bench) -> None:
+    bench.put("a", "a\n")
+    assert "rg --type-list" in str(bench.fails("grep_search", pattern="a", type="nonesuch"))
+
+
+def test_look_around_and_references_back_are_understood(bench: Bench) -> None:
+    bench.put("a", "foobar\nfoobaz\nabab\n")
+    assert bench.text("grep_search", pattern="foo(?!bar)") == "a:2:foobaz"
+    assert bench.text("grep_search", pattern="(ab)\\1") == "a:3:abab"
+    assert bench.text("grep_search", pattern="(?<=foo)baz$") == "a:2:foobaz"
+    assert "unclosed group" in str(bench.fails("grep_search", pattern="a($"))
+
+
+def test_a_glob_that_names_ignored_files_searches_them(bench: Bench) -> None:
+    project(bench)
+    bench.put(".gitignore", "*.log\nignored/\n")
+    bench.put("a.log", "needle\n")
+    assert bench.text("grep_search", pattern="needle", glob="*.log") == "a.log:1:needle"
+    assert "a.log" not in bench.text("grep_search", pattern="needle")
+
+
+@pytest.mark.parametrize("glob", ["src/deep/*.py", "deep/*.py", "{ws}/src/**/x.py", "./src/deep/x.*", "!src/y.py"])
+def test_a_glob_starts_at_the_path_or_at_the_working_directory(bench: Bench, glob: str) -> None:
+    bench.put("src/deep/x.py", "needle\n")
+    bench.put("src/y.py", "needle\n")
+    text = bench.text("grep_search", pattern="needle", path="src", glob=glob.replace("{ws}", str(bench.ws)))
+    assert text == "src/deep/x.py:1:needle"
+
+
+def test_matches_come_in_the_order_of_their_paths_and_the_first_are_shown(bench: Bench) -> None:
+    names = [f"{folder}/{n:02}" for folder in ("a", "a-b", "a/b", "b") for n in range(20)]
+    for name in names:
+        bench.put(name, "hit\n" * 3)
+    argv = [find_rg(), "--no-config", "--files", "--sort=path"]
+    in_order = subprocess.run(argv, cwd=bench.ws, capture_output=True, check=True).stdout.decode().split()
+    expected = [(name, line) for name in in_order for line in (1, 2, 3)]
+    for limit in (0, 1, 50, 100):
+        structured = bench.call("grep_search", pattern="hit", limit=limit).structured
+        assert [(match["path"], match["line"]) for match in structured["matches"]] == expected[: limit or None]
+        assert structured["total"] == len(expected)
+
+
+def test_what_could_not_be_read_is_said(unprivileged_bench: Bench) -> None:
+    bench = unprivileged_bench
+    bench.put("a", "hit\n")
+    bench.put("b", "hit\n").chmod(0)
+    assert bench.text("grep_search", pattern="hit") == "a:1:hit\n[1 file or folder could not be read]"
+
+
+def test_files_that_hold_secrets_neither_show_nor_count(bench: Bench) -> None:
+    bench.put(".env", "TOKEN=needle\n")
+    bench.put("conf/server.pem", "needle\n\0")
+    bench.put("a.py", "needle\n")
+    for mode in ("content", "files", "count"):
+        output = bench.call("grep_search", pattern="needle", output_mode=mode)
+        assert [match["path"] for match in output.structured["matches"]] == ["a.py"]
+        assert output.structured["total"] == 1
+        assert bench.text("grep_search", pattern="TOKEN", output_mode=mode) == "No matches."
+
+
 def test_the_end_of_a_line_is_found_before_crlf_and_not_shown(bench: Bench) -> None:
     bench.put("a", b"one\r\ntwo\r\n")
     output = bench.call("grep_search", pattern="two$")
@@ -183,6 +248,17 @@ def test_binary_files_are_passed_over(bench: Bench) -> None:
     bench.put("a.bin", b"\0\1needle\n")
     bench.put("b.txt", "needle\n")
     assert bench.text("grep_search", pattern="needle") == "b.txt:1:needle"
+
+
+def test_of_a_binary_file_nothing_is_shown_from_its_first_nul_on(bench: Bench) -> None:
+    bench.put("late", b"needle\n" + b"filler\n" * 20_000 + b"\0needle\n")
+    note = "[matches, but is binary: not shown from its first NUL byte on: late]"
+    assert bench.text("grep_search", pattern="needle") == f"late:1:needle\n{note}"
+    assert bench.call("grep_search", pattern="needle").structured["total"] == 1
+    bench.put("early", b"\0needle\n")
+    output = bench.call("grep_search", pattern="needle", path="early")
+    assert output.structured == {"matches": [], "total": 0}
+    assert output.content == f"No matches.\n{note.replace('late', 'early')}"
 
 
 def test_a_single_file_can_be_searched(bench: Bench) -> None:
