@@ -124,9 +124,9 @@ class ApprovalPanel:
         assert self.hunk is not None
         number, count = self.hunk + 1, len(self.request.hunks)
         hunk = self.request.hunks[self.hunk]
-        of = f": {_file_of(hunk)}" if self.request.call.name == "bash" else ""
-        head: Fragment = ("warning", f"Hunk {number} of {count}{of}\n")
-        return [head, *_diff_of(hunk, columns, None)]
+        if self.request.call.name == "bash":  # a whole file's change, or one that no diff shows
+            return [("warning", f"Change {number} of {count}: {_file_of(hunk)}\n"), *_diff_of(hunk, columns, None)]
+        return [("warning", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
 
     def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
         """The panel; `more` is how many requests wait behind this one.

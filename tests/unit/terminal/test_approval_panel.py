@@ -109,10 +109,30 @@ def test_answers_carry_how_far_they_reach() -> None:
     ("answers", "taken"), [([True, True, False], (0, 1)), ([False, True, False], (1,)), ([False] * 3, None)]
 )
 def test_hunks_are_decided_one_by_one(answers: list[bool], taken: tuple[int, ...] | None) -> None:
-    asked = panel(hunks=(HUNK,) * 3)
+    asked = panel(hunks=(HUNK,) * 3, name="file_edit")
     asked.hunk = 0
     assert rows(asked)[0].startswith("? Hunk 1 of 3: y accept")
     assert plain(asked.hunk_preview(80)).startswith("Hunk 1 of 3\n")
     *others, last = [asked.take_hunk(accepted=accepted) for accepted in answers]
     assert others == [None, None]
     assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))
+
+
+def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
+    changes = (f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}", "deleted folder build\n")
+    asked = panel("\n".join(changes), hunks=changes)
+    text = preview(asked)
+    assert "src/a.py" in text
+    assert "+ new" in text
+    assert "deleted folder build" in text
+    asked.hunk = 0
+    assert plain(asked.hunk_preview(80)).startswith("Change 1 of 2: src/a.py\n")
+    asked.hunk = 1
+    assert plain(asked.hunk_preview(80)) == "Change 2 of 2: deleted folder build\n"
+
+
+def test_trying_first_is_a_choice_where_it_is_offered() -> None:
+    request = ApprovalRequested("1", ToolUse("1", "bash", {}), "Run", "why", "make", can_try=True)
+    assert ApprovalPanel(request).answer("try") == Approve("1", True, "try")
+    assert "t try first" in " ".join(rows(ApprovalPanel(request)))
+    assert "try" not in " ".join(rows(panel()))
