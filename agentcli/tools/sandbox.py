@@ -37,7 +37,10 @@ FoundRows = tuple[bytes, bytes]
 
 
 class Listing(Struct, frozen=True):
-    """Which files of a folder to list: those of `rg --files --hidden --glob '!.git'`, so no symlinks, no empty folders.
+    """Which files of a folder to list: as `rg --files` has them, so no symlinks and no empty folders.
+
+    `--hidden`, `--no-require-git` and `--glob '!.git'` are meant with it: dotfiles are a project's configuration, and
+    its `.gitignore` counts in a copy without a repository too.
 
     `pattern` is a glob as ripgrep reads it; empty means every file. Unlike ripgrep's own `--glob` it brings back no
     ignored files: `include_ignored` does. It is relative to the folder or to `base`, which holds the folder.
@@ -50,11 +53,12 @@ class Listing(Struct, frozen=True):
 
 
 class Search(Struct, frozen=True):
-    """What to look for, as ripgrep understands it; `where` is a file or a folder, relative to `base` or absolute.
+    """What to look for, as ripgrep understands it. `where` is a file or a folder, in `base` where that is given.
 
-    The answers are those of `rg --hidden --glob '!.git'`. `glob` is ripgrep's own, relative to `base` or to `where`:
-    a file that it names is searched even where an ignore rule leaves it out. Where `multiline` holds a match may span
-    lines, and `.` is a line end too. In a pattern `$` also stands before CRLF.
+    The answers are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
+    or to `where`: a file that it names is searched even where an ignore rule leaves it out, as nothing else can name
+    it. With `multiline` a match may span lines, and `.` is a line end too (`--multiline --multiline-dotall`). `$` also
+    stands before CRLF (`--crlf`). Look-around and references back are PCRE2's.
     """
 
     where: Path

