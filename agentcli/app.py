@@ -28,7 +28,7 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
@@ -220,7 +220,13 @@ class Builder:
 
     def _confinement(self, state: Path) -> Confinement:
         """What confines commands here; probing takes some milliseconds."""
-        kind = self.config.settings.sandbox.kind
+        settings = self.config.settings.sandbox
+        kind = settings.kind
+        if kind == "docker":
+            if not settings.docker_image:
+                raise ConfigError("name the image that commands run in.", key="sandbox.docker_image")
+            container: Confinement = import_module("agentcli.infra.sandbox.docker").Docker(settings.docker_image)
+            return container
         confinement = import_module("agentcli.infra.sandbox.confinement")
         (state / "tmp").mkdir(parents=True, exist_ok=True, mode=0o700)
         kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)

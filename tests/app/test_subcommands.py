@@ -212,3 +212,24 @@ def test_a_group_without_a_command_shows_its_help(program: Program, group: str) 
     run = program(group)
     assert "Commands" in run.stdout + run.stderr
     assert program(group, "--nope").returncode == 2
+
+
+def test_commands_run_in_a_container_where_the_settings_want_it(program: Program, tmp_path: Path) -> None:
+    """A stand-in for docker runs what comes behind the image's name, and notes what it was told."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    docker = bin / "docker"
+    docker.write_text(
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/told\n[ "$1" = rm ] && exit 0\n'
+        'while [ "$1" != img ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    docker.chmod(0o755)
+    settings = {"AGENTCLI_SANDBOX_KIND": "docker", "PATH": f"{bin}:{os.environ['PATH']}"}
+    wanted = program("tools", "run", "bash", '{"command": "echo hi"}', **settings)
+    assert wanted.returncode == 2
+    assert "sandbox.docker_image" in wanted.stderr
+    ran = program("tools", "run", "bash", '{"command": "echo hi"}', **settings, AGENTCLI_SANDBOX_DOCKER_IMAGE="img")
+    assert json.loads(ran.stdout)["content"] == "hi"
+    started, removed = (tmp_path / "told").read_text().splitlines()
+    assert "--network=none" in started
+    assert removed.startswith("rm --force")

@@ -29,7 +29,7 @@ _FIRST_SECONDS = 6.0
 
 # The shell tells where it ended through a pipe named by path: a command may use every short descriptor itself. The
 # command stands on the same line, so that line numbers in its errors are right.
-_REPORT_CWD = "trap 'pwd -P >/dev/fd/{fd} 2>/dev/null' EXIT; "
+_REPORT_CWD = "trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 
 
 class Shell:
