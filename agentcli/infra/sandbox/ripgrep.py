@@ -25,7 +25,7 @@ from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search
 TIME_LIMIT_S = 60.0
 
 # Reading folders waits more than it computes: with fewer threads than this, which ripgrep's own choice is on a machine
-# of two or three cores, a listing takes up to a fifth longer.
+# of two or three cores, a listing takes up to a sixth longer.
 FEWEST_LISTING_THREADS = 4
 
 _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
