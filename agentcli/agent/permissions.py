@@ -271,14 +271,14 @@ def _real(path: str, workspace: Workspace) -> Path:
 
 def _needs(effects: Effects, workspace: Workspace) -> tuple[Need, ...]:
     """The files a command names that the sandbox keeps from commands: outside, secret, protected."""
-    found: dict[Need, None] = {}
-    for access, paths in (("read", effects.reads), ("write", (*effects.writes, *effects.deletes))):
-        for path in _named(paths):
-            real = _real(path, workspace)
-            kind = look_at_real(real, access, workspace).kind  # type: ignore[arg-type]
-            if kind in ("secret", "protected") or (kind == "outside" and access == "write"):
-                found[Need(real, access)] = None  # type: ignore[arg-type]
-    return tuple(found)
+    reads = [Need(_real(path, workspace), "read") for path in _named(effects.reads)]
+    writes = [Need(_real(path, workspace), "write") for path in _named((*effects.writes, *effects.deletes))]
+    return tuple(need for need in dict.fromkeys((*reads, *writes)) if _is_kept_from_commands(need, workspace))
+
+
+def _is_kept_from_commands(need: Need, workspace: Workspace) -> bool:
+    kind = look_at_real(need.path, need.access, workspace).kind
+    return kind in ("secret", "protected") or (kind == "outside" and need.access == "write")
 
 
 def _named(things: Sequence[str]) -> tuple[str, ...]:

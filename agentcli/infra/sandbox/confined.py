@@ -51,7 +51,6 @@ class Confined:
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
-        self.denied_hosts: list[str] = []
 
     @cached_property
     def confinement(self) -> Confinement:
@@ -127,7 +126,6 @@ class Confined:
         proxy = NetworkProxy(
             self._hosts,
             folder=Path(self._proxy_folder.name),
-            on_denied=self.denied_hosts.append,
             how_to_grant=_HOW_TO_GRANT,
         )
         await proxy.start()
