@@ -20,7 +20,7 @@ from agentcli.agent.loop import Limits, Prefix, Runtime
 from agentcli.agent.masking import Mask
 from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import parse_mode
-from agentcli.agent.rules import PathGround, Rules, is_kept_from_reading, parse_rule
+from agentcli.agent.rules import PathGround, Rules, kept_from_reading, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
@@ -198,7 +198,7 @@ class Builder:
             session_id=session_id,
             limits=limits,
             choose=partial(self._confinement, state),
-            keeps=partial(is_kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+            kept=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
         )
         data = self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)

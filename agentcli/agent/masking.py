@@ -59,5 +59,7 @@ class Mask:
                 return {key: self._structured(item) for key, item in value.items()}
             case list() | tuple():
                 return [self._structured(item) for item in value]
+            case msgspec.Struct():
+                return self._structured(msgspec.to_builtins(value))
             case _:
                 return value

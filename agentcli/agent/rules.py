@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -137,11 +138,12 @@ def _regex(glob: str) -> re.Pattern[str]:
     return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
 
 
-def is_kept_from_reading(rules: Rules, ground: PathGround, path: Path) -> bool:
-    """Whether a refusal keeps a file from every tool that reads, commands and searches included."""
-    return any(
-        rule.tool == "file_read" and rule.pattern and matches_path(rule.pattern, path, ground) for rule in rules.deny
-    )
+def kept_from_reading(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
+    """Which files the refusals of now keep from every tool that reads, commands and searches included; None: none."""
+    patterns = [rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern]
+    if not patterns:
+        return None
+    return lambda path: any(matches_path(pattern, path, ground) for pattern in patterns)
 
 
 def matches_host(pattern: str, host: str) -> bool:

@@ -455,11 +455,6 @@ def write_worktree_config(at: dict) -> None:
 
 
 @probe
-def write_git_attributes(at: dict) -> None:
-    write(f"{at['ws']}/.git/info/attributes")
-
-
-@probe
 def redirect_common_folder(at: dict) -> None:
     write(f"{at['ws']}/.git/commondir", "../evil\n")
 

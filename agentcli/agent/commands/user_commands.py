@@ -134,7 +134,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
     try:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": shell})
-        rules = Rules([*state.rules.allow, *command.allowed], state.rules.deny)
+        rules = Rules([*state.rules.allow, *command.allowed], state.rules.deny, state.rules.ask)
         verdict = judge(tool, arguments, state.mode, rules, calls.workspace)
         if verdict.decision != "allow":
             raise UserError(

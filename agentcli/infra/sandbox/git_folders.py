@@ -2,6 +2,7 @@
 
 Hooks and configuration name programs. `commondir` tells git where to look for both (gitrepository-layout(5)): git obeys
 it in every repository, not in linked worktrees alone. A worktree's `.git` is a file that leads elsewhere.
+`info/attributes` names none: it says no more than a `.gitattributes`, which a command may write.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import stat
 from pathlib import Path
 
-from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE, is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.protection import Protection, is_inside, kind_of
 
 _MOST_MODULES = 100
@@ -97,9 +98,7 @@ def _protect_git_folder(folder: str, worktree: str, protection: Protection) -> N
 
 def _protect_one(folder: str, worktree: str, protection: Protection) -> list[str]:
     """Protect what names programs in one git folder; why that is impossible, if it is."""
-    why_not = []
-    why_not += _protect_entry(folder, "hooks", protection)
-    why_not += _protect_attributes(folder, protection)
+    why_not = _protect_entry(folder, "hooks", protection)
     if kind_of(f"{folder}/config") == "nothing":
         return [*why_not, f"{folder} has no config, which a command could add"]
     text = _text(f"{folder}/config")
@@ -109,14 +108,6 @@ def _protect_one(folder: str, worktree: str, protection: Protection) -> list[str
     if worktree:
         _protect_named(text, folder, worktree, protection)
     return why_not
-
-
-def _protect_attributes(folder: str, protection: Protection) -> list[str]:
-    """`info` itself stays writable: `git gc` writes there."""
-    if kind_of(f"{folder}/info") != "folder" or is_mount_point_of_ours(f"{folder}/info"):
-        return _protect_entry(folder, "info", protection)
-    protection.writable.append(f"{folder}/info")
-    return _protect_file(f"{folder}/info", "attributes", b"", protection)
 
 
 def _protect_worktree(folder: str, config: str, protection: Protection) -> list[str]:

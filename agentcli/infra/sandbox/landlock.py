@@ -101,8 +101,10 @@ def own_python() -> Path:
 
 
 def _launcher(python: Path, plan: int) -> list[str]:
-    script = Path(__file__).with_name("landlock_launcher.py")
-    return [str(python), "-I", "-S", str(script), str(plan)]
+    # Imported rather than run, because Python keeps what it compiled of imported modules alone.
+    here = str(Path(__file__).parent)
+    start = f"import sys; sys.path.append({here!r}); from landlock_launcher import main; main()"
+    return [str(python), "-I", "-S", "-c", start, str(plan)]
 
 
 @contextmanager

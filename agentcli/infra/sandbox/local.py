@@ -41,7 +41,7 @@ class LocalSandbox:
     """Implements `Sandbox`. `environment` is what commands see, credentials taken out.
 
     `limits` say what commands may do, `choose` what confines them; without them nothing does. Files that hold secrets,
-    and those that `keeps` names, are kept from every tool.
+    and those that `kept` speaks of at that time, are kept from every tool.
     """
 
     def __init__(
@@ -54,12 +54,10 @@ class LocalSandbox:
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,
-        keeps: Callable[[Path], bool] = lambda path: False,
+        kept: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        self._paths = WorkspacePaths(
-            roots, (*readable_roots, job_folder), is_secret=lambda path: is_secret(path, limits.home) or keeps(path)
-        )
-        self._keeps = keeps
+        self._paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
+        self._kept = kept
         self._job_folder = job_folder
         self._confined = Confined(limits, self._paths, choose)
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
@@ -106,15 +104,21 @@ class LocalSandbox:
 
     async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
         base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-
-        may_be_secret = SecretFiles(base, lambda path: is_secret(path, self._confined.limits.home))
+        may_be_secret, kept = SecretFiles(base, self._holds_secrets), self._kept()
 
         def is_kept(name: bytes) -> bool:
-            if not may_be_secret(name) and not self._keeps(base / os.fsdecode(name)):
+            if not may_be_secret(name) and (kept is None or not kept(base / os.fsdecode(name))):
                 return False
             return not self._paths.knows(self._paths.real(base / os.fsdecode(name)), "read")
 
         return await ripgrep.search(search, self._environment, take, is_secret=is_kept)
+
+    def _is_secret(self, path: Path) -> bool:
+        kept = self._kept()
+        return self._holds_secrets(path) or (kept is not None and kept(path))
+
+    def _holds_secrets(self, path: Path) -> bool:
+        return is_secret(path, self._confined.limits.home)
 
     async def exec(
         self,

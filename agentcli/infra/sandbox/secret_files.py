@@ -55,6 +55,11 @@ def _is_plain(name: bytes) -> bool:
     return folded[:2] not in _STARTS or _OTHERS.match(folded) is None
 
 
+_USUAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+
+
 def _is_odd(name: bytes) -> bool:
     """Whether some file system takes it for another name."""
+    if not name.translate(None, _USUAL):
+        return name.endswith(b".")
     return not name.isascii() or b"~" in name or b":" in name or name.endswith((b".", b" "))

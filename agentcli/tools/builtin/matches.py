@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -26,10 +26,26 @@ _ROW = re.compile(r"(\d+)([:+-])(.*)", re.DOTALL)
 _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
 
 
+class Match(Struct, gc=False):
+    """One of possibly very many: it has nothing that the garbage collector would have to look at."""
+
+    path: str
+    line: int
+    text: str
+
+
+class FoundFile(Struct, gc=False):
+    path: str
+
+
+class CountedFile(FoundFile, gc=False):
+    count: int
+
+
 class Gathered(Struct, frozen=True):
     """What is shown: for programs, for the model, and how many entries there are that are not shown."""
 
-    entries: list[dict[str, Any]]
+    entries: Sequence[Match | FoundFile]
     lines: list[str]
     left_out: int
 
@@ -53,7 +69,7 @@ class AllMatches:
         self._read = _read_marked if has_marks else _read_matches
         self._show = show
         self._last_path: bytes | None = None
-        self._parts: list[tuple[bytes, list[dict[str, Any]], str]] = []
+        self._parts: list[tuple[bytes, list[Match], str]] = []
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
@@ -118,7 +134,7 @@ class FirstMatches:
                 self._last = None
 
     def gathered(self) -> Gathered:
-        entries: list[dict[str, Any]] = []
+        entries: list[Match] = []
         lines: list[str] = []
         for file in self._kept:
             rows = b"\n".join(file.parts)
@@ -152,9 +168,9 @@ class Files:
         shown = [(self._show(path), rows) for path, rows in first]
         left_out = self.files - len(shown)
         if not self._are_counted:
-            return Gathered([{"path": path} for path, _ in shown], [path for path, _ in shown], left_out)
+            return Gathered([FoundFile(path) for path, _ in shown], [path for path, _ in shown], left_out)
         counts = [(path, int(rows)) for path, rows in shown]
-        entries = [{"path": path, "count": count} for path, count in counts]
+        entries = [CountedFile(path, count) for path, count in counts]
         return Gathered(entries, [f"{path}:{count}" for path, count in counts], left_out)
 
 
@@ -162,24 +178,24 @@ def _order(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")
 
 
-def _read_matches(path: str, rows: bytes) -> tuple[list[dict[str, Any]], str]:
+def _read_matches(path: str, rows: bytes) -> tuple[list[Match], str]:
     """Rows of which each is a match, as entries and as text."""
     text = rows.decode(errors="replace")
     if "\r" in text:
         text = text.replace("\r\n", "\n").removesuffix("\r")
-    matches: list[dict[str, Any]] = []
+    matches: list[Match] = []
     lines = text.split("\n")
-    for line in lines:  # a comprehension would leave a tuple for each to the garbage collector: twice the time
+    for line in lines:
         number, _, found = line.partition(":")
-        matches.append({"path": path, "line": int(number), "text": found})
+        matches.append(Match(path, int(number), found))
     if len(text) > LONGEST_MATCH and max(map(len, lines)) > LONGEST_MATCH:
-        text = "\n".join(f"{match['line']}:{cut_line(match['text'], LONGEST_MATCH)}" for match in matches)
+        text = "\n".join(f"{match.line}:{cut_line(match.text, LONGEST_MATCH)}" for match in matches)
     return matches, f"{path}:" + text.replace("\n", f"\n{path}:")
 
 
-def _read_marked(path: str, rows: bytes, most: int | None = None, context: int = 0) -> tuple[list[dict[str, Any]], str]:
+def _read_marked(path: str, rows: bytes, most: int | None = None, context: int = 0) -> tuple[list[Match], str]:
     """As `_read_matches` for rows that are context or go on with a match; up to the context of the last one wanted."""
-    matches: list[dict[str, Any]] = []
+    matches: list[Match] = []
     lines: list[str] = []
     last = 0
     for row in rows.decode(errors="replace").split("\n"):
@@ -189,9 +205,9 @@ def _read_marked(path: str, rows: bytes, most: int | None = None, context: int =
         if most is not None and len(matches) == most and (mark == ":" or (mark == "-" and number > last + context)):
             break
         if mark == ":":
-            matches.append({"path": path, "line": number, "text": line})
+            matches.append(Match(path, number, line))
         elif mark == "+":
-            matches[-1]["text"] += f"\n{line}"
+            matches[-1].text += f"\n{line}"
         if mark != "-":
             last, mark = number, ":"
         lines.append(f"{path}{mark}{number}{mark}{cut_line(line, LONGEST_MATCH)}")

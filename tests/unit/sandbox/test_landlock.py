@@ -65,7 +65,7 @@ def test_a_link_to_a_secret_is_no_way_to_it(landlock: Confinement, ws: Path) -> 
 def test_a_command_that_cannot_be_bounded_is_not_started(landlock: Confinement, ws: Path) -> None:
     with landlock.launch(["touch", str(ws / "x")], cwd=ws, bounds=bounds_of(ws)) as launch:
         broken = [*launch.argv]
-        broken[4] = "999"  # the descriptor of the plan
+        broken[broken.index("touch") - 1] = "999"  # the descriptor of the plan
         done = subprocess.run(broken, pass_fds=launch.pass_fds, capture_output=True, text=True, check=False)
     assert done.returncode == 126
     assert "could not be confined" in done.stderr

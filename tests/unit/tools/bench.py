@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentcli.errors import ToolError
@@ -61,7 +62,9 @@ class Bench:
         return await tool.run(tool.parse(given), ToolContext(self.workspace, "id", self.heard.append))
 
     def call(self, name: str, **given: Any) -> ToolOutput:
-        return asyncio.run(self.acall(name, **given))
+        """The output, with its structured part as JSON has it."""
+        output = asyncio.run(self.acall(name, **given))
+        return msgspec.structs.replace(output, structured=msgspec.to_builtins(output.structured, enc_hook=str))
 
     def text(self, name: str, **given: Any) -> str:
         content = self.call(name, **given).content

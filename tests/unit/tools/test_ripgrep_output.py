@@ -15,7 +15,7 @@ import pytest
 
 from agentcli.infra.sandbox.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.infra.sandbox.streaming import stream_output
-from agentcli.tools.builtin.matches import AllMatches, FirstMatches
+from agentcli.tools.builtin.matches import AllMatches, FirstMatches, Match
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows
 from tests.unit.tools.bench import is_alive, until
@@ -105,7 +105,7 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
     tracemalloc.stop()
     gathered = first.gathered()
     assert (first.total, first.files, gathered.left_out) == (3_000_000, 300, 2_999_900)
-    assert gathered.entries[-1] == {"path": "folder/file00000", "line": 100, "text": "a match in a line"}
+    assert gathered.entries[-1] == Match("folder/file00000", 100, "a match in a line")
     assert peak < 3_000_000
 
 
