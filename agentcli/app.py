@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -127,7 +128,7 @@ class Builder:
             self._resolve,
             self.call_runner(registry, workspace),
             log,
-            self._prefixes(registry),
+            self._prefixes(),
             Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
@@ -171,7 +172,8 @@ class Builder:
     def tool_registry(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `UsageError`."""
         only = self.config.settings.tools.only
-        registry = ToolRegistry((*builtin_tools(), *self._extras.tools))
+        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._extras.tools)
+        registry = ToolRegistry((*builtin_tools(), *added))
         return registry.clone(only=[name for name in only if name != "none"]) if only else registry
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
@@ -255,25 +257,26 @@ class Builder:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""
         provider, info = await self._resolve(session.state)
         if isinstance(provider, Warmable):
-            prefix = session.runtime.prefix_for(info)
+            prefix = session.runtime.prefix(info)
             await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(state.model)
         return provider, getattr(provider, "info", None) or self.models.info(state.model)
 
-    def _prefixes(self, registry: ToolRegistry) -> Callable[[ModelInfo], Prefix]:
-        made: dict[bool, Prefix] = {}
+    def _prefixes(self) -> Callable[[ModelInfo, ToolRegistry], Prefix]:
+        made: dict[tuple[bool, ToolRegistry], Prefix] = {}
         extras = self._extras
 
-        def prefix_for(info: ModelInfo) -> Prefix:
-            if info.small not in made:
-                specs = registry.specs()
+        def prefix_for(info: ModelInfo, tools: ToolRegistry) -> Prefix:
+            if (prefix := made.get((info.small, tools))) is None:
+                specs = tools.specs()
                 if info.small and not self.config.settings.tools.only:
-                    specs = small_specs(specs)
+                    own = [tool.spec() for tool in tools if tool.source == "builtin"]
+                    specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
                 text = system_prompt(small=info.small, replace=extras.system_prompt, append=extras.append_system_prompt)
-                made[info.small] = Prefix(text, specs)
-            return made[info.small]
+                prefix = made[info.small, tools] = Prefix(text, specs)
+            return prefix
 
         return prefix_for
 

@@ -18,6 +18,7 @@ from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import AgentcliError
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.llm.provider import ToolSpec
 from agentcli.paths import find_paths
 from agentcli.tools.tool import Tool
 
@@ -82,13 +83,17 @@ class Agent:
                     return event
         raise AssertionError("a turn ends in Done or TurnFailed")
 
-    async def stream(self, prompt: str) -> AsyncGenerator[Event, None]:
-        """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it."""
+    async def stream(self, prompt: str, *, tools: Sequence[ToolSpec] = ()) -> AsyncGenerator[Event, None]:
+        """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
+
+        `tools` are the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn
+        waits until a `ClientResult` was submitted to the session.
+        """
         session = await self.session()
         workspace = session.runtime.calls.workspace
         has_ended = False
         async with self._one_prompt, aclosing(session.subscribe()) as events:
-            session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False)))
+            session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False), tools=tuple(tools)))
             try:
                 async for event in events:
                     if isinstance(event, ApprovalRequested) and self._approve is not None:

@@ -28,7 +28,7 @@ async def ask_aside(session: Session, question: str) -> str:
     """The answer of the session's model. Works while a turn runs; calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
     provider, info = await runtime.resolve(state)
-    prefix = runtime.prefix_for(info)  # the same bytes as the work's, so that its cache is used
+    prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
     request = Request(
         prefix.system,

@@ -1,13 +1,53 @@
-"""Calls that a client runs: handed over as an event, answered by an operation."""
+"""Tools that a client runs: their calls are handed over as an event, and answered by an operation."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
 
 from agentcli.agent.events import ClientToolRequested, Emit
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
-from agentcli.tools.tool import ToolOutput
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+
+
+class _AnyArguments(Struct, frozen=True):
+    """What a client's tool takes is in its schema."""
+
+
+def client_tool(spec: ToolSpec) -> Tool:
+    """A tool that whoever registers it runs. Nobody is asked about its calls: the client knows what they do."""
+    return Tool(
+        spec.name,
+        spec.description,
+        _AnyArguments,
+        _runs_elsewhere,
+        "none",
+        source="client",
+        time_limit_s=None,
+        mode="client",
+        schema=spec.input_schema,
+    )
+
+
+async def _runs_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
+    raise ToolError("Only the client can run this tool.", kind="internal_error")
+
+
+def merged(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
+    """`tools` and those a request brings; what it has brought before is there already.
+
+    Raises `UsageError` for a name that another tool has.
+    """
+    both = tools.clone()
+    for spec in brought:
+        if not (spec.name in both and both.get(spec.name).mode == "client" and both.get(spec.name).spec() == spec):
+            both.register(client_tool(spec))
+    return both
 
 
 class ClientCalls:

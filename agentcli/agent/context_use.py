@@ -38,7 +38,7 @@ async def context_use(session: Session) -> ContextUse:
     """What the next request would hold."""
     state = session.state
     provider, info = await session.runtime.resolve(state)
-    prefix = session.runtime.prefix_for(info)
+    prefix = session.runtime.prefix(info)
     parts = {
         "system text": estimate_text(prefix.system, info),
         "tools": sum(estimate_text(msgspec.json.encode(spec).decode(), info) for spec in prefix.tools),

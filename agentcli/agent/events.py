@@ -13,7 +13,7 @@ from msgspec import Struct
 from agentcli.agent.permissions import Mode
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
-from agentcli.llm.provider import Effort
+from agentcli.llm.provider import Effort, ToolSpec
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "stopped"]
 
@@ -212,10 +212,15 @@ Emit = Callable[[Event], None]  # synchronous and never waits
 
 
 class Prompt(Struct, frozen=True, tag="prompt"):
-    """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once."""
+    """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once.
+
+    `tools` are the client's own: from the next turn on the model has them, for as long as the session is open, and
+    their calls come as `ClientToolRequested`. A name that another tool has is refused, with the prompt.
+    """
 
     content: tuple[Block, ...]
     model: str = ""
+    tools: tuple[ToolSpec, ...] = ()
 
 
 class Steer(Struct, frozen=True, tag="steer"):

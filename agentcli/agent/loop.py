@@ -53,6 +53,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
 from agentcli.llm.retry import RetryPolicy, stream_with_retry
 from agentcli.llm.transcript import doctor
+from agentcli.tools.registry import ToolRegistry
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Runtime:
     resolve: Resolve
     calls: CallRunner
     log: SessionLog
-    prefix_for: Callable[[ModelInfo], Prefix]
+    prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
     limits: Limits = Limits()
     fallback_model: str = ""
     warn_at: float = 0.8
@@ -102,6 +103,10 @@ class Runtime:
     effort: Effort | None = None
     hooks: TurnHooks = field(default_factory=NoHooks)
     context_transform: ContextTransform = unchanged
+
+    def prefix(self, info: ModelInfo) -> Prefix:
+        """What every request to a model begins with: the same bytes while the tools are the same."""
+        return self.prefix_for(info, self.calls.tools)
 
 
 @dataclass
@@ -223,7 +228,7 @@ async def _request(turn: Turn) -> llm.Done:
     add_notes(turn)
     entries = tuple(state.entries)
     messages = await runtime.context_transform(await built(len(entries), lambda: doctor(to_messages(entries))))
-    prefix = runtime.prefix_for(info)
+    prefix = runtime.prefix(info)
     request = Request(
         prefix.system,
         messages,

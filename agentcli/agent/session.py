@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
+from agentcli.agent.client_calls import merged
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -41,6 +42,8 @@ from agentcli.conversation.entries import Body, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.llm.messages import Block, Text, without_surrogates
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class Session:
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
         self._model_afterwards = ""
+        self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -101,6 +105,8 @@ class Session:
         state = self.state
         if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
+        if isinstance(op, Prompt) and op.tools and not self._bring(op.tools):
+            return
         match op:
             case Prompt(content, model) if self.is_busy:
                 state.follow_ups.append(content)
@@ -143,6 +149,18 @@ class Session:
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
+
+    def _bring(self, tools: Sequence[ToolSpec]) -> bool:
+        """Have the client's tools from the next turn on; False, and an event that says why, when that cannot be.
+
+        A request of the turn that runs now would otherwise begin with other tools than the one before.
+        """
+        try:
+            self._next_tools = merged(self._next_tools or self.runtime.calls.tools, tools)
+        except UserError as error:
+            self._publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
+            return False
+        return True
 
     def _set_mode(self, mode: str) -> None:
         """The system text never changes, so the model is told of plan mode by a note."""
@@ -215,6 +233,8 @@ class Session:
         self.turns_begun += 1
         if model:
             self._model_afterwards, self.state.model = self.state.model, model
+        if self._next_tools is not None:
+            self.runtime.calls.tools, self._next_tools = self._next_tools, None
         turn = begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue)
         self._turn = asyncio.create_task(self._run(turn))
 

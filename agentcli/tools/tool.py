@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,9 +133,16 @@ class Workspace:
 
         Bytes of a name that are no UTF-8 become U+FFFD: a request cannot carry them.
         """
-        real_cwd = self.cwd.resolve()
-        shown = path.relative_to(real_cwd) if path.is_relative_to(real_cwd) else path
+        shown = str(path).removeprefix(self._below) if path != self.real_cwd else "."
         return os.fsencode(shown).decode(errors="replace")
+
+    @cached_property
+    def real_cwd(self) -> Path:
+        return self.sandbox.real_path(self.cwd)
+
+    @cached_property
+    def _below(self) -> str:
+        return f"{str(self.real_cwd).rstrip(os.sep)}{os.sep}"
 
 
 @dataclass(frozen=True)

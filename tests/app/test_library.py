@@ -12,10 +12,19 @@ import pytest
 from msgspec import Struct
 
 from agentcli import Agent, AgentFailed
-from agentcli.agent.events import ApprovalRequested, Done, EntryStored, TextDelta, ToolFinished
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ClientResult,
+    ClientToolRequested,
+    Done,
+    EntryStored,
+    TextDelta,
+    ToolFinished,
+)
 from agentcli.agent.hooks import NoHooks
 from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Usage
+from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from tests.app.running import call
 
@@ -170,6 +179,18 @@ async def test_a_tool_of_one_s_own_is_described_and_run(model: MakeModel, work: 
     assert sunny == "3 days of sun in Rome, seen from work"
     assert wet == "There is no Atlantis: ask for a city above the sea."
     assert "It takes city, days?" in wrong
+
+
+async def test_a_tool_brought_with_a_prompt_is_run_by_the_caller(model: MakeModel, work: Path) -> None:
+    spec = ToolSpec("weather", "Tells the weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
+    async with Agent(model({"tool_calls": [call("weather", city="Rome")]}, SEEN), cwd=work) as agent:
+        session = await agent.session()
+        async for event in agent.stream("how is it?", tools=[spec]):
+            if isinstance(event, ClientToolRequested):
+                [asked] = event.calls
+                session.submit(ClientResult(asked.id, f"sun in {asked.input['city']}"))
+    assert isinstance(event, Done)
+    assert event.text == "So: sun in Rome"
 
 
 def test_two_tools_of_one_name_are_refused(model: MakeModel, work: Path) -> None:

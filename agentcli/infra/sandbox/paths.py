@@ -40,7 +40,7 @@ class WorkspacePaths:
                 f"{path} is kept from tools (it may hold secrets, or a rule says so): the user has to grant it.",
                 kind="permission_denied",
             )
-        if not any(real.is_relative_to(root) for root in self.roots):
+        if not _is_in_one(real, self.roots):
             where = ", ".join(map(str, self.roots))
             done = "written" if access == "write" else "read"
             raise ToolError(
@@ -52,7 +52,7 @@ class WorkspacePaths:
         """Whether it was granted, or may be read because it is the program's own."""
         if (real, access) in self._granted or (access == "read" and (real, "write") in self._granted):
             return True
-        return access == "read" and any(real.is_relative_to(root) for root in self._readable)
+        return access == "read" and _is_in_one(real, self._readable)
 
     def granted(self, access: Access) -> tuple[Path, ...]:
         return tuple(path for path, its in self._granted if its == access)
@@ -69,3 +69,9 @@ class WorkspacePaths:
 
     def add_root(self, folder: Path) -> None:
         self.roots = (*self.roots, folder.resolve())
+
+
+def _is_in_one(path: Path, folders: Sequence[Path]) -> bool:
+    """As `Path.is_relative_to`, which would take a tenth of the time of an edit."""
+    text = str(path)
+    return any(text == (folder := str(root)) or text.startswith(f"{folder.rstrip('/')}/") for root in folders)

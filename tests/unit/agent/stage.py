@@ -245,14 +245,13 @@ async def on_stage(
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=folder / "jobs")
     log = log or await MemorySessions().create(cwd=work)
     rules = Rules(deny=[parse_rule(rule) for rule in deny])
-    prefix = Prefix("You help.", registry.specs())
     session = Session(
         rebuilt(AgentState("scripted/script", mode, rules=rules), entries),
         Runtime(
             resolve or by_name,
             CallRunner(registry, Workspace(work, sandbox), max_parallel=max_parallel, grants=grants),
             log,
-            lambda info: prefix,
+            lambda info, known: Prefix("You help.", known.specs()),
             limits,
             fallback_model,
             **{"retry": SOON, "hooks": hooks or NoHooks(), **runtime},

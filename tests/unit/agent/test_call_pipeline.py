@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from agentcli.agent.call_record import CallRecord
-from agentcli.agent.events import ClientResult, ClientToolRequested, Interrupt, ToolFinished
+from agentcli.agent.events import ClientResult, ClientToolRequested, Interrupt, Prompt, ToolFinished, TurnFailed
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.locks import ProcessLocks
-from agentcli.llm.messages import ToolResult
+from agentcli.llm.messages import Text, ToolResult
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import Levels
 from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput
 from tests.unit.agent.stage import Named, Stage, Works, call, on_stage
@@ -388,3 +389,40 @@ async def test_a_call_that_lacks_what_the_client_s_schema_wants_never_reaches_it
     assert "name is missing (string)" in str(stage.results["1"].content)
     assert "of type string" in str(stage.results["2"].content)
     assert not stage.of(ClientToolRequested)
+
+
+async def test_a_prompt_can_bring_tools_that_the_client_runs(tmp_path: Folder) -> None:
+    spec = ToolSpec("look", "Looks at the screen.", {"type": "object", "properties": {"at": {"type": "string"}}})
+    asks = {"tool_calls": [{"name": "look", "input": {"at": "door"}, "id": "1"}]}
+    async with on_stage(tmp_path, [asks, END, END]) as stage:
+        stage.submit(Prompt((Text("Go"),), tools=(spec,)))
+        asked = await stage.heard(ClientToolRequested)
+        assert asked.calls[0].input == {"at": "door"}
+        stage.submit(ClientResult("1", "It is open."))
+        await stage.ended()
+        stage.submit(Prompt((Text("Again"),), tools=(spec,)))
+        await stage.ended(2)
+    assert [sum(tool.name == "look" for tool in request.tools) for request in stage.provider.requests] == [1, 1, 1]
+    assert stage.results["1"].content == "It is open."
+
+
+async def test_tools_brought_while_a_turn_runs_are_there_from_the_next_one_on(tmp_path: Folder) -> None:
+    works = Works()
+    spec = ToolSpec("look", "Looks.", {"type": "object"})
+    replies = [{"tool_calls": [call("works", "a", id="1")]}, END, END]
+    async with on_stage(tmp_path, replies, tools=[works.tool("works", held=True)]) as stage:
+        stage.say("Go")
+        await works.begun.wait()
+        stage.submit(Prompt((Text("Then"),), tools=(spec,)))
+        works.gate.set()
+        await stage.ended(2)
+    assert [any(tool.name == "look" for tool in r.tools) for r in stage.provider.requests] == [False, False, True]
+
+
+async def test_a_tool_whose_name_is_taken_is_refused_with_its_prompt(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [END]) as stage:
+        stage.submit(Prompt((Text("Go"),), tools=(ToolSpec("bash", "Mine.", {"type": "object"}),)))
+        failed = await stage.heard(TurnFailed)
+        assert "two tools named 'bash' (builtin, client)" in failed.error
+        await stage.ask("Without it")
+    assert len(stage.provider.requests) == 1
