@@ -20,7 +20,7 @@ from agentcli.agent.trying import may_be_tried
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import call_title
-from agentcli.tools.text_edit import diff_hunks
+from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
 
 Ask = Callable[[ApprovalRequested], Awaitable[Approve]]

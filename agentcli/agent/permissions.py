@@ -292,17 +292,16 @@ def _judge_address(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspa
     for rule in rules.deny:
         if rule.pattern and rule.names(tool.name) and matches_host(rule.pattern, host):
             return Verdict("deny", f"the rule {rule} denies it")
-    if url is not None and workspace.web is not None:
-        found = workspace.web.judge(url)
-        if found.verdict == "block":
-            return Verdict("deny", f"the address is never fetched: {found.reason}")
+    found = workspace.web.judge(url) if url is not None and workspace.web is not None else None
+    if found is not None and found.verdict == "block":
+        return Verdict("deny", f"the address is never fetched: {found.reason}")
     for rule in rules.ask:
         if rule.names(tool.name) and (not rule.pattern or matches_host(rule.pattern, host)):
             return _asks(mode, f"the rule {rule} wants you to be asked")
     for rule in rules.allow:
         if rule.names(tool.name) and (not rule.pattern or matches_host(rule.pattern, host)):
             return Verdict("allow", f"the rule {rule} allows it")
-    if url is not None and workspace.web is not None and found.verdict == "ask":
+    if found is not None and found.verdict == "ask":
         return _asks(mode, found.reason)
     return Verdict("allow", "it only looks something up")
 

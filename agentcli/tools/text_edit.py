@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from agentcli.tools.text_diff import diff_hunks, unified_diff
-
-__all__ = ["Edit", "diff_hunks", "unified_diff"]
-
 
 class Edit(Struct, frozen=True):
     """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""

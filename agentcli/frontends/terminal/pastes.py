@@ -6,8 +6,9 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 
-from agentcli.frontends.terminal.images import dimensions, require_sendable
+from agentcli.frontends.terminal.images import require_sendable
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
+from agentcli.tools.media_types import dimensions_of
 
 MOST_LINES = 8  # of a paste that is shown as it is
 MOST_CHARACTERS = 1_000
@@ -36,7 +37,7 @@ class Pastes:
     def add_image(self, data: bytes, media_type: str) -> str:
         """A token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
         require_sendable(len(data), "The image")
-        size = dimensions(data)
+        size = dimensions_of(data)
         source = Base64Source(media_type, base64.b64encode(data).decode())
         return self._new_token("Image", f"{size[0]}×{size[1]}" if size else "", Image(source))
 

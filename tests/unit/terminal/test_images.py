@@ -16,18 +16,18 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.images import (
     LARGEST_IMAGE,
     clipboard_image,
-    dimensions,
     image_path,
-    media_type_of,
+    image_type_of,
     read_image,
 )
+from agentcli.tools.media_types import dimensions_of
 
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80)
-GIF = b"GIF89a" + struct.pack("<HH", 120, 80)
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + bytes(13) + b"IEND"
+GIF = b"GIF89a" + struct.pack("<HH", 120, 80) + b"\0\0\0;"
 JPEG = (
     b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0\xff\xff\xc4\0\x02\xff\xc2\0\x0b\x08"
     + struct.pack(">HH", 80, 120)
-    + b"\1"
+    + b"\1\xff\xd9"
 )
 WEBP = {
     "lossy": b"VP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 120 | 0x4000, 80),
@@ -44,20 +44,20 @@ IMAGES = {
 
 @pytest.mark.parametrize("kind", IMAGES)
 def test_a_header_says_what_an_image_is_and_how_large(kind: str) -> None:
-    assert media_type_of(IMAGES[kind]) == kind.partition(" ")[0]
-    assert dimensions(IMAGES[kind]) == (120, 80)
+    assert image_type_of(IMAGES[kind]) == kind.partition(" ")[0]
+    assert dimensions_of(IMAGES[kind]) == (120, 80)
 
 
 @given(st.sampled_from(list(IMAGES.values())), st.integers(0, 60), st.binary(max_size=40))
 def test_a_broken_header_says_nothing_wrong_enough_to_fail(data: bytes, kept: int, rest: bytes) -> None:
-    dimensions(data[:kept] + rest)
-    dimensions(data + rest)
+    dimensions_of(data[:kept] + rest)
+    dimensions_of(data + rest)
 
 
 def test_other_bytes_are_no_image() -> None:
     for data in (b"", b"RIFF\0\0\0\0WAVE", b"%PDF-1.7", b"text"):
-        assert media_type_of(data) == ""
-        assert dimensions(data) is None
+        assert image_type_of(data) == ""
+        assert dimensions_of(data) is None
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from agentcli.frontends.terminal.images import LARGEST_IMAGE
 from agentcli.frontends.terminal.pastes import Pastes, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06\0\0\0"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06" + bytes(11) + b"IEND"
 IMAGE = Image(Base64Source("image/png", base64.b64encode(PNG).decode()))
 
 
