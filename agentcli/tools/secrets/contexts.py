@@ -117,6 +117,14 @@ CONTEXTS = (
         bounds=False,
     ),
     Rule(
+        "netrc-password",
+        "machine default",
+        r"(?:machine[ \t]{1,9}\S{1,200}|default)\s{1,9}login\s{1,9}\S{1,100}\s{1,9}password\s{1,9}(\S{4,200})",
+        "machine x login app password {w16}",
+        "machine x login app password $DB_PASSWORD",
+        is_secret=is_password,
+    ),
+    Rule(
         "nuget-password",
         'key="',
         r"key=\"(?:ClearText)?Password\"\s{1,40}value=\"([^\"\s]{3,200})\"",
