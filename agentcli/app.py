@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -103,7 +104,9 @@ class Builder:
         self._can_ask = can_ask
         self._on_notice = on_notice
         self._data = DataFolder(
-            config.paths.state / "data", is_resumable=partial(is_stored, config.paths.state / "sessions.db")
+            config.paths.state / "data",
+            outputs=config.paths.state / "jobs",
+            is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
@@ -303,6 +306,8 @@ class Builder:
     async def aclose(self) -> None:
         await self.models.aclose()
         await self.store.close()
+        with suppress(OSError):  # a full disk is told where something is to be kept
+            await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()
 
 

@@ -43,17 +43,20 @@ class DataFolder:
     """The files of all sessions in one folder, which several processes may use at once.
 
     `is_resumable` tells for a session id whether that session can still be opened: what it names is never deleted.
+    `outputs` holds a folder for each session with what its commands wrote, which is cleaned with the rest.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
+        outputs: Path | None = None,
         is_resumable: Callable[[str], bool] = lambda session_id: False,
         largest: int = LARGEST_FOLDER,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
+        self._outputs = outputs
         self._is_resumable = is_resumable
         self._largest = largest
         self._clock = clock
@@ -73,7 +76,7 @@ class DataFolder:
             database.execute(
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (hash, size, now, now, call_id, session_id)
             )
-        self._clean_when_due()
+        self.clean_when_due()
         return DataFile(path, hash, size, now, now, call_id, session_id)
 
     def find(self, call_id: str, session_id: str) -> DataFile | None:
@@ -122,6 +125,7 @@ class DataFolder:
                 total -= size
                 removed += 1
         self._remove_leftovers(now)
+        self._remove_outputs(now)
         return removed
 
     def _is_named(self, database: apsw.Connection, hash: str) -> bool:
@@ -135,7 +139,20 @@ class DataFolder:
                 if now - path.stat().st_mtime > KEPT_S:
                     path.unlink()
 
-    def _clean_when_due(self) -> None:
+    def _remove_outputs(self, now: float) -> None:
+        """What commands of sessions wrote that cannot be opened any more; running ones write, or have their folder."""
+        for folder in self._outputs.glob("*/") if self._outputs is not None else ():
+            with contextlib.suppress(OSError):
+                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+                if now - newest > KEPT_S and not self._is_resumable(folder.name):
+                    shutil.rmtree(folder)
+
+    def clean_when_due(self) -> None:
+        """Clean if that was not done within the hour. Raises `OSError`."""
+        if not self.folder.is_dir():
+            if self._outputs is None or not self._outputs.is_dir():
+                return
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stamp = self.folder / ".cleaned"
         with contextlib.suppress(FileNotFoundError):
             if abs(self._clock() - stamp.stat().st_mtime) < CLEANED_EVERY_S:

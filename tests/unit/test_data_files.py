@@ -136,3 +136,18 @@ def test_a_session_is_taken_for_resumable_where_that_cannot_be_told(tmp_path: Pa
     damaged = tmp_path / "sessions.db"
     damaged.write_bytes(b"no database" * 100)
     assert is_stored(damaged, "s")
+
+
+def test_what_commands_of_lost_sessions_wrote_goes_after_a_day(tmp_path: Path) -> None:
+    outputs = tmp_path / "jobs"
+    for session in ("lost", "stored", "new"):
+        (outputs / session).mkdir(parents=True)
+        (outputs / session / "job_1.log").write_text("x")
+    clock = Clock()
+    for path in (outputs / "lost", outputs / "lost/job_1.log", outputs / "stored", outputs / "stored/job_1.log"):
+        os.utime(path, (clock() - 48 * HOUR, clock() - 48 * HOUR))
+    for path in (outputs / "new", outputs / "new/job_1.log"):
+        os.utime(path, (clock(), clock()))
+    data = DataFolder(tmp_path / "data", outputs=outputs, is_resumable=lambda id: id == "stored", clock=clock)
+    data.clean_when_due()
+    assert sorted(folder.name for folder in outputs.iterdir()) == ["new", "stored"]
