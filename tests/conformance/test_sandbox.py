@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.sandbox import CommandResult, Sandbox
+from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.sandbox import (
+    BackgroundJob,
+    CommandResult,
+    FileStatus,
+    FoundRows,
+    Listing,
+    Looked,
+    Sandbox,
+    Search,
+)
+from agentcli.tools.tool import ToolContext, Workspace
+from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -28,10 +45,26 @@ def local(folder: Path, environment: Mapping[str, str]) -> Sandbox:
     return LocalSandbox([folder / "ws"], environment=environment, job_folder=folder / "jobs", session_id="s-1")
 
 
+def remote(folder: Path, environment: Mapping[str, str]) -> Sandbox:
+    if why := why_not_remote():
+        pytest.skip(why)
+    return RemoteSandbox(folder, environment=environment, session_id="s-1")
+
+
 # How to make each implementation: on `folder`/ws, for commands that see `environment`.
-SANDBOXES: dict[str, Callable[[Path, Mapping[str, str]], Sandbox]] = {"local": local}
+SANDBOXES: dict[str, Callable[[Path, Mapping[str, str]], Sandbox]] = {"local": local, "remote": remote}
 
 pytestmark = pytest.mark.parametrize("kind", list(SANDBOXES))
+
+
+def on_disk(sandbox: Sandbox, path: Path) -> Path:
+    """Where a path of the sandbox lies for the test's own hands."""
+    return sandbox.on_disk(path) if isinstance(sandbox, RemoteSandbox) else path
+
+
+def said(sandbox: Sandbox, job: BackgroundJob) -> str:
+    """The output of a job so far."""
+    return on_disk(sandbox, job.output_file).read_text()
 
 
 @asynccontextmanager
@@ -72,11 +105,12 @@ async def ends(pid: int) -> bool:
     return False
 
 
-async def pid_in(file: Path) -> int:
-    """A process id that a command writes to a file."""
+async def pid_in(sandbox: Sandbox, name: str) -> int:
+    """A process id that a command writes to a file of the workspace."""
+    file = on_disk(sandbox, sandbox.roots[0] / name)
     for _ in range(250):
-        if file.exists() and (said := file.read_text()).endswith("\n"):
-            return int(said)
+        if file.exists() and (written := file.read_text()).endswith("\n"):
+            return int(written)
         await asyncio.sleep(0.02)
     raise AssertionError(f"{file} was not written")
 
@@ -87,9 +121,10 @@ async def pid_in(file: Path) -> int:
 async def test_paths_inside_are_given_as_they_really_are(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
-        (root / "link").symlink_to("a/b")
-        for path in (root, root / "new/file", root / "x/../y", root / "link"):
-            assert sandbox.validate_path(path, "read") == sandbox.validate_path(path, "write") == path.resolve()
+        (on_disk(sandbox, root) / "link").symlink_to("a/b")
+        for name, real in (("", ""), ("new/file", "new/file"), ("x/../y", "y"), ("link", "a/b")):
+            path = sandbox.validate_path(root / name, "read")
+            assert path == sandbox.validate_path(root / name, "write") == root / real
 
 
 @pytest.mark.parametrize(
@@ -98,10 +133,11 @@ async def test_paths_inside_are_given_as_they_really_are(kind: str, tmp_path: Pa
 async def test_paths_that_lead_outside_are_refused(kind: str, path: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
-        (tmp_path / "other").write_text("x")
-        (root / "link").symlink_to("../other")
-        (root / "folder").symlink_to("..")
-        (root / "loop").symlink_to("loop")
+        disk = on_disk(sandbox, root)
+        (disk / "../other").write_text("x")
+        (disk / "link").symlink_to("../other")
+        (disk / "folder").symlink_to("..")
+        (disk / "loop").symlink_to("loop")
         for access in ("read", "write"):
             with pytest.raises(ToolError) as caught:
                 sandbox.validate_path(root / path, access)
@@ -153,15 +189,15 @@ async def test_the_input_is_empty(kind: str, tmp_path: Path) -> None:
         assert (await run(sandbox, "cat; read line; echo $?")).output == "1\n"
         job = await sandbox.start_job("cat; echo ended", cwd=sandbox.roots[0])
         for _ in range(200):
-            if job.output_file.read_text():
+            if said(sandbox, job):
                 break
             await asyncio.sleep(0.02)
-        assert job.output_file.read_text() == "ended\n"
+        assert said(sandbox, job) == "ended\n"
 
 
 async def test_output_is_heard_while_the_command_runs(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        go, heard = sandbox.roots[0] / "go", []
+        go, heard = on_disk(sandbox, sandbox.roots[0] / "go"), []
 
         def hear(text: str) -> None:
             heard.append(text)
@@ -197,7 +233,7 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(kind: str, t
         assert f"[{result.cut_bytes:,} characters cut; all of it is in {result.output_file}]" in result.output
         assert result.output_file is not None
         assert sandbox.validate_path(result.output_file, "read")
-        assert result.output_file.stat().st_size == whole
+        assert on_disk(sandbox, result.output_file).stat().st_size == whole
 
 
 @pytest.mark.parametrize("length", [1_999, 2_000, 2_001])
@@ -224,8 +260,8 @@ async def test_the_directory_the_shell_ended_in_is_told(kind: str, tmp_path: Pat
 async def test_directories_with_odd_names_are_told(kind: str, name: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
-        (root / "d").symlink_to(name)
-        (root / name).mkdir()
+        (on_disk(sandbox, root) / "d").symlink_to(name)
+        (on_disk(sandbox, root) / name).mkdir()
         assert (await run(sandbox, "cd d")).cwd == root / name
 
 
@@ -239,7 +275,7 @@ async def test_a_command_may_use_any_descriptor_of_its_own(kind: str, tmp_path: 
         root = sandbox.roots[0]
         command = 'mkdir d; for n in 3 4 5 6 7 8 9; do eval "exec $n>out"; done; echo hello >&3; cd d'
         assert (await run(sandbox, command)).cwd == root / "d"
-        assert (root / "out").read_text() == "hello\n"
+        assert on_disk(sandbox, root / "out").read_text() == "hello\n"
 
 
 async def test_line_numbers_in_the_shell_s_errors_are_those_of_the_command(kind: str, tmp_path: Path) -> None:
@@ -252,21 +288,19 @@ async def test_line_numbers_in_the_shell_s_errors_are_those_of_the_command(kind:
 
 async def test_a_timeout_ends_the_whole_group_and_keeps_the_output(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
         command = "echo begin; (sh -c 'sleep 60 & echo $! > pid; wait') & wait"
         started = time.monotonic()
         result = await run(sandbox, command, timeout_s=0.4)
         assert time.monotonic() - started < 2
         assert (result.timed_out, result.exit_code, result.output) == (True, None, "begin\n")
-        assert await ends(await pid_in(root / "pid"))
+        assert await ends(await pid_in(sandbox, "pid"))
 
 
 async def test_a_command_that_ignores_the_polite_signal_is_killed(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
         command = "trap '' TERM; echo $$ > pid; while true; do sleep 0.1; done"
         assert (await run(sandbox, command, timeout_s=0.1)).timed_out
-        assert await ends(await pid_in(root / "pid"))
+        assert await ends(await pid_in(sandbox, "pid"))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +314,7 @@ async def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_call_and_ends_
         result = await run(sandbox, command)
         assert time.monotonic() - started < 1.5
         assert result.output.endswith("done\n")
-        pid = await pid_in(sandbox.roots[0] / "pid")
+        pid = await pid_in(sandbox, "pid")
         assert is_alive(pid)
     assert await ends(pid)
 
@@ -304,10 +338,10 @@ async def test_what_a_command_leaves_running_may_go_on_to_write(kind: str, tmp_p
         result = await run(sandbox, "(until [ -e go ]; do sleep 0.02; done; echo late) & echo now")
         assert result.output == "now\n"
         assert result.job is not None
-        (sandbox.roots[0] / "go").touch()
+        on_disk(sandbox, sandbox.roots[0] / "go").touch()
         assert await ended(sandbox)
         assert sandbox.read_job(result.job.id, 1_000) == "late\n"
-        assert result.job.output_file.read_text() == "now\nlate\n"
+        assert said(sandbox, result.job) == "now\nlate\n"
 
 
 async def test_what_ends_with_its_command_is_no_job(kind: str, tmp_path: Path) -> None:
@@ -319,7 +353,7 @@ async def test_what_ends_with_its_command_is_no_job(kind: str, tmp_path: Path) -
 async def test_a_cancelled_call_ends_the_group(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         call = asyncio.create_task(run(sandbox, "sleep 60 & echo $! > pid; wait"))
-        pid = await pid_in(sandbox.roots[0] / "pid")
+        pid = await pid_in(sandbox, "pid")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -334,10 +368,16 @@ async def test_commands_can_run_side_by_side(kind: str, tmp_path: Path) -> None:
         assert time.monotonic() - started < 1.1
 
 
+def descriptors(sandbox: Sandbox) -> list[int]:
+    """How many are open here and, where the sandbox has processes of its own, there."""
+    folders = [f"/proc/{pid}/fd" for pid in sandbox.server_pids] if isinstance(sandbox, RemoteSandbox) else []
+    return [len(os.listdir(folder)) for folder in ("/dev/fd", *folders)]
+
+
 async def test_no_descriptors_are_left_open(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         await run(sandbox, "true")
-        before = len(os.listdir("/dev/fd"))
+        before = descriptors(sandbox)
         for _ in range(5):
             await run(sandbox, "sleep 9 & true" if _ == 2 else "echo x")
         await run(sandbox, "sleep 5", timeout_s=0.05)
@@ -346,7 +386,7 @@ async def test_no_descriptors_are_left_open(kind: str, tmp_path: Path) -> None:
             await run(sandbox, "a\0b")
         for job in sandbox.jobs():
             await sandbox.stop_job(job.id)
-        assert len(os.listdir("/dev/fd")) == before
+        assert descriptors(sandbox) == before
 
 
 @pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800", "true " + "x" * 3_000_000])
@@ -365,10 +405,10 @@ async def test_a_job_writes_its_output_to_a_file_and_ends_with_the_session(kind:
     async with opened(kind, tmp_path) as sandbox:
         job = await sandbox.start_job("echo hello; echo oops >&2; sleep 60", cwd=sandbox.roots[0])
         for _ in range(200):
-            if job.output_file.read_text() == "hello\noops\n":
+            if said(sandbox, job) == "hello\noops\n":
                 break
             await asyncio.sleep(0.02)
-        assert job.output_file.read_text() == "hello\noops\n"
+        assert said(sandbox, job) == "hello\noops\n"
         assert sandbox.validate_path(job.output_file, "read") == job.output_file.resolve()
         assert is_alive(job.pid)
         with pytest.raises(ToolError):
@@ -386,7 +426,7 @@ async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_pat
     async with opened(kind, tmp_path) as sandbox:
         jobs = [await sandbox.start_job("trap '' TERM; sleep 60", cwd=sandbox.roots[0]) for _ in range(3)]
         await run(sandbox, "sleep 60 & echo $! > pid")
-        left = await pid_in(sandbox.roots[0] / "pid")
+        left = await pid_in(sandbox, "pid")
         await asyncio.sleep(0.1)  # let the jobs set their traps
         started = time.monotonic()
         await sandbox.aclose()
@@ -400,13 +440,14 @@ async def test_a_process_left_running_is_asked_before_it_is_killed(kind: str, tm
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
         tidy = "import signal, time, sys\ndef end(*_):\n time.sleep(0.2)\n open('tidied', 'w').close()\n sys.exit()\n"
-        (root / "tidy.py").write_text(
+        tidied = on_disk(sandbox, root / "tidied")
+        on_disk(sandbox, root / "tidy.py").write_text(
             f"{tidy}signal.signal(signal.SIGTERM, end)\nopen('ready', 'w').close()\ntime.sleep(60)\n"
         )
         await run(
             sandbox, f"{sys.executable} tidy.py & for n in $(seq 200); do [ -e ready ] && break; sleep 0.02; done"
         )
-    assert (root / "tidied").exists()
+    assert tidied.exists()
 
 
 # The environment
@@ -435,11 +476,11 @@ async def test_commands_see_no_credentials(kind: str, tmp_path: Path) -> None:
         assert "s3cret" not in (await run(sandbox, "env")).output
         job = await sandbox.start_job("env; echo end", cwd=sandbox.roots[0])
         for _ in range(200):
-            if job.output_file.read_text().endswith("end\n"):
+            if said(sandbox, job).endswith("end\n"):
                 break
             await asyncio.sleep(0.02)
-        assert job.output_file.read_text().endswith("end\n")
-        assert "s3cret" not in job.output_file.read_text()
+        assert said(sandbox, job).endswith("end\n")
+        assert "s3cret" not in said(sandbox, job)
 
 
 async def test_commands_see_what_programs_need_of_the_environment(kind: str, tmp_path: Path) -> None:
@@ -488,14 +529,14 @@ async def test_a_detached_command_goes_on_and_all_its_output_is_in_the_file(kind
         assert result.job is not None
         assert result.job.is_running
         assert await ended(sandbox)
-        assert result.job.output_file.read_text() == f"one é two{sandbox.roots[0]}\n"
+        assert said(sandbox, result.job) == f"one é two{sandbox.roots[0]}\n"
 
 
 async def test_a_detached_command_outlives_its_time_limit_and_ends_with_the_session(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         result = await detached(sandbox, "echo $$ > pid; echo on; sleep 30 & wait", after="on")
         assert result.job is not None
-        pid = await pid_in(sandbox.roots[0] / "pid")
+        pid = await pid_in(sandbox, "pid")
         assert is_alive(pid)
     assert await ends(pid)
 
@@ -529,7 +570,7 @@ async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: 
         assert result.output_file == result.job.output_file
         assert str(result.output_file) in result.output
         assert result.output.endswith("\n20000\non\n")
-        assert result.job.output_file.read_text() == whole + "the end\n"
+        assert said(sandbox, result.job) == whole + "the end\n"
         assert sandbox.read_job(result.job.id, 1_000) == "the end\n"
 
 
@@ -555,11 +596,253 @@ async def test_jobs_are_listed_with_what_they_run_and_stopped_one_by_one(kind: s
 
 async def test_a_folder_that_is_added_may_be_read_and_written(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        other = tmp_path / "other"
-        other.mkdir()
+        other = sandbox.roots[0].parent / "other"
+        on_disk(sandbox, other).mkdir()
         with pytest.raises(ToolError):
             sandbox.validate_path(other / "a", "write")
         sandbox.add_root(other)
         assert sandbox.validate_path(other / "a", "write") == (other / "a").resolve()
         assert sandbox.validate_path(other, "read") == other.resolve()
         assert sandbox.roots[-1] == other.resolve()
+
+
+async def test_a_job_s_new_output_is_read_once(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        command = "echo one; until [ -e go ]; do sleep 0.02; done; echo two"
+        job = await sandbox.start_job(command, cwd=sandbox.roots[0])
+        for _ in range(200):
+            if said(sandbox, job):
+                break
+            await asyncio.sleep(0.02)
+        assert sandbox.jobs()[0].new_bytes == len("one\n")
+        assert [sandbox.read_job(job.id, 100) for _ in range(2)] == ["one\n", ""]
+        on_disk(sandbox, sandbox.roots[0] / "go").touch()
+        assert await ended(sandbox)
+        assert sandbox.read_job(job.id, 100) == "two\n"
+        with pytest.raises(ToolError) as caught:
+            sandbox.read_job("job_9", 100)
+        assert caught.value.kind == "not_found"
+
+
+# Exceptions
+
+
+async def test_a_path_outside_may_be_used_from_its_grant_until_that_is_taken_back(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        outside = sandbox.roots[0].parent / "outside"
+        for access, also in (("read", ["read"]), ("write", ["read", "write"])):
+            sandbox.grant(outside, access)
+            assert [each for each in ("read", "write") if sandbox.knows(outside, each)] == also
+            assert sandbox.validate_path(outside, access) == outside
+            sandbox.revoke(outside, access)
+            assert not sandbox.knows(outside, access)
+            with pytest.raises(ToolError) as caught:
+                sandbox.validate_path(outside, access)
+            assert caught.value.kind == "permission_denied"
+
+
+async def test_taking_back_what_was_never_granted_does_nothing(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        inside, outside = sandbox.roots[0] / "a", sandbox.roots[0].parent / "outside"
+        for path in (inside, outside):
+            sandbox.revoke(path, "read")
+        sandbox.revoke_host("example.org")
+        assert sandbox.validate_path(inside, "read") == inside
+        sandbox.grant(outside, "read")
+        assert sandbox.knows(outside, "read")
+
+
+async def test_commands_reach_outside_unless_the_sandbox_confines_them(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        await run(sandbox, "touch ../outside")
+        assert on_disk(sandbox, sandbox.roots[0].parent / "outside").exists() == (not sandbox.confines)
+        assert sandbox.profile == "danger-full-access"
+        assert not sandbox.confines
+
+
+async def test_a_command_that_cannot_be_tried_is_not_run(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        why = sandbox.why_no_trial()
+        assert why
+        with pytest.raises(ToolError, match=re.escape(why)):
+            await sandbox.try_command("touch tried", cwd=sandbox.roots[0], timeout_s=5)
+        assert sandbox.status(sandbox.roots[0] / "tried") is None
+
+
+# Files
+
+
+async def test_what_is_written_is_read_again_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        path = sandbox.validate_path(sandbox.roots[0] / "new/deep/文件", "write")
+        for content in (b"\0\xff\r\n", b"", b"x" * 300_000):
+            sandbox.write(path, content)
+            with sandbox.read(path) as file:
+                assert file.read() == content == on_disk(sandbox, path).read_bytes()
+
+
+async def test_a_file_that_is_replaced_keeps_its_mode(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        path = sandbox.roots[0] / "script"
+        sandbox.write(path, b"old")
+        on_disk(sandbox, path).chmod(0o750)
+        sandbox.write(path, b"new")
+        assert on_disk(sandbox, path).stat().st_mode & 0o777 == 0o750
+
+
+async def test_status_tells_what_there_is(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        root = sandbox.roots[0]
+        disk = on_disk(sandbox, root)
+        (disk / "file").write_text("four")
+        (disk / "twin").hardlink_to(disk / "file")
+        os.mkfifo(disk / "pipe")
+        assert sandbox.status(root / "file") == FileStatus("file", 4, links=2)
+        for name, what in (("", "folder"), ("pipe", "other")):
+            status = sandbox.status(root / name)
+            assert status is not None
+            assert status.kind == what
+        assert sandbox.status(root / "missing") is None
+        assert sandbox.status(root / "file/below") is None
+        with pytest.raises(OSError, match="name too long") as caught:
+            sandbox.status(root / ("x" * 300))
+        assert caught.value.errno == errno.ENAMETOOLONG
+
+
+@pytest.mark.parametrize(("name", "error"), [("missing", FileNotFoundError), ("", OSError), ("pipe", OSError)])
+async def test_what_is_no_regular_file_cannot_be_read(
+    kind: str, name: str, error: type[OSError], tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        os.mkfifo(on_disk(sandbox, sandbox.roots[0] / "pipe"))
+        with pytest.raises(error) as caught:
+            sandbox.read(sandbox.roots[0] / name)
+        assert caught.value.errno
+        assert caught.value.strerror
+
+
+async def test_a_write_that_fails_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        root = sandbox.roots[0]
+        on_disk(sandbox, root / "file").write_text("as it was")
+        for path in (root / "file/below", root / "new" / ("x" * 300)):
+            with pytest.raises(OSError, match=r".") as caught:
+                sandbox.write(path, b"new")
+            assert caught.value.errno in (errno.ENOTDIR, errno.ENAMETOOLONG)
+        assert os.listdir(on_disk(sandbox, root)) == ["file"]
+        assert on_disk(sandbox, root / "file").read_text() == "as it was"
+
+
+# Looking
+
+
+async def test_a_listing_has_the_files_below_that_are_not_ignored(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        root, names = sandbox.roots[0], list[str]()
+        # macOS has no names that are no UTF-8.
+        odd = os.fsdecode(b"src/odd\xff" if sys.platform == "linux" else b"src/odd\n")
+        for name in (".gitignore", "src/a.py", "src/b/c.txt", odd, "built/x", ".git/config"):
+            sandbox.write(root / name, b"built/\n")
+        assert await sandbox.list(Listing(root), names.extend) == Looked()
+        assert sorted(names) == sorted([".gitignore", "src/a.py", "src/b/c.txt", odd])
+        names.clear()
+        await sandbox.list(Listing(root / "src", "*.py", base=root), names.extend)
+        assert names == ["src/a.py"]
+        with pytest.raises(ToolError) as caught:
+            await sandbox.list(Listing(root, "a\0b"), names.extend)
+        assert caught.value.kind == "invalid_parameters"
+
+
+async def test_a_search_gives_rows_as_bytes_and_leaves_secrets_out(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        root, found = sandbox.roots[0], list[FoundRows]()
+        sandbox.write(root / "src/a.py", b"one\ntwo \xff needle\nthree\n")
+        sandbox.write(root / ".env", b"KEY=needle\n")
+        assert await sandbox.search(Search(root, "needle", context=1), found.extend) == Looked()
+        assert found == [(b"src/a.py", b"1-one\n2:two \xff needle\n3-three")]
+        found.clear()
+        await sandbox.search(Search(root / "src", "NEEDLE", ignore_case=True, mode="count", base=root), found.extend)
+        assert found == [(b"src/a.py", b"1")]
+        with pytest.raises(ToolError, match="unclosed group"):
+            await sandbox.search(Search(root, "(needle"), found.extend)
+
+
+async def test_a_cancelled_search_hands_over_nothing_more(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        root, rows, loop = sandbox.roots[0], list[int](), asyncio.get_running_loop()
+        for n in range(20):
+            sandbox.write(root / str(n), b"needle\n" * 20_000)
+
+        def take(found: Sequence[FoundRows]) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            rows.append(len(found))
+            loop.call_soon_threadsafe(call.cancel)
+            time.sleep(0.02)
+
+        call = asyncio.create_task(sandbox.search(Search(root, "needle"), take))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        taken = len(rows)
+        await asyncio.sleep(0.2)
+        assert len(rows) == taken > 0
+
+
+async def test_a_search_whose_taker_fails_ends_with_that_failure(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        sandbox.write(sandbox.roots[0] / "a", b"needle\n")
+
+        def take(found: Sequence[FoundRows]) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await sandbox.search(Search(sandbox.roots[0], "needle"), take)
+
+
+# The tools
+
+
+class Bench:
+    """Every built-in tool, on a sandbox alone: what of it does not go through the protocol fails or goes astray."""
+
+    def __init__(self, sandbox: Sandbox, cwd: Path) -> None:
+        self.workspace = Workspace(cwd, sandbox)
+        self.tools = ToolRegistry(builtin_tools())
+
+    async def call(self, name: str, **given: Any) -> str:
+        tool = self.tools.get(name)
+        output = await tool.run(tool.parse(given), ToolContext(self.workspace, "id"))
+        return str(output.content)
+
+
+@pytest.mark.parametrize("cwd", ["ws", "link"])
+async def test_the_tools_reach_files_and_commands_through_the_sandbox_alone(
+    kind: str, cwd: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as sandbox:
+        place, outer = sandbox.roots[0].parent, sandbox.roots[0]
+        is_remote = on_disk(sandbox, outer) != outer
+        assert outer.exists() != is_remote
+        on_disk(sandbox, place / "link").symlink_to("ws")
+        call = Bench(sandbox, place / cwd).call
+        assert await call("file_write", path="src/a.py", content="one\ntwo\n") == "Created src/a.py."
+        assert await call("file_read", path="src/a.py") == "1\tone\n2\ttwo"
+        assert "-two\n+three\n" in await call("file_edit", path="src/a.py", old_string="two", new_string="three")
+        assert await call("file_list") == "src/\nsrc/a.py"
+        assert await call("file_list", path=str(place / "ws"), pattern="/src/*.py") == "src/a.py"
+        assert await call("grep_search", pattern="three") == "src/a.py:2:three"
+        assert await call("bash", command="cat a.py; cd ..", cwd="src") == "one\nthree"
+        assert await call("bash", command="cd .") == ""
+        assert await call("bash", command="cd src") == "[now in src]"
+        assert await call("bash", command="pwd; cd ../..") == (
+            f"{outer}/src\n[{place} is outside the workspace: back in src]"
+        )
+        await call("bash", command="echo hello", background=True)
+        assert await ended(sandbox)
+        (job,) = sandbox.jobs()
+        assert await call("jobs", action="read", job_id=job.id) == "hello\n[exit code 0]"
+        assert await call("file_read", path=str(job.output_file)) == "1\thello"
+        with pytest.raises(ToolError, match=r"^a\.py does not exist\. There is src/a\.py\.$"):
+            await call("file_read", path="a.py")
+        assert await call("bash", command="rm -r ../src") == ""
+        assert await call("bash", command="pwd") == f"{outer}\n[src is gone: started in .]"
+        assert outer.exists() != is_remote  # nothing went to a path of that name on this disk

@@ -45,7 +45,7 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     if not _is_folder(start, context):
         if given.cwd:
             raise ToolError(f"{given.cwd} is not a directory.", kind="not_found")
-        lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.cwd.resolve())}]"
+        lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
         start, workspace.shell_cwd = workspace.cwd, None
     if given.background:
         return await _start_job(given, start, context)
@@ -106,12 +106,12 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     """Keep the directory the shell ended in; one outside the workspace is left again."""
     workspace = context.workspace
     end = result.cwd
-    if end is None or end == start.resolve():
+    if end is None or end == (real_start := workspace.sandbox.real_path(start)):
         return start
     try:
         workspace.shell_cwd = workspace.sandbox.validate_path(end, "read")
     except ToolError:
-        notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(start.resolve())}]")
+        notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(real_start)}]")
         return start
     notes.append(f"[now in {workspace.shown(end)}]")
     return end

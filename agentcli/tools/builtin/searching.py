@@ -44,7 +44,7 @@ def searchable(path: str, context: ToolContext) -> Place:
     if status.kind == "other":
         raise ToolError(f"{path} is not a regular file.", kind="invalid_parameters")
     is_folder = status.kind == "folder"
-    base, prefix = workspace.cwd.resolve(), ""
+    base, prefix = workspace.real_cwd, ""
     if not found.is_relative_to(base):
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
