@@ -41,7 +41,7 @@ class Target(Struct, frozen=True):
 
 
 def ground_of(workspace: Workspace) -> PathGround:
-    return PathGround(workspace.cwd.resolve(), workspace.sandbox.roots[0], workspace.home)
+    return PathGround(workspace.real_cwd, workspace.sandbox.roots[0], workspace.home)
 
 
 def targets_of(tool: Tool, arguments: Any, workspace: Workspace) -> tuple[Target, ...]:

@@ -151,7 +151,7 @@ def analysis_of(arguments: Any, workspace: Workspace) -> CommandAnalysis:
 
 
 def places_of(workspace: Workspace, *, cwd: str | None = None) -> Places:
-    start = workspace.real_path(cwd) if cwd else (workspace.shell_cwd or workspace.cwd.resolve())
+    start = workspace.real_path(cwd) if cwd else (workspace.shell_cwd or workspace.real_cwd)
 
     def is_readable(path: Path) -> bool:
         try:
