@@ -21,6 +21,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import filelock
@@ -304,12 +305,12 @@ def _check_note(target: Path, model: PinnedModel) -> Path:
 
 
 def _folder_size(folder: Path) -> int:
+    """In bytes. pip removes files and folders while they are counted; `os.walk` passes over those."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip removes its files while they are counted
-            continue
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).stat().st_size
     return total
 
 
