@@ -43,11 +43,17 @@ def merged(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
 
     Raises `UsageError` for a name that another tool has.
     """
+    new = [spec for spec in brought if not _is_there(tools, spec)]
+    if not new:
+        return tools
     both = tools.clone()
-    for spec in brought:
-        if not (spec.name in both and both.get(spec.name).mode == "client" and both.get(spec.name).spec() == spec):
-            both.register(client_tool(spec))
+    for spec in new:
+        both.register(client_tool(spec))
     return both
+
+
+def _is_there(tools: ToolRegistry, spec: ToolSpec) -> bool:
+    return spec.name in tools and tools.get(spec.name).mode == "client" and tools.get(spec.name).spec() == spec
 
 
 class ClientCalls:

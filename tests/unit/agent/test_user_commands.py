@@ -146,6 +146,16 @@ async def test_plan_mode_holds_for_the_commands_of_a_file_too(tmp_path: Folder) 
             await desk.outcome("/do")
 
 
+async def test_what_a_rule_wants_asked_does_not_run_because_a_file_allows_it(tmp_path: Folder) -> None:
+    put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch made)\n---\n!`touch made`")
+    async with at_desk(tmp_path) as desk:
+        loaded(desk, tmp_path)
+        await desk.says("/permissions ask bash(touch *)")
+        with pytest.raises(UserError, match="wants you to be asked"):
+            await desk.outcome("/do")
+        assert not (desk.stage.workspace / "made").exists()
+
+
 async def test_a_command_may_name_the_model_that_answers_it(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nmodel: scripted/other\n---\nDo it.")
     put(tmp_path, "bad.md", "---\nmodel: nobody\n---\nDo it.")
