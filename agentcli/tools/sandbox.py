@@ -36,6 +36,11 @@ class FileStatus(Struct, frozen=True):
 FoundRows = tuple[bytes, bytes]
 
 
+def names_in(listed: str) -> list[str]:
+    """The names of a batch that `Sandbox.list` hands over."""
+    return listed.split("\0")[:-1]
+
+
 class Listing(Struct, frozen=True):
     """Which files of a folder to list: as `rg --files` has them, so no symlinks and no empty folders.
 
@@ -178,11 +183,11 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def list(self, listing: Listing, take: Callable[[Sequence[str]], None]) -> Looked:
-        """Hand over the names below the folder, relative to the base and as `os.fsdecode` gives them, in batches.
+    async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
+        """Hand over the names below the folder, relative to the base, in batches of text, a NUL behind each name.
 
-        They are in no particular order. `take` is called in another thread, by one at a time; a cancelled call ends
-        it. Raises `ToolError`.
+        They are as `os.fsdecode` gives them and in no particular order. `take` is called in another thread, by one at
+        a time; a cancelled call ends it. Raises `ToolError`.
         """
         ...
 

@@ -99,19 +99,23 @@ class LocalSandbox:
     def write(self, path: Path, content: bytes) -> None:
         files.write(path, content)
 
-    async def list(self, listing: Listing, take: Callable[[Sequence[str]], None]) -> Looked:
+    async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
         return await ripgrep.list_files(listing, self._environment, take)
 
     async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
         base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-        may_be_secret, kept = SecretFiles(base, self._holds_secrets), self._kept()
+        secrets, kept = SecretFiles(base, self._holds_secrets), self._kept()
 
-        def is_kept(name: bytes) -> bool:
-            if not may_be_secret(name) and (kept is None or not kept(base / os.fsdecode(name))):
-                return False
-            return not self._paths.knows(self._paths.real(base / os.fsdecode(name)), "read")
+        def are_kept(names: Sequence[bytes]) -> set[bytes]:
+            found = secrets.among(names)
+            if kept is not None:
+                found |= {name for name in names if kept(base / os.fsdecode(name))}
+            return {name for name in found if not self._is_granted(base / os.fsdecode(name))}
 
-        return await ripgrep.search(search, self._environment, take, is_secret=is_kept)
+        return await ripgrep.search(search, self._environment, take, are_secret=are_kept)
+
+    def _is_granted(self, path: Path) -> bool:
+        return self._paths.knows(self._paths.real(path), "read")
 
     def _is_secret(self, path: Path) -> bool:
         kept = self._kept()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from agentcli.infra.sandbox import globs
 from agentcli.infra.sandbox.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.infra.sandbox.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search
+from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search, names_in
 
 TIME_LIMIT_S = 60.0
 
@@ -34,7 +34,7 @@ _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that i
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 
 
-async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]) -> Looked:
+async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
     """Implements `Sandbox.list`."""
     pattern = listing.pattern
     if "\0" in pattern or _SURROGATE.search(pattern):
@@ -49,29 +49,30 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         below = _below(listing.folder, listing.base)
         start = len(below) + 1 if below else 0
 
-        def take_matching(names: Sequence[str]) -> None:
-            take([name for name in names if matches(name) or (start and matches(name[start:]))])
+        def is_wanted(name: str) -> bool:
+            return bool(matches(name) or (start and matches(name[start:])))
 
-        return await _list(listing, _name_options(pattern), environment, take_matching)
+        return await _list(listing, _name_options(pattern), environment, _only(is_wanted, take))
     return await _list_in_two_steps(listing, environment, take)
 
 
-async def _list_in_two_steps(
-    listing: Listing, environment: Mapping[str, str], take: Callable[[Sequence[str]], None]
-) -> Looked:
+async def _list_in_two_steps(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
     """Ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
     options = _glob_options(listing.pattern, listing.folder, listing.base)
-    matching: list[str] = []
-    await _list(listing, options, environment, matching.extend)
-    wanted = set(matching)
-    return await _list(listing, [], environment, lambda names: take([name for name in names if name in wanted]))
+    wanted: set[str] = set()
+    await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
+    return await _list(listing, [], environment, _only(wanted.__contains__, take))
+
+
+def _only(is_wanted: Callable[[str], bool], take: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda names: take("".join([f"{name}\0" for name in names_in(names) if is_wanted(name)]))
 
 
 async def _list(
     listing: Listing,
     options: Sequence[str],
     environment: Mapping[str, str],
-    take: Callable[[Sequence[str]], None],
+    take: Callable[[str], None],
 ) -> Looked:
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
@@ -93,16 +94,22 @@ async def search(
     environment: Mapping[str, str],
     take: Callable[[Sequence[FoundRows]], None],
     *,
-    is_secret: Callable[[bytes], bool] | None = None,
+    are_secret: Callable[[Sequence[bytes]], Collection[bytes]] | None = None,
 ) -> Looked:
-    """Implements `Sandbox.search`. `is_secret` is asked once for each file with a match, by its path from the base.
+    """Implements `Sandbox.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
 
     It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
     """
-    if is_secret is None:
+    if are_secret is None:
         return await _search(search, environment, take)
-    looked = await _search(search, environment, _without_secrets(take, is_secret))
-    return msgspec.structs.replace(looked, binary=tuple(path for path in looked.binary if not is_secret(path)))
+
+    def take_others(found: Sequence[FoundRows]) -> None:
+        secret = are_secret([path for path, _ in found])
+        take([rows for rows in found if rows[0] not in secret] if secret else found)
+
+    looked = await _search(search, environment, take_others)
+    secret = are_secret(looked.binary)
+    return msgspec.structs.replace(looked, binary=tuple(path for path in looked.binary if path not in secret))
 
 
 async def _search(
@@ -138,7 +145,7 @@ def _no_pattern() -> Iterator[None]:
 def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader:
     match search.mode:
         case "files":
-            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names]))
+            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))
         case "count":
             return CountReader(take)
     return JsonReader(take) if search.multiline else RowReader(take)
@@ -158,24 +165,6 @@ def _search_options(search: Search) -> list[str]:
     options += [f"--type={search.type}"] if search.type else []
     options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
     return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
-
-
-def _without_secrets(
-    take: Callable[[Sequence[FoundRows]], None], is_secret: Callable[[bytes], bool]
-) -> Callable[[Sequence[FoundRows]], None]:
-    last_path, last_is_secret = b"", False
-
-    def take_others(found: Sequence[FoundRows]) -> None:
-        nonlocal last_path, last_is_secret
-        others = []
-        for rows in found:
-            if rows[0] != last_path:
-                last_path, last_is_secret = rows[0], is_secret(rows[0])
-            if not last_is_secret:
-                others.append(rows)
-        take(others)
-
-    return take_others
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:

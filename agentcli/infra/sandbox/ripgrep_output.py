@@ -26,17 +26,19 @@ class Reader(Protocol):
 
 
 class NameReader:
-    """`--null`: names, each with a NUL behind it. They are given as `os.fsdecode` does."""
+    """`--null`: names, each with a NUL behind it. They are handed on like that, as `os.fsdecode` has them."""
 
-    def __init__(self, take: Callable[[list[str]], None]) -> None:
+    def __init__(self, take: Callable[[str], None]) -> None:
         self.binary: set[bytes] = set()
         self._take = take
         self._rest = b""
 
     def feed(self, piece: bytes) -> None:
-        names, _, self._rest = (self._rest + piece).rpartition(b"\0")
-        if names:
-            self._take(names.decode(errors="surrogateescape").split("\0"))
+        data = self._rest + piece
+        end = data.rfind(b"\0") + 1
+        self._rest = data[end:]
+        if end:
+            self._take(data[:end].decode(errors="surrogateescape"))
 
     def end(self) -> None:
         pass
@@ -74,6 +76,7 @@ def _counts(data: bytes) -> list[FoundRows]:
 # What stands behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
 _STOPPED = b": WARNING: stopped searching binary file after match (found "
 _MATCHES = b": binary file matches (found "
+_FILE = re.compile(rb"\./([^\0]*+)\0([^\n]++(?:\n[^\n]++)*+)\n\n")  # its path and its rows, up to the next one's path
 _END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
 
 
@@ -115,9 +118,11 @@ class RowReader:
     def _read(self, data: bytes) -> None:
         """Whole lines, which may end within a file's rows or even within a path."""
         found: list[FoundRows] = []
+        has_message = _STOPPED in data or _MATCHES in data
+        if not has_message:
+            data = self._read_usual(data, found)
         *ended, last = data.split(b"\n\n")
         begun = b""
-        has_message = _STOPPED in data or _MATCHES in data
         for part in ended:
             if self._path is None:
                 head, nul, rows = (begun + part).partition(b"\0")
@@ -134,6 +139,21 @@ class RowReader:
         self._read_last(begun, last, found)
         if found:
             self._take(found)
+
+    def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
+        """Nearly all files, several times faster. What is returned is still to be read."""
+        if self._path is not None:
+            rows, is_over, following = data.partition(b"\n\n")
+            if not is_over:
+                return data
+            found.append((self._path, rows))
+            self._path, data = None, following
+        parts = _FILE.split(data)
+        paths = parts[1::3]
+        if b"\n" in b"".join(paths):  # the rows of such a file may end with the first lines of a message
+            return data
+        found += zip(paths, parts[2::3], strict=True)
+        return parts[-1]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
         """A file of which more may follow: its path is remembered, or all of it where the path may not be over."""

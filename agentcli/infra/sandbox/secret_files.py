@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import translate
+from itertools import repeat
 from pathlib import Path
 
-from agentcli.tools.path_kinds import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
+from agentcli.tools.path_kinds import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
+_NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
-_STARTS = frozenset(glob[:2].encode() for glob in SECRET_GLOBS if not glob.startswith("*"))
 _OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
 # A secret folder, or one that leads to one, has a part of such a name.
 _FOLDERS = frozenset(fold_name(part).encode() for path in SECRET_HOME_PATHS for part in path.split("/"))
 
+_STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
+
+_IGNORED_ENDS = (b".", b" ")  # by Windows
+
 
 class SecretFiles:
-    """Whether the file at a path, relative to `base` and as the bytes it is, is one that `is_secret` speaks of.
+    """Which files, as the bytes of their paths from `base` on, are some that `is_secret` speaks of.
 
     `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
     the judgement of `path_kinds.is_secret`.
@@ -32,34 +37,41 @@ class SecretFiles:
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
         self._is_secret = is_secret
-        self._is_plain_base = not is_secret(base / "a") and _is_plain_folder(os.fsencode(base))
-        self._plain_folders: dict[bytes, bool] = {}
+        is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
+        self._plain_folders = {b"": is_plain_base}
 
-    def __call__(self, path: bytes) -> bool:
+    def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        """Those that hold secrets."""
+        folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
+        if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
+            paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]
+        return {path for path in paths if not self._is_plain(path) and self._is_secret(self._base / os.fsdecode(path))}
+
+    def _is_plain(self, path: bytes) -> bool:
         folder, _, name = path.rpartition(b"/")
-        is_plain = self._plain_folders.get(folder)
+        folded = name.lower()
+        if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
+            return False
+        return self._is_plain_folder(folder) and (folded[:2] not in _STARTS or _OTHERS.match(folded) is None)
+
+    def _is_plain_folder(self, path: bytes) -> bool:
+        is_plain = self._plain_folders.get(path)
         if is_plain is None:
-            is_plain = self._is_plain_base and _is_plain_folder(folder)
-            self._plain_folders[folder] = is_plain
-        return not (is_plain and _is_plain(name)) and self._is_secret(self._base / os.fsdecode(path))
+            parent, _, name = path.rpartition(b"/")
+            is_plain = self._plain_folders[path] = self._is_plain_folder(parent) and _is_plain_folder(name)
+        return is_plain
 
 
-def _is_plain_folder(path: bytes) -> bool:
-    return not any(_is_odd(part) or part.lower() in _FOLDERS for part in path.split(b"/") if part)
+def _is_plain_folder(name: bytes) -> bool:
+    return name.lower() not in _FOLDERS and not _is_odd(name)
 
 
-def _is_plain(name: bytes) -> bool:
-    folded = name.lower()
-    if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
-        return False
-    return folded[:2] not in _STARTS or _OTHERS.match(folded) is None
-
-
-_USUAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+def _may_match(path: bytes) -> bool:
+    """Of a path of usual letters in folders that are plain: a glance, which errs on the side of yes."""
+    name = path[path.rfind(b"/") + 1 :].lower()
+    return name[:2] in _STARTS or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:
     """Whether some file system takes it for another name."""
-    if not name.translate(None, _USUAL):
-        return name.endswith(b".")
-    return not name.isascii() or b"~" in name or b":" in name or name.endswith((b".", b" "))
+    return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -73,7 +73,8 @@ class _Program:
 
     def read_to_the_end(self, take: Callable[[bytes], None]) -> tuple[int, bytes]:
         with tempfile.TemporaryFile() as errors:  # a pipe would have to be read at the same time
-            exit_code = self._run(take, errors)
+            with _batch_scheduling():
+                exit_code = self._run(take, errors)
             errors.seek(0)
             return exit_code, errors.read(ERROR_BYTES)
 
@@ -104,6 +105,25 @@ class _Program:
         finally:
             process.wait()
         return process.returncode
+
+
+@contextlib.contextmanager
+def _batch_scheduling() -> Iterator[None]:
+    """This thread, and the program it starts, wait for one another without being woken at every little thing.
+
+    ripgrep wakes its printer for every name; on two cores that slows a listing by a tenth.
+    """
+    try:
+        before = os.sched_getscheduler(0), os.sched_getparam(0)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (OSError, AttributeError):  # only Linux has it, and a sandbox around us may forbid it
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, *before)
 
 
 def _read(output: int, take: Callable[[bytes], None]) -> None:

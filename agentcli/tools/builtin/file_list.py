@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
-from agentcli.tools.sandbox import Listing
+from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
@@ -41,9 +41,15 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
 
 async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
     """What to say to somebody who asked for files by a name that the project ignores."""
-    names: list[str] = []
-    await context.workspace.sandbox.list(replace(listing, include_ignored=True), names.extend)
-    return [f"[ignored files match: {len(names)}; include_ignored lists them]"] if names else []
+    found: list[int] = []
+    await context.workspace.sandbox.list(
+        replace(listing, include_ignored=True), lambda names: found.append(names.count("\0"))
+    )
+    return [f"[ignored files match: {sum(found)}; include_ignored lists them]"] if found else []
+
+
+# Names that follow one another and are of one folder, and the folder; ripgrep lists a folder without many breaks.
+_FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?+)[^/\0]*+\0(?:\2[^/\0]*+\0)*+)")
 
 
 class NearestPaths:
@@ -58,22 +64,23 @@ class NearestPaths:
         self._below = below
         self._with_folders = with_folders
         self._most_slashes = below.count("/") + depth - 1 if depth else None
-        self._groups: defaultdict[str, list[str]] = defaultdict(list)  # files by their folders; some may be forgotten
+        self._folders: set[str] = set()  # that hold a file
+        self._levels: defaultdict[int, list[str]] = defaultdict(list)  # names by their slashes; some may be forgotten
         self._files = 0
         self._kept = 0
-        self._is_ascii = True
 
-    def add(self, names: Sequence[str]) -> None:
-        groups = self._groups
+    def add(self, names: str) -> None:
+        """Take a batch of names as `Sandbox.list` hands them over. They are told apart when they are shown."""
+        folders, levels = self._folders, self._levels
+        for of_a_folder, folder in _FILES_OF_A_FOLDER.findall(names):
+            folders.add(folder)
+            levels[folder.count("/")].append(of_a_folder)
+        count = names.count("\0")
         if self._most_slashes is not None:
-            for folder in {name.rpartition("/")[0] for name in names}:
-                groups[folder]  # it may itself be near enough
-            names = [name for name in names if name.count("/") <= self._most_slashes]
-        for name in names:
-            groups[name.rpartition("/")[0]].append(name)
-        self._files += len(names)
-        self._kept += len(names)
-        self._is_ascii = self._is_ascii and "".join(names).isascii()
+            for slashes in [slashes for slashes in levels if slashes > self._most_slashes]:
+                count -= sum(of_a_folder.count("\0") for of_a_folder in levels.pop(slashes))
+        self._files += count
+        self._kept += count
         if self._most and self._kept > MOST_KEPT:
             self._forget_the_far()
 
@@ -82,49 +89,38 @@ class NearestPaths:
 
         Bytes of a name that are no UTF-8 become U+FFFD.
         """
-        groups = self._groups
-        folder_paths = self._folder_paths() if self._with_folders else ()
-        for path in folder_paths:
-            groups[path[:-1].rpartition("/")[0]].append(path)
+        folders = self._folders_below() if self._with_folders else []
+        for folder in folders:
+            self._levels[folder.count("/") - 1].append(f"{folder}\0")
         paths: list[str] = []
-        for _, folder in sorted([(_slashes_in(folder), f"{folder}/") for folder in groups]):
-            group = groups[folder[:-1]]
-            group.sort()
-            paths += group
+        for _, level in sorted(self._levels.items()):
+            names = names_in("".join(level))
+            names.sort()
+            paths += names
             if self._most and len(paths) >= self._most:
                 del paths[self._most :]
                 break
-        if not self._is_ascii:
+        if not "".join(paths).isascii():
             paths = [os.fsencode(path).decode(errors="replace") for path in paths]
         if prefix:
             paths = [f"{prefix}{path}" for path in paths]
-        return paths, self._files + len(folder_paths)
+        return paths, self._files + len(folders)
 
-    def _folder_paths(self) -> list[str]:
+    def _folders_below(self) -> list[str]:
         """All folders on the way to a file, but for the one listed and those too deep."""
-        folders = set(self._groups)
-        for folder in self._groups:
-            while (folder := folder.rpartition("/")[0]) and folder not in folders:
+        folders = set(self._folders)
+        for folder in self._folders:
+            while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
                 folders.add(folder)
-        most = self._most_slashes
-        below = (f"{folder}/" for folder in folders if folder and (most is None or folder.count("/") <= most))
-        return [path for path in below if len(path) > len(self._below)]
+        most, listed = self._most_slashes, len(self._below)
+        return [f for f in folders if len(f) > listed and (most is None or f.count("/") <= most + 1)]
 
     def _forget_the_far(self) -> None:
-        """Files deeper than enough others are not shown, nor those that come after enough others of their folder."""
-        by_depth = sorted((_slashes_in(folder), folder) for folder in self._groups)
-        nearer = deepest = 0
-        for slashes, folder in by_depth:
-            if nearer >= self._most and slashes > deepest:
-                self._groups[folder] = []
-                continue
-            deepest = slashes
-            nearer += len(self._groups[folder])
-            if len(self._groups[folder]) > self._most:
-                self._groups[folder] = heapq.nsmallest(self._most, self._groups[folder])
-        self._kept = sum(map(len, self._groups.values()))
-
-
-def _slashes_in(folder: str) -> int:
-    """How many slashes the paths of a folder's files have."""
-    return folder.count("/") + 1 if folder else 0
+        """Files deeper than enough others are not shown, nor those that come after enough others of their level."""
+        self._kept = 0
+        for slashes in sorted(self._levels):
+            names = names_in("".join(self._levels.pop(slashes)))
+            if self._kept < self._most:
+                nearest = heapq.nsmallest(self._most, names)
+                self._levels[slashes] = [f"{name}\0" for name in nearest]
+                self._kept += len(nearest)

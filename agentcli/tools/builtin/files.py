@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
 from agentcli.errors import ToolError, ToolErrorKind
-from agentcli.tools.sandbox import Listing
+from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text_encoding import DecodedText, decode
 from agentcli.tools.tool import Workspace
 
@@ -112,8 +112,8 @@ async def _similar(path: Path, workspace: Workspace) -> str:
     wanted = _readable(path.name).lower()
     found: list[tuple[int, str]] = []
 
-    def take(names: Sequence[str]) -> None:
-        found.extend((distance, _readable(name)) for name in names if (distance := _distance(wanted, name)))
+    def take(names: str) -> None:
+        found.extend((distance, _readable(name)) for name in names_in(names) if (distance := _distance(wanted, name)))
 
     with contextlib.suppress(ToolError, OSError, TimeoutError):
         folder = await asyncio.to_thread(_nearest_folder, path, workspace)

@@ -9,7 +9,8 @@ import re
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from heapq import nsmallest
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Protocol
 
@@ -164,7 +165,10 @@ class Files:
         self.total += sum(int(rows) for _, rows in found) if self._are_counted else len(found)
 
     def gathered(self) -> Gathered:
-        first = islice(sorted(self._found, key=lambda file: _order(file[0])), self._most or None)
+        if self._most:
+            first = nsmallest(self._most, self._found, key=_order_of)
+        else:
+            first = sorted(self._found, key=_order_of)
         shown = [(self._show(path), rows) for path, rows in first]
         left_out = self.files - len(shown)
         if not self._are_counted:
@@ -172,6 +176,10 @@ class Files:
         counts = [(path, int(rows)) for path, rows in shown]
         entries = [CountedFile(path, count) for path, count in counts]
         return Gathered(entries, [f"{path}:{count}" for path, count in counts], left_out)
+
+
+def _order_of(file: FoundRows) -> bytes:
+    return _order(file[0])
 
 
 def _order(path: bytes) -> bytes:

@@ -155,13 +155,13 @@ def test_brief_shows_ten(bench: Bench) -> None:
 def test_of_very_many_files_the_nearest_are_shown_and_all_are_counted() -> None:
     found = NearestPaths(5, below="", with_folders=True, depth=None)
     for part in range(60):
-        found.add([f"part{part:02}/deep/file{n}" for n in range(5_000)])
-    found.add(["part07/near", "top", "z/far/away/x"])
+        found.add("".join(f"part{part:02}/deep/file{n}\0" for n in range(5_000)))
+    found.add("part07/near\0top\0z/far/away/x\0")
     assert found.result("") == (["part00/", "part01/", "part02/", "part03/", "part04/"], 60 * 5_000 + 3 + 60 * 2 + 3)
     found = NearestPaths(5, below="", with_folders=False, depth=None)
     for part in range(60):
-        found.add([f"part{part:02}/deep/file{n:04}" for n in reversed(range(5_000))])
-    found.add(["part07/near", "top"])
+        found.add("".join(f"part{part:02}/deep/file{n:04}\0" for n in reversed(range(5_000))))
+    found.add("part07/near\0top\0")
     first = ["top", "part07/near", *(f"part00/deep/file{n:04}" for n in range(3))]
     assert found.result("") == (first, 60 * 5_000 + 2)
 

@@ -17,7 +17,7 @@ from agentcli.infra.sandbox.ripgrep_output import CountReader, JsonReader, NameR
 from agentcli.infra.sandbox.streaming import stream_output
 from agentcli.tools.builtin.matches import AllMatches, FirstMatches, Match
 from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import FoundRows
+from agentcli.tools.sandbox import FoundRows, names_in
 from tests.unit.tools.bench import is_alive, until
 
 LATE_NUL = b"needle\n" + b"filler\n" * 20_000 + b"\0needle\n"
@@ -57,20 +57,16 @@ def gathered(found: list[Any]) -> dict[Any, bytes]:
     """The rows of each file, its parts put together."""
     files: dict[Any, bytes] = {}
     for entry in found:
-        path, rows = entry if isinstance(entry, tuple) else (entry, b"")
-        files[path] = files[path] + b"\n" + rows if path in files else rows
+        for path, rows in [entry] if isinstance(entry, tuple) else [(name, b"") for name in names_in(entry)]:
+            files[path] = files[path] + b"\n" + rows if path in files else rows
     return files
 
 
 @pytest.mark.parametrize("kind", list(READERS))
 def test_pieces_of_any_size_say_the_same(tree: Path, kind: str) -> None:
-    make, options = READERS[kind]
+    options = READERS[kind][1]
     output = subprocess.run([find_rg(), *options, *SHARED], cwd=tree, capture_output=True, check=True).stdout
-    whole: list[Any] = []
-    reader = make(whole.extend)
-    reader.feed(output)
-    reader.end()
-    expected, binary = gathered(whole), reader.binary
+    expected, binary = in_pieces(kind, output, len(output))
     assert len(expected) == len(FILES) - (3 if kind == "counts" else 0)  # it does not count what turns out binary
     assert binary == (
         {name for name in FILES if name.startswith(b"late")} if kind in ("rows", "context", "json") else set()
@@ -79,15 +75,34 @@ def test_pieces_of_any_size_say_the_same(tree: Path, kind: str) -> None:
         assert expected[b"empty\n\nline"] == b"2:needle"
         assert expected[b"late\n\nof three"] == b"1:needle"
         assert expected[b"sub/last"] == b"1:12:needle\n2:./needle\n3:needle"
+    for size in sizes(output):
+        assert in_pieces(kind, output, size) == (expected, binary), size
+
+
+@pytest.mark.parametrize("kind", ["rows", "context"])
+def test_pieces_without_a_word_on_binary_files_say_the_same(tree: Path, kind: str) -> None:
+    for path in tree.rglob("late*"):
+        path.unlink()
+    output = subprocess.run([find_rg(), *READERS[kind][1], *SHARED], cwd=tree, capture_output=True, check=True).stdout
+    expected, binary = in_pieces(kind, output, len(output))
+    assert not binary
+    assert expected.keys() == {name for name in FILES if not name.startswith(b"late")}
+    for size in sizes(output):
+        assert in_pieces(kind, output, size) == (expected, set()), size
+
+
+def in_pieces(kind: str, output: bytes, size: int) -> tuple[dict[Any, bytes], set[bytes]]:
+    found: list[Any] = []
+    reader = READERS[kind][0](found.append if kind == "names" else found.extend)
+    for start in range(0, len(output), size):
+        reader.feed(output[start : start + size])
+    reader.end()
+    return gathered(found), reader.binary
+
+
+def sizes(output: bytes) -> list[int]:
     dice = random.Random(1)
-    for size in [*range(1, 40), *(dice.randint(40, len(output)) for _ in range(40))]:
-        found: list[Any] = []
-        reader = make(found.extend)
-        for start in range(0, len(output), size):
-            reader.feed(output[start : start + size])
-        reader.end()
-        assert gathered(found) == expected, size
-        assert reader.binary == binary, size
+    return [*range(1, 40), *(dice.randint(40, len(output)) for _ in range(40))]
 
 
 def rows_of(files: int, rows: int) -> list[FoundRows]:
