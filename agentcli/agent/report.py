@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from agentcli.tools.secrets.masking import StreamMask
 
 INTERRUPTED = "Not run: interrupted by the user."
+_SLICE = 1_000  # entries of a list whose size is looked at together
 LONGEST_PARTIAL = 2_000  # characters that a call leaves which ran out of time
 
 
@@ -119,9 +121,21 @@ class Report:
 
 def _bounded(structured: object) -> object:
     """What the log keeps of a structured result: one that is very large is in the content, or in a data file."""
-    if structured is None or len(msgspec.json.encode(structured, enc_hook=str)) <= LARGEST_KEPT_AS_IS:
-        return structured
-    return {"omitted": "larger than 1 MB"}
+    size = 0
+    for part in _parts(structured):
+        size += len(msgspec.json.encode(part, enc_hook=str))
+        if size > LARGEST_KEPT_AS_IS:
+            return {"omitted": "larger than 1 MB"}
+    return structured
+
+
+def _parts(structured: object) -> Iterator[object]:
+    """The values of a mapping, long lists in slices: no more need be encoded than shows that it is too large."""
+    for value in structured.values() if isinstance(structured, dict) else [structured]:
+        if isinstance(value, list):
+            yield from (value[start : start + _SLICE] for start in range(0, len(value), _SLICE))
+        else:
+            yield value
 
 
 def _first_line(text: str) -> str:

@@ -24,10 +24,6 @@ from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search, names_in
 
 TIME_LIMIT_S = 60.0
 
-# Reading folders waits more than it computes: with fewer threads than this, which ripgrep's own choice is on a machine
-# of two or three cores, a listing takes up to a sixth longer.
-FEWEST_LISTING_THREADS = 4
-
 _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
 _NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
 _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
@@ -74,10 +70,8 @@ async def _list(
     environment: Mapping[str, str],
     take: Callable[[str], None],
 ) -> Looked:
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
     arguments += ["--no-ignore"] if listing.include_ignored else []
-    arguments += [f"--threads={FEWEST_LISTING_THREADS}"] if threads < FEWEST_LISTING_THREADS else []
     below = _below(listing.folder, listing.base)
     arguments += ["--", below] if below else []
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))

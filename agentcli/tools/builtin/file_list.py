@@ -68,9 +68,11 @@ class NearestPaths:
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # names by their slashes; some may be forgotten
         self._files = 0
         self._kept = 0
+        self._is_ascii = True
 
     def add(self, names: str) -> None:
         """Take a batch of names as `Sandbox.list` hands them over. They are told apart when they are shown."""
+        self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._levels
         for of_a_folder, folder in _FILES_OF_A_FOLDER.findall(names):
             folders.add(folder)
@@ -94,13 +96,13 @@ class NearestPaths:
             self._levels[folder.count("/") - 1].append(f"{folder}\0")
         paths: list[str] = []
         for _, level in sorted(self._levels.items()):
-            names = names_in("".join(level))
+            names = names_in("".join(sorted(level)))  # in an order that leaves little to sort
             names.sort()
             paths += names
             if self._most and len(paths) >= self._most:
                 del paths[self._most :]
                 break
-        if not "".join(paths).isascii():
+        if not self._is_ascii:
             paths = [os.fsencode(path).decode(errors="replace") for path in paths]
         if prefix:
             paths = [f"{prefix}{path}" for path in paths]
