@@ -124,6 +124,15 @@ CONTEXTS = (
         "machine x login app password $DB_PASSWORD",
         is_secret=is_password,
     ),
+    Rule(  # libpq's file of passwords: host, port, database, user
+        "pgpass-password",
+        ":5432:",
+        r"(?<=[\w*.]):5432:[\w*.-]{1,63}:[\w*.-]{1,63}:(\S{4,200})",
+        "db.example.com:5432:app:app:{w16}",
+        "db.example.com:5432:app:app:$DB_PASSWORD",
+        is_secret=is_password,
+        bounds=False,
+    ),
     Rule(
         "nuget-password",
         'key="',

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from agentcli.tools.secrets.finding import Found, bytes_for_search, find_tokens
-from agentcli.tools.secrets.private_keys import find_key, follow_key
+from agentcli.tools.secrets.private_keys import LONGEST_MARK, find_key, follow_key
 from agentcli.tools.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
 
 PRIVATE_KEY = "private-key"
@@ -153,8 +153,8 @@ class StreamMask:
         while True:
             if position is None:
                 if not (found := find_key(self._text, begin, is_all=is_all)):
-                    # The marker of a beginning may itself have only begun.
-                    self._searched = max(begin, len(self._text) - 10)
+                    # What marks a beginning may itself have only begun.
+                    self._searched = max(begin, len(self._text) - LONGEST_MARK)
                     return keys, end
                 begin, position = found
                 if position is None or begin >= end:

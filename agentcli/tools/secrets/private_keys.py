@@ -1,4 +1,4 @@
-"""Private keys: blocks of base64 between two lines that say so, as files have them and as tools show them.
+"""Private keys: blocks of base64 between two lines that say so (PEM, OpenPGP, PuTTY), in files and as tools show them.
 
 The block may be quoted, indented, numbered line by line, or be one line with `\\n` in place of line ends. Where its
 end is missing, what looks like a further line of the key still belongs to it.
@@ -7,6 +7,8 @@ end is missing, what looks like a further line of the key still belongs to it.
 from __future__ import annotations
 
 import re
+
+LONGEST_MARK = 15  # of a beginning, in characters
 
 # How far one look reaches, in characters: only with so many at hand it is sure that nothing (more) follows.
 _LONGEST_HEAD = 2_000
@@ -17,11 +19,15 @@ _BETWEEN = r"(?:\\+[nrt]|[\s\\\"',;>|#*+-]){0,40}(?:[\w./\\-]{1,200}[:-]\d{1,7}[
 _LINE = _BETWEEN + r"[0-9A-Za-z+/=]{16,}"
 # Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580).
 _HEADERS = r"(?:(?:\\+[nrt]|[\s>|#*+\"'-]){0,40}[A-Z][A-Za-z-]{2,20}: [^\n\\]{0,200}(?=[\n\\])){0,5}"
-_head = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----" + _HEADERS + _LINE)
+_beginning = re.compile(r"-----BEGIN |Private-Lines: ")
+_head = re.compile(
+    rf"(?:-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----{_HEADERS}|Private-Lines: \d{{1,4}}){_LINE}"
+)
 _line = re.compile(_LINE)
 _rest_of_line = re.compile(r"[0-9A-Za-z+/=]*")
 _end = re.compile(
-    rf"(?:{_BETWEEN}[0-9A-Za-z+/=]{{1,15}})?{_BETWEEN}-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
+    rf"(?:{_BETWEEN}[0-9A-Za-z+/=]{{1,15}})?"
+    rf"(?:{_BETWEEN}-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|(?=\s{{1,4}}Private-(?:MAC|Hash): ))"
 )
 
 
@@ -30,7 +36,8 @@ def find_key(text: str, start: int, *, is_all: bool) -> tuple[int, int | None] |
 
     None instead of the latter means that this takes more text to say; `is_all` says there will be none.
     """
-    while (start := text.find("-----BEGIN ", start)) >= 0:
+    while begun := _beginning.search(text, start):
+        start = begun.start()
         if match := _head.match(text, start):
             return start, match.end()
         if not is_all and len(text) - start <= _LONGEST_HEAD:

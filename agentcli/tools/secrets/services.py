@@ -74,17 +74,17 @@ MESSAGING = (
     Rule(
         "slack-token",
         "xoxb-",
-        r"xoxb-\d{8,14}-(?:\d{10,13}[0-9A-Za-z-]{0,60}|[0-9A-Za-z]{18,34})",
+        r"xoxb-\d{8,14}-(?:\d{10,13}[0-9A-Za-z-]{0,200}|[0-9A-Za-z]{18,34})",
         "xoxb-{d12}-{d12}-{w24}",
         "xoxb-{d5}-{h7}",
     ),
     Rule(
         "slack-token",
         "xoxa- xoxp- xoxe-",
-        r"xox[ape]-(?:\d-)?(?:\d{8,14}-){1,3}[0-9A-Za-z]{18,48}",
+        r"xox[ape]-(?:\d-)?(?:\d{8,14}-){1,3}[0-9A-Za-z][0-9A-Za-z-]{17,47}",
         "xoxp-{d12}-{d12}-{d12}-{h32}",
     ),
-    Rule("slack-token", "xoxo- xoxs-", r"xox[os]-(?:\d{1,100}-){2,3}[\da-fA-F]{4,64}", "xoxs-{d10}-{d10}-{d10}-{h10}"),
+    Rule("slack-token", "xoxo- xoxs-", r"xox[os]-(?:\d{1,200}-){2,3}[\da-fA-F]{1,200}", "xoxs-{d10}-{d10}-{d10}-{h10}"),
     Rule(
         "slack-token",
         "xoxe",
@@ -104,7 +104,7 @@ MESSAGING = (
     Rule(
         "slack-token",
         "xapp- XAPP-",
-        r"(?i:xapp)-\d-[0-9A-Za-z]{2,80}-\d{1,60}-[\da-zA-Z]{1,100}",
+        r"(?i:xapp)-\d-[0-9A-Za-z]{2,200}-\d{1,200}-[\da-zA-Z]{1,200}",
         "xapp-1-{A11}-{d13}-{h64}",
     ),
     # A dot may be any character: links are made harmless in that way.
@@ -219,7 +219,7 @@ TOOLS = (
         "NRAK-{A27}",
         "NRAK-{A10}",
     ),
-    Rule("notion-token", "ntn_", r"ntn_\d{11}[0-9A-Za-z]{35}", "ntn_{d11}{w35}", "ntn_{d11}abc"),
+    Rule("notion-token", "ntn_", r"ntn_[0-9A-Za-z]{46}", "ntn_{d11}{w35}", "ntn_{d11}abc", has_random_digits),
     Rule("notion-token", "secret_", r"secret_[0-9A-Za-z]{43}", "secret_{w43}", is_secret=has_random_digits),
     Rule("octopus-key", "API-", r"API-[0-9A-Z]{25,30}", "API-{A26}", is_secret=has_random_digits),
     Rule("pinecone-key", "pcsk_", r"pcsk_[0-9A-Za-z_]{60,80}", "pcsk_{w70}"),

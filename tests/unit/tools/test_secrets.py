@@ -210,6 +210,15 @@ def test_of_a_private_key_that_is_cut_off_no_line_is_left() -> None:
     assert mask(f"{half}\n[cut off]\nThe rest is text.").endswith("[masked: private-key]\n[cut off]\nThe rest is text.")
 
 
+def test_the_private_part_of_a_key_of_putty_is_masked() -> None:
+    head, tail = "PuTTY-User-Key-File-3: ssh-rsa\nEncryption: none\n", f"Private-MAC: {filled('{h64}')}\n"
+    for body in (_BODY, f"{_BODY}\nAb1="):
+        text = f"{head}Private-Lines: {body.count(chr(10)) + 1}\n{body}\n{tail}"
+        assert mask(text) == f"{head}[masked: private-key]\n{tail}"
+        stream = Masker().stream()
+        assert "".join([*map(stream.feed, text), stream.close()]) == mask(text)
+
+
 # Known values
 
 
