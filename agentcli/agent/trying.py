@@ -37,12 +37,11 @@ def _request(call: ToolUse, trial: Trial, mask: Mask | None) -> ApprovalRequeste
     if mask is not None:
         texts = [mask.text(text) for text in texts]
     count = f"{len(texts)} change{'' if len(texts) == 1 else 's'}"
-    reason = f"tried: {_ending(trial)}; keep {'it' if len(texts) == 1 else 'them'}?"
     return ApprovalRequested(
         call.id,
         call,
         f"Keep {count} of: {call_title(call.name, call.input)}",
-        reason,
+        f"tried: {_ending(trial)}",
         "\n".join(texts),
         (),
         tuple(texts),

@@ -39,6 +39,11 @@ class ApprovalPanel:
         self.comment = ""
 
     @property
+    def is_tried(self) -> bool:
+        """Whether a command ran on a stand-in and the question is what stays of its changes."""
+        return self.request.call.name == "bash" and bool(self.request.hunks)
+
+    @property
     def rule(self) -> str:
         return self.rules[self._rule] if self.rules else ""
 
@@ -85,13 +90,12 @@ class ApprovalPanel:
     def preview(self, columns: int, most_lines: int) -> list[Fragment]:
         """For the transcript: the exact command or the diff, a long one with its end; nothing in it is invisible."""
         request = self.request
-        is_tried = request.call.name == "bash" and bool(request.hunks)
-        title = exposed(request.title) if is_tried or request.call.name != "bash" else "Run a command"
+        title = exposed(request.title) if self.is_tried or request.call.name != "bash" else "Run a command"
         head: list[Fragment] = [
             ("warning", f"? {title}"),
             ("muted", f" — {printable(request.reason)}\n"),
         ]
-        if is_tried:
+        if self.is_tried:
             return [*head, *self._changes(columns, most_lines)]
         if is_diff(request.preview):
             return [*head, *self._effects(), *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
@@ -124,7 +128,7 @@ class ApprovalPanel:
         assert self.hunk is not None
         number, count = self.hunk + 1, len(self.request.hunks)
         hunk = self.request.hunks[self.hunk]
-        if self.request.call.name == "bash":  # a whole file's change, or one that no diff shows
+        if self.is_tried:  # a whole file's change, or one that no diff shows
             return [("warning", f"Change {number} of {count}: {_file_of(hunk)}\n"), *_diff_of(hunk, columns, None)]
         return [("warning", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
 
@@ -144,7 +148,7 @@ class ApprovalPanel:
             return [
                 clipped([("warning", f"? Hunk {self.hunk + 1} of {len(self.request.hunks)}: "), ("", text)], columns)
             ]
-        head: Row = [("warning", f"? Allow it{f' (+{more} more)' if more else ''}?")]
+        head: Row = [("warning", f"? {'Keep' if self.is_tried else 'Allow'} it{f' (+{more} more)' if more else ''}?")]
         rows = _wrapped([head, *(self._choice(choice, is_ready=is_ready) for choice in self.choices)], columns)
         if self.rules:
             reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
@@ -157,7 +161,7 @@ class ApprovalPanel:
         return rows
 
     def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
-        label = _LABELS[choice]
+        label = (_KEEP_LABELS if self.is_tried else _LABELS)[choice]
         if not is_ready:
             return [("muted", f" {label}")]
         if choice == self.selected:
@@ -174,6 +178,7 @@ _LABELS: dict[Choice, str] = {
     "comment": "Tab no, but…",
     "hunks": "h hunk by hunk",
 }
+_KEEP_LABELS = {**_LABELS, "once": "y keep", "no": "n drop", "comment": "Tab drop, and…", "hunks": "h one by one"}
 
 
 def _file_of(hunk: str) -> str:

@@ -65,11 +65,16 @@ def test_no_is_what_enter_gives_at_first() -> None:
 
 
 def test_a_narrow_window_shows_all_choices_in_more_rows() -> None:
-    asked = panel(rules=("Bash(make)", "Bash(make *)"), hunks=(HUNK, HUNK))
+    asked = panel(rules=("file_edit(a.py)", "file_edit(*)"), hunks=(HUNK, HUNK), name="file_edit")
     narrow = " ".join(rows(asked, 24))
     for label in ("y once", "s this session", "a always", "n no", "Tab no, but…", "h hunk by hunk"):
         assert label in narrow
     assert rows(asked, 100, more=2)[0].startswith(" ? Allow it (+2 more)?")
+
+
+def test_of_a_trial_it_asks_what_to_keep() -> None:
+    asked = panel(hunks=(HUNK, "created file x\n"))
+    assert "".join(rows(asked, 100)).split() == "? Keep it? y keep ❯n drop Tab drop, and… h one by one".split()
 
 
 def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
