@@ -148,12 +148,15 @@ class RowReader:
                 return data
             found.append((self._path, rows))
             self._path, data = None, following
-        parts = _FILE.split(data)
+        end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+        parts = _FILE.split(data[:end])
+        *between, rest = parts[::3]
         paths = parts[1::3]
-        if b"\n" in b"".join(paths):  # the rows of such a file may end with the first lines of a message
+        # The rows of a file whose path holds a line end may themselves end with the first lines of a message.
+        if any(between) or b"\n" in b"".join(paths):
             return data
         found += zip(paths, parts[2::3], strict=True)
-        return parts[-1]
+        return rest + data[end:]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
         """A file of which more may follow: its path is remembered, or all of it where the path may not be over."""
