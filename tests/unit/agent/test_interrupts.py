@@ -88,7 +88,7 @@ async def test_an_interrupt_before_the_first_word_ends_the_turn(tmp_path: Folder
         await stage.heard(EntryStored)
         started = time.monotonic()
         await interrupted(stage)
-        assert time.monotonic() - started < 0.1
+        assert time.monotonic() - started < 5  # of the 10 s until the first word
         await goes_on(stage)
 
 
