@@ -295,9 +295,9 @@ class Builder:
             notes.append(environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(root)))
         if not self._extras.bare:
             user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-            instructions = find_instructions(cwd, root, user_files)
-            for file in instructions.left_out:
-                self._on_notice(f"{file} was left out: instruction files hold more than 32 KiB together.")
+            instructions = find_instructions(cwd, root, user_files, home_of(self.config.environment))
+            for file, why in instructions.left_out:
+                self._on_notice(f"{file} was left out: {why}.")
             if note := instructions.note():
                 notes.append(note)
         said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}

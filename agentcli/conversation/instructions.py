@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from agentcli.conversation.entries import User, reminder
+from agentcli.small_files import read_small_file
+from agentcli.tools.path_kinds import is_secret
 
 BUDGET = 32 * 1024  # bytes of all files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts
 
+_TOO_LARGE = "instruction files hold more than 32 KiB together"
+
 
 class Instructions(Struct, frozen=True):
-    """Files in the order they are read, outermost first. `left_out` did not fit the budget."""
+    """Files in the order they are read, outermost first. `left_out` are others, each with the reason."""
 
     files: tuple[tuple[Path, str], ...] = ()
-    left_out: tuple[Path, ...] = ()
+    left_out: tuple[tuple[Path, str], ...] = ()
 
     def note(self) -> User | None:
         if not self.files:
@@ -29,26 +34,44 @@ class Instructions(Struct, frozen=True):
         )
 
 
-def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path]) -> Instructions:
-    """The user's files, then one file for each folder from the project's root down to `cwd`."""
+def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None) -> Instructions:
+    """The user's files, then one file for each folder from the project's root down to `cwd`.
+
+    A project's file may be a link, but not to what lies outside the project or holds secrets: a repository would
+    choose what of this machine the model is shown.
+    """
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(root)]
     candidates = [file for file in user_files if _is_file(file)]
+    found, left_out, size = [], [], 0
     for folder in folders:
         if file := next((folder / name for name in PER_FOLDER if _is_file(folder / name)), None):
-            candidates.append(file)
-    found, left_out, size = [], [], 0
+            if why := _why_not(file, root, home):
+                left_out.append((file, why))
+            else:
+                candidates.append(file)
     for file in candidates:
         try:
-            text = file.read_text("utf-8-sig", errors="replace")
-        except OSError:
-            left_out.append(file)
+            content = read_small_file(file, most=BUDGET - size)
+        except OSError as error:
+            left_out.append(
+                (file, _TOO_LARGE if error.errno == errno.EFBIG else f"it cannot be read ({error.strerror})")
+            )
             continue
-        if size + len(text.encode()) > BUDGET:
-            left_out.append(file)
-        elif text.strip():
-            size += len(text.encode())
+        text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+        if text.strip():
+            size += len(content)
             found.append((file, text))
     return Instructions(tuple(found), tuple(left_out))
+
+
+def _why_not(file: Path, root: Path, home: Path | None) -> str:
+    try:
+        real = file.resolve(strict=True)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    if not real.is_relative_to(root.resolve()):
+        return "it leads out of the project"
+    return "it leads to a file that may hold secrets" if is_secret(real, home) else ""
 
 
 def _is_file(path: Path) -> bool:

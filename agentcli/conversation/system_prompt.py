@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.resources import files
 from pathlib import Path
 
 from agentcli.conversation.entries import User, reminder
+from agentcli.small_files import read_small_file
 
 MOST_NAMES = 40
+
+_LONGEST_LINE = 8_192  # bytes: twice the longest path
+_BRANCH = re.compile(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # what is no name, or could be read as a mark-up, is not told
 
 
 def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
@@ -40,8 +45,13 @@ def git_branch(root: Path) -> str:
     git = root / ".git"
     try:
         if git.is_file():  # a worktree or submodule names its folder
-            git = (root / git.read_text("utf-8").removeprefix("gitdir:").strip()).resolve()
-        head = (git / "HEAD").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+            git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
+        head = _line_of(git / "HEAD")
+    except (OSError, ValueError):
         return ""
-    return head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
+    name = head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
+    return name if _BRANCH.fullmatch(name) else ""
+
+
+def _line_of(file: Path) -> str:
+    return read_small_file(file, most=_LONGEST_LINE).decode().strip()

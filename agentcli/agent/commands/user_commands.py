@@ -20,6 +20,7 @@ from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files
+from agentcli.small_files import read_small_file
 from agentcli.tools.tool import ToolContext
 
 _COMMAND = re.compile(r"!`([^`\n]+)`")
@@ -68,7 +69,7 @@ def read_command(file: Path, folder: Path) -> UserCommand:
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")
     split = import_module("agentcli.agent.commands.frontmatter").split_frontmatter
-    keys, body = split(file.read_text("utf-8-sig"))
+    keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
     if not body.strip():
         raise ValueError("it says nothing")
     first = next(line.strip() for line in body.splitlines() if line.strip())

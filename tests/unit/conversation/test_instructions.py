@@ -67,6 +67,36 @@ def test_a_folder_or_a_pipe_of_that_name_is_passed_over(tmp_path: Path) -> None:
     assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["CLAUDE.md"]
 
 
+@pytest.mark.parametrize("secret", ["home/.ssh/id_rsa", "home/notes.txt", "repo/.env", "repo/deploy/server.pem"])
+def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_told(tmp_path: Path, secret: str) -> None:
+    target = put(tmp_path / secret, "SECRET")
+    (tmp_path / "repo").mkdir(exist_ok=True)
+    (tmp_path / "repo/AGENTS.md").symlink_to(target)
+    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path / "home")
+    assert found.files == ()
+    ((file, why),) = found.left_out
+    assert file == tmp_path / "repo/AGENTS.md"
+    assert "leads" in why
+
+
+def test_a_link_within_the_project_is_read(tmp_path: Path) -> None:
+    put(tmp_path / "docs/AGENTS.md", "x")
+    (tmp_path / "CLAUDE.md").symlink_to("docs/AGENTS.md")
+    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["CLAUDE.md"]
+
+
+def test_a_user_s_own_file_may_be_a_link(tmp_path: Path) -> None:
+    put(tmp_path / "dotfiles/AGENTS.md", "x")
+    (tmp_path / "user.md").symlink_to("dotfiles/AGENTS.md")
+    assert names(find_instructions(tmp_path, tmp_path, [tmp_path / "user.md"]), tmp_path) == ["user.md"]
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    file = put(tmp_path / "AGENTS.md", "x")
+    os.truncate(file, 1 << 42)  # terabytes: reading it would end in a MemoryError
+    assert [left for left, _ in find_instructions(tmp_path, tmp_path, []).left_out] == [file]
+
+
 def test_empty_files_say_nothing(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", " \n\n")
     found = find_instructions(tmp_path, tmp_path, [])
@@ -87,7 +117,7 @@ def test_a_file_over_the_budget_is_left_out_and_named(tmp_path: Path) -> None:
     over = put(tmp_path / "sub/AGENTS.md", "xyz")
     found = find_instructions(tmp_path / "sub", tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md"]
-    assert found.left_out == (over,)
+    assert found.left_out == ((over, "instruction files hold more than 32 KiB together"),)
 
 
 def test_a_file_that_is_left_out_takes_no_room_from_nearer_ones(tmp_path: Path) -> None:
@@ -95,7 +125,7 @@ def test_a_file_that_is_left_out_takes_no_room_from_nearer_ones(tmp_path: Path) 
     put(tmp_path / "sub/AGENTS.md", "near")
     found = find_instructions(tmp_path / "sub", tmp_path, [])
     assert names(found, tmp_path) == ["sub/AGENTS.md"]
-    assert found.left_out == (over,)
+    assert found.left_out == ((over, "instruction files hold more than 32 KiB together"),)
 
 
 def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:

@@ -1,0 +1,25 @@
+"""Reads the small files that a project brings: whoever made them may have made a pipe, or a file without an end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+LARGEST_SMALL_FILE = 1024 * 1024  # bytes
+
+
+def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE) -> bytes:
+    """A regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
+
+    It never waits: opening a FIFO without a writer would, for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return content
