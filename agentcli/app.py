@@ -194,6 +194,7 @@ class Builder:
             hosts=settings.hosts,
             environment=settings.environment,
             tries=state / "tries",
+            own_folders=(config.paths.config, state),
             cache=cache / "sandbox" / hashlib.sha256(str(project_root(config.cwd)).encode()).hexdigest()[:16],
         )
         sandbox = LocalSandbox(

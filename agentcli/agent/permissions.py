@@ -116,9 +116,15 @@ def _asks_for_secret(mode: Mode, target: Target, needs: tuple[Need, ...]) -> Ver
     """No mode is a yes to secrets: what bypasses questions cannot be asked, and so is refused."""
     if mode != "bypassPermissions":
         return _asks(mode, target.why, needs)
-    return Verdict(
-        "deny", f"{target.why}: it needs a rule of its own, such as Read(./{target.given.removeprefix('./')})"
-    )
+    tool = "Edit" if target.access == "write" else "Read"
+    return Verdict("deny", f"{target.why}: it needs a rule of its own, such as {tool}({_as_rule(target.given)})")
+
+
+def _as_rule(path: str) -> str:
+    """A path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
+    if path.startswith("/"):
+        return f"/{path}"
+    return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
 def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:

@@ -53,6 +53,8 @@ _ONLY_AT_HOME = frozenset(
     """.split()
 )
 
+_OF_PROCESSES = frozenset(("environ", "mem", "kcore"))  # in /proc: what programs hold, keys among it
+
 _ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _ONLY_AT_HOME)
 
 # Names of secret files anywhere, as ripgrep and fnmatch read them, without case; the exceptions win.
@@ -188,6 +190,8 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
     if _matches(SECRET_GLOBS, parts[-1]) and not _matches(SECRET_GLOB_EXCEPTIONS, parts[-1]):
         return True
     if _is_short_for(parts[-1], SECRET_GLOBS):
+        return True
+    if parts[:2] == ("/", "proc") and parts[-1] in _OF_PROCESSES:
         return True
     if parts[:3] == ("/", "run", "secrets") or parts[:4] == ("/", "var", "run", "secrets"):
         return True

@@ -39,6 +39,8 @@ class Bounds(Struct, frozen=True):
     protected: tuple[str, ...] = ()
     """Names relative to a root that may not be written, made, renamed or removed. With `.git` here a repository is
     read-only as a whole; without it commits work, while what git would execute (hooks, config) stays protected."""
+    protected_paths: tuple[Path, ...] = ()
+    """The same by absolute path, where it lies in a root: a root that holds the home holds what starts programs."""
     proxy_socket: Path | None = None
     """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
     loopback: bool = True

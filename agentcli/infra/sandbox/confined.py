@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import PROTECTED_NAMES, SECRET_HOME_PATHS
+from agentcli.tools.path_kinds import PROTECTED_HOME_PATHS, PROTECTED_NAMES, SECRET_HOME_PATHS
 from agentcli.tools.sandbox import Profile
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
@@ -27,7 +28,7 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 class CommandLimits(Struct, frozen=True):
     """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
-    `tries` holds what stands in for the workspace while a command is tried.
+    `tries` holds what stands in for the workspace while a command is tried; `own_folders` are agentcli's own.
     """
 
     profile: Profile = "danger-full-access"
@@ -38,6 +39,7 @@ class CommandLimits(Struct, frozen=True):
     environment: tuple[str, ...] = ()
     cache: Path | None = None
     tries: Path | None = None
+    own_folders: tuple[Path, ...] = ()
 
 
 class Confined:
@@ -79,6 +81,7 @@ class Confined:
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
+            protected_paths=(*self._at_home(), *self.limits.own_folders),
             proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
             cache=limits.cache,
         )
@@ -90,6 +93,15 @@ class Confined:
         """
         there = {name for root in self._paths.roots for name in PROTECTED_NAMES if (root / name).exists()}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
+
+    def _at_home(self) -> Sequence[Path]:
+        """What starts with the machine, a shell or a program, there or not, where the home itself can be written."""
+        home = self.limits.home
+        if not any(home.is_relative_to(root) for root in self._paths.roots):
+            return ()
+        names = (name for name in PROTECTED_NAMES if name != ".git")
+        paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
+        return [home / name for name in (*names, *paths)]
 
     @contextmanager
     def launch(self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
@@ -142,7 +154,13 @@ class Confined:
         lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
         if confinement.why:
             lines.append(f"Not the best there is: {confinement.why}")
-        return (*lines, *confinement.limits(self.bounds()))
+        bounds = self.bounds()
+        lines += [
+            f"{root} has too many folders: secret files deep in it may be readable for commands."
+            for root in self._paths.roots
+            if self._secrets.is_partial(root)
+        ]
+        return (*lines, *confinement.limits(bounds))
 
     async def aclose(self) -> None:
         if self._proxy is not None:

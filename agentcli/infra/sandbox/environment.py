@@ -34,6 +34,10 @@ _PREFIXES = (
     "PUPPETEER_",
 )  # fmt: skip
 
+# Programs that a repository names and git would start for reading: in one that lies within a working copy, as anybody
+# can commit it, and to watch for changes (gitconfig(5): safe.bareRepository, core.fsmonitor).
+_GIT_SETTINGS = {"safe.bareRepository": "explicit", "core.fsmonitor": "false"}
+
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"
     r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS",
@@ -56,7 +60,8 @@ def command_environment(
     allowed: Collection[str] = (),
     temporary_folder: Path | None = None,
 ) -> dict[str, str]:
-    """What a command sees of `environment`, and that nothing may wait for a person: no pager, editor or prompt.
+    """What a command sees of `environment`, and that nothing may wait for a person: no pager, editor or prompt; nor git
+    start what a repository names.
 
     `allowed` names further variables, as they are, credentials too. `temporary_folder` is where temporary files go;
     None leaves that as the person has it.
@@ -74,7 +79,9 @@ def command_environment(
     kept |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
         ("EDITOR", "VISUAL", "GIT_EDITOR"), "true"
     )
-    kept |= {"AGENTCLI": "1", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
+    kept |= {"AGENTCLI": "1", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))}
+    for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
+        kept |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     if temporary_folder is not None:
         kept |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary_folder))
     if session_id:

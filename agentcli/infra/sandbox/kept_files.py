@@ -14,8 +14,9 @@ MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0
 _FRESH_FOR_S = 30.0
 _ALWAYS_FRESH = 2  # levels that are looked at each time
-# Installed packages bring sample keys by the hundred, and are no place for the person's own.
-_SKIPPED = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
+# Installed packages bring sample keys by the hundred, and are no place for the person's own: of these the files are
+# looked at, not the folders in them.
+_SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
 
 
 class _Folder(Struct):
@@ -31,6 +32,11 @@ class KeptFiles:
         self._is_secret = is_secret
         self._known: dict[str, _Folder] = {}
         self._walked: dict[Path, float] = {}
+        self._partial: set[Path] = set()
+
+    def is_partial(self, root: Path) -> bool:
+        """Whether there was more than could be looked at."""
+        return root in self._partial
 
     def inside(self, roots: Sequence[Path]) -> list[Path]:
         """Below two levels what is found is at most half a minute old."""
@@ -61,6 +67,8 @@ class KeptFiles:
                 continue
             self._known[path] = folder
             waiting.extend((child, depth + 1) for child in folder.folders)
+        if deepest is None:
+            (self._partial.add if waiting else self._partial.discard)(root)
 
     def _look_at(self, path: str) -> _Folder | None:
         before = self._known.get(path)
@@ -69,10 +77,11 @@ class KeptFiles:
             if before is not None and before.modified_ns == modified:
                 return before
             folders, secrets = [], []
+            is_shallow = path.rpartition(os.sep)[2] in _SHALLOW
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in _SKIPPED:
+                        if not is_shallow:
                             folders.append(entry.path)
                     elif self._is_secret(Path(entry.path)):
                         secrets.append(Path(entry.path))

@@ -24,6 +24,9 @@ def plan_protection(bounds: Bounds, cwd: str, repositories: Repositories) -> Pro
             protection.add(protect_repository(root))
         for name in bounds.protected:
             protection.protect(root, name)
+        for path in map(str, bounds.protected_paths):
+            if path != root and is_inside(path, root):
+                protection.protect(root, path.removeprefix(root))
         nested = repositories.inside(root)
         for number, folder in enumerate(nested[:MOST_REPOSITORIES]):
             is_chosen = may_commit and (number < MOST_TO_COMMIT_TO or is_inside(cwd, folder))

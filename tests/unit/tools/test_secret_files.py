@@ -22,6 +22,7 @@ def names(dice: random.Random) -> str:
             dice.choice(SECRET_GLOBS),
             dice.choice(SECRET_GLOB_EXCEPTIONS),
             dice.choice(dice.choice(SECRET_HOME_PATHS).split("/")),
+            dice.choice(("proc", "environ", "1")),
             dice.choice(("ENV~1", "GITCRE~1", "ＩＤ_rsa", "id_rsa\u200b", ".env::$DATA", ".env. ", "\udce9.pem")),
         )
     )
@@ -36,7 +37,7 @@ def path(dice: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "base", ["/home/u/work", "/home/u", "/", "/home", "/home/u/.ssh", "/run", "/run/secrets", "/x"]
+    "base", ["/home/u/work", "/home/u", "/", "/home", "/home/u/.ssh", "/run", "/run/secrets", "/x", "/proc/1"]
 )
 def test_it_says_of_each_path_what_the_full_judgement_says(base: str) -> None:
     dice = random.Random(base)

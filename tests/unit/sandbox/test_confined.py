@@ -1,0 +1,92 @@
+"""What the commands of a session may do, put together from settings and from what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.local import LocalSandbox
+from tests.conformance.confining import confinement_for, folder_on_disk
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with folder_on_disk() as folder:
+        yield folder
+
+
+def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
+    """The exit code and the output of each command, run one after the other."""
+
+    async def run() -> list[tuple[int, str]]:
+        try:
+            results = [await sandbox.exec(c, cwd=sandbox.roots[0], timeout_s=20) for c in commands]
+        finally:
+            await sandbox.aclose()
+        return [(result.exit_code, result.output) for result in results]
+
+    return asyncio.run(run())
+
+
+def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
+    return LocalSandbox(
+        [root],
+        environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        job_folder=home.parent / f"{home.name}.jobs",
+        limits=CommandLimits("workspace-write", home=home, own_folders=own),
+        choose=lambda: confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0],
+    )
+
+
+def everything_in(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+HOSTILE = (
+    "mv .config/agentcli .config/other; mkdir -p .config/agentcli; echo x >.config/agentcli/config.toml",
+    "mv .config .other; mkdir -p .config/agentcli; echo x >.config/agentcli/config.toml",
+    "for name in .profile .bashrc .zshrc .gitconfig; do echo x >$name; done",
+    "mkdir -p .config/autostart .config/systemd/user; echo x >.config/autostart/a; echo x >.config/systemd/user/a",
+    "echo x >.local/bin/tool; echo x >.config/fish/config.fish",
+)
+
+
+def test_a_home_as_the_workspace_keeps_what_starts_programs_and_agentcli_s_own_settings(home: Path) -> None:
+    for name in (".config/agentcli/config.toml", ".local/bin/tool", ".config/fish/config.fish", ".bashrc"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    before = everything_in(home)
+    results = said_by(sandbox_in(home, home, home / ".config/agentcli"), *HOSTILE, "echo x >project.txt")
+    assert everything_in(home) == before | {"project.txt": "x\n"}
+    assert results[-1] == (0, "")
+
+
+def test_a_secret_file_among_installed_packages_is_hidden(home: Path) -> None:
+    root = home / "ws"
+    for folder in ("target", "venv", "node_modules", "src/target"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / ".env").write_text("KEY=xyz\n")
+    ((code, output),) = said_by(sandbox_in(root, home), "grep -r KEY .")
+    assert code
+    assert "xyz" not in output
+
+
+def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path) -> None:
+    root = home / "ws"
+    for name in ("bare/objects", "bare/refs"):
+        (root / name).mkdir(parents=True)
+    (root / "bare/HEAD").write_text("ref: refs/heads/main\n")
+    program = root / "started.sh"
+    program.write_text("#!/bin/sh\ntouch started\n")
+    program.chmod(0o755)
+    settings = f"[core]\nrepositoryformatversion = 0\nbare = false\nworktree = ..\nfsmonitor = {program}\n"
+    (root / "bare/config").write_text(settings)
+    ((code, output),) = said_by(sandbox_in(root, home), "git -C bare status")
+    assert code
+    assert "safe.bareRepository" in output
+    assert not (root / "started").exists()
