@@ -20,6 +20,8 @@ from agentcli.infra.sandbox.unconfined import Unconfined
 from agentcli.tools.path_kinds import PROTECTED_HOME_PATHS, PROTECTED_NAMES, SECRET_HOME_PATHS
 from agentcli.tools.sandbox import Profile
 
+MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
+
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
@@ -67,6 +69,7 @@ class Confined:
         limits, paths = self.limits, self._paths
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", paths.roots, limits.home)
+        secrets, obeyed = self._secrets.inside(paths.roots)
         at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
         return Bounds(
             limits.profile,
@@ -76,12 +79,12 @@ class Confined:
                 *at_home,
                 *limits.masked,
                 *((limits.tries,) if limits.tries else ()),
-                *self._secrets.inside(paths.roots),
+                *secrets,
             ),
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
-            protected_paths=(*self._at_home(), *self.limits.own_folders),
+            protected_paths=(*self._at_home(), *self.limits.own_folders, *obeyed[:MOST_OBEYED]),
             proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
             cache=limits.cache,
         )
@@ -160,6 +163,8 @@ class Confined:
             for root in self._paths.roots
             if self._secrets.is_partial(root)
         ]
+        if (left := len(self._secrets.inside(self._paths.roots)[1]) - MOST_OBEYED) > 0:
+            lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         return (*lines, *confinement.limits(bounds))
 
     async def aclose(self) -> None:

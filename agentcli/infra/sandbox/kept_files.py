@@ -1,4 +1,4 @@
-"""The files of a workspace that are kept from commands, found by name without looking at everything each time."""
+"""What of a workspace commands may not read or not write, found by name without looking at everything each time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agentcli.tools.path_kinds import PROTECTED_NAMES
+
 MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0
 _FRESH_FOR_S = 30.0
@@ -19,10 +21,14 @@ _ALWAYS_FRESH = 2  # levels that are looked at each time
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
 
 
+_OBEYED = frozenset(PROTECTED_NAMES) - {".git"}  # repositories are looked for on their own
+
+
 class _Folder(Struct):
     modified_ns: int
     folders: tuple[str, ...]
     secrets: tuple[Path, ...]
+    protected: tuple[Path, ...]
 
 
 class KeptFiles:
@@ -38,9 +44,13 @@ class KeptFiles:
         """Whether there was more than could be looked at."""
         return root in self._partial
 
-    def inside(self, roots: Sequence[Path]) -> list[Path]:
-        """Below two levels what is found is at most half a minute old."""
-        found: list[Path] = []
+    def inside(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """Secret files, and what programs obey by themselves below the roots' own level.
+
+        Below two levels what is found is at most half a minute old.
+        """
+        secrets: list[Path] = []
+        protected: list[Path] = []
         for root in roots:
             now = time.monotonic()
             is_deep = now - self._walked.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
@@ -50,8 +60,9 @@ class KeptFiles:
             prefix = f"{root}{os.sep}"
             for path, folder in self._known.items():
                 if path == str(root) or path.startswith(prefix):
-                    found += folder.secrets
-        return found
+                    secrets += folder.secrets
+                    protected += folder.protected if path != str(root) else ()
+        return secrets, protected
 
     def _walk(self, root: Path, *, deepest: int | None) -> None:
         waiting = deque([(str(root), 0)])
@@ -76,10 +87,12 @@ class KeptFiles:
             modified = Path(path).stat().st_mtime_ns
             if before is not None and before.modified_ns == modified:
                 return before
-            folders, secrets = [], []
+            folders, secrets, protected = [], [], []
             is_shallow = path.rpartition(os.sep)[2] in _SHALLOW
             with os.scandir(path) as entries:
                 for entry in entries:
+                    if entry.name in _OBEYED and not is_shallow:
+                        protected.append(Path(entry.path))
                     if entry.is_dir(follow_symlinks=False):
                         if not is_shallow:
                             folders.append(entry.path)
@@ -87,4 +100,4 @@ class KeptFiles:
                         secrets.append(Path(entry.path))
         except OSError:
             return None
-        return _Folder(modified, tuple(folders), tuple(secrets))
+        return _Folder(modified, tuple(folders), tuple(secrets), tuple(protected))

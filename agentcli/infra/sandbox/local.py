@@ -10,7 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from agentcli.infra.sandbox import files, ripgrep
+from msgspec.structs import replace
+
+from agentcli.infra.sandbox import files, newcomers, ripgrep
 from agentcli.infra.sandbox.bounds import Confinement
 from agentcli.infra.sandbox.confined import CommandLimits, Confined
 from agentcli.infra.sandbox.environment import command_environment
@@ -136,7 +138,8 @@ class LocalSandbox:
         is_confined: bool = True,
     ) -> CommandResult:
         await self._confined.open_network()
-        return await self._shell.exec(
+        watched = newcomers.not_there(self.roots) if is_confined and self.profile == "workspace-write" else []
+        result = await self._shell.exec(
             command,
             cwd=cwd,
             timeout_s=timeout_s,
@@ -145,6 +148,8 @@ class LocalSandbox:
             detach=detach,
             is_confined=is_confined,
         )
+        made = newcomers.appeared(watched)
+        return replace(result, made=tuple(made)) if made else result
 
     def why_no_trial(self) -> str:
         return self._tries.why_not()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -20,6 +21,10 @@ from agentcli.tools.sandbox import BackgroundJob, CommandResult
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 
+_HOW_TO_GO_ON = (
+    " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
+    " or to allow a command with `unconfined` that does."
+)
 _CHUNK = 65_536  # what a pipe holds
 
 # How often a silent command is looked at, and how often after the first seconds.
@@ -293,7 +298,8 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
 def _not_started(what: str, error: OSError | ValueError) -> ToolError:
     """The error for a command that the system does not take: too long, or with a NUL or a lone surrogate in it."""
     if isinstance(error, OSError):
-        return ToolError(f"Could not start {what}: {error.strerror}.", kind="resource_error")
+        advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
     return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")
 
 

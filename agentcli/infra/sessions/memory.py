@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.folders import folder_text
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.titles import title_of
 
@@ -95,5 +96,5 @@ class MemorySessions:
 def _info(log: MemoryLog) -> SessionInfo:
     updated = log.entries[-1].time if log.entries else log.created
     return SessionInfo(
-        log.session_id, str(log.cwd), title_of(log.entries), log.created, updated, len(log.entries), log.name
+        log.session_id, folder_text(log.cwd), title_of(log.entries), log.created, updated, len(log.entries), log.name
     )

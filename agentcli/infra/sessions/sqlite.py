@@ -23,6 +23,7 @@ import filelock
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now, from_record, to_record
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.folders import folder_text
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.schema import prepare
 from agentcli.infra.sessions.titles import title_of
@@ -49,7 +50,7 @@ class SqliteSessions:
         lock = self._own(id)
         if session_id is not None:
             await self._refuse_taken(session_id, lock)
-        self._new[id] = row = _SessionRow(id, str(cwd), name)
+        self._new[id] = row = _SessionRow(id, folder_text(cwd), name)
         return SqliteLog(self._writer, id, lock, new_session=row)
 
     async def _refuse_taken(self, session_id: str, lock: filelock.BaseFileLock) -> None:
@@ -87,7 +88,7 @@ class SqliteSessions:
         return found
 
     async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
-        where, values = ("WHERE cwd = ?", (str(cwd),)) if cwd else ("", ())
+        where, values = ("WHERE cwd = ?", (folder_text(cwd),)) if cwd else ("", ())
         tail = f"{where} ORDER BY updated DESC LIMIT {int(limit)}"
         found: list[SessionInfo] = await self._writer.call(lambda db: _infos(db, tail, values))
         return found

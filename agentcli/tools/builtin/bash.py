@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES
@@ -84,7 +86,11 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         code = result.exit_code
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
+    workspace = context.workspace
     cwd = start if given.cwd else _follow(result, start, context, notes)
+    if result.made:
+        names = ", ".join(workspace.shown(path) for path in result.made)
+        notes.append(f"[it made {names}, which other programs obey by themselves: the user should look at it first]")
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
     text = "\n".join(part for part in (result.output.rstrip("\n"), *notes) if part)
@@ -131,6 +137,9 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
         f"It {result.stall}: it goes on as" if result.stall else "The person sent this to the background: it goes on as"
     )
     started = _started(job, how, context)
+    if result.stall.startswith("listens") and context.workspace.sandbox.confines:
+        alone = "Only this command reaches it: each has a network of its own in the sandbox."
+        started = replace(started, content=f"{started.content}. {alone}")
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
     return ToolOutput(f"{started.content}\n{output}", structured, f"in the background as {job.id}")

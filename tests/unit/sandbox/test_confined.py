@@ -90,3 +90,41 @@ def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path
     assert code
     assert "safe.bareRepository" in output
     assert not (root / "started").exists()
+
+
+def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
+    root = home / "ws"
+    for name in ("app/.vscode/tasks.json", "app/deep/er/.envrc", "app/.pre-commit-config.yaml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("mine")
+    before = everything_in(root)
+    commands = (f"echo x >{name}; mv {name} gone; rm -rf {name}" for name in before)
+    said_by(sandbox_in(root, home), *commands, "mv app/.vscode app/other; mkdir app/.vscode", "mv app other")
+    assert {name: text for name, text in everything_in(root).items() if name != "gone"} == before
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("mkdir .gemini && echo x >.gemini/settings.json", [".gemini"]),
+        ("echo x >.pre-commit-config.yaml; echo x >lefthook.yml", [".pre-commit-config.yaml", "lefthook.yml"]),
+        ("git init -q && git config user.name me && git remote add origin https://example.org/x", []),
+        ("git init -q && git config core.fsmonitor ./x", [".git"]),
+        ("git init -q && git config alias.st '!./x'", [".git"]),
+        ("git init -q && git config remote.origin.url 'ext::sh -c x'", [".git"]),
+        ("git init -q && echo x >.git/hooks/post-checkout", [".git"]),
+        ("mkdir src && echo x >src/a.py", []),
+    ],
+)
+def test_what_a_command_makes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:
+    root = home / "ws"
+    root.mkdir()
+    sandbox = sandbox_in(root, home)
+
+    async def run() -> tuple[Path, ...]:
+        try:
+            return (await sandbox.exec(command, cwd=root, timeout_s=20)).made
+        finally:
+            await sandbox.aclose()
+
+    assert [path.name for path in asyncio.run(run())] == made
