@@ -118,12 +118,12 @@ def judge_path(
         path = f"{home}{path[1:]}"
     full = PurePath(posixpath.normpath(posixpath.join(cwd, path)))
     root = next((root for root in roots if full.is_relative_to(root)), None)
+    if is_secret(full, home):
+        return "secret"
     # Temporary folders in /dev/shm are worked in like any other, once somebody chose one.
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
     # Above a workspace its owner chose the names: `~/.claude/worktrees/x` is as good a place to work in as any.
-    if is_secret(full, home):
-        return "secret"
     if access == "write" and is_protected(full if root is None else full.relative_to(root)):
         return "protected"
     return "outside" if root is None else "plain"

@@ -135,8 +135,8 @@ def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
     "path",
     [
         *"""
-        /proc/self/environ /proc/self/root/etc/passwd /proc/self/cwd/../../etc/passwd /dev/stdin /dev/fd/3
-        /dev/sda /sys/kernel //proc/self/environ /./dev/zero /ws/../proc/1/environ ../proc/self/environ
+        /proc/self/maps /proc/self/root/etc/passwd /proc/self/cwd/../../etc/passwd /dev/stdin /dev/fd/3
+        /dev/sda /sys/kernel //proc/self/environ /./dev/zero /ws/../proc/1/status ../proc/self/cmdline
         file:///etc/passwd FILE:/etc/passwd https://x.test/a \\\\server\\share \\\\?\\C:\\x //?/etc/passwd C:\\x
         c:/x ..\\..\\x a\\b CON nul con. COM1 sub/NUL %2e%2e/%2e%2e/etc %252e%252e/x a%2fb ..%2f..%2fx ．．/．．/etc
         ‥/x a／b ....//....//etc ..././..././etc .../...//etc ~root/.bashrc $HOME/x ${HOME}/x %TEMP%/x
@@ -159,6 +159,11 @@ def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_disguise_a_device_or_an_address_is_odd(path: str, access: str) -> None:
     assert judged(path, access) == "odd"
+
+
+@pytest.mark.parametrize("path", "/proc/self/environ /ws/../proc/1/environ ../proc/self/environ /proc/7/mem".split())
+def test_what_a_program_holds_is_secret(path: str) -> None:
+    assert judged(path) == "secret"
 
 
 def test_a_workspace_in_memory_is_one_like_any_other() -> None:
