@@ -81,12 +81,14 @@ class Looked(Struct, frozen=True):
     """How a listing or a search went. `timed_out`: it was ended, and what had been found is all there is.
 
     `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
-    their first NUL byte although there was a match.
+    their first NUL byte although there was a match. `problem` is why a file was not searched to its end, in ripgrep's
+    words.
     """
 
     timed_out: bool = False
     unreadable: int = 0
     binary: tuple[bytes, ...] = ()
+    problem: str = ""
 
 
 class BackgroundJob(Struct, frozen=True):

@@ -39,6 +39,8 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, [], environment, take)
     if listing.include_ignored or pattern.startswith("!"):
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
+    if ":" in pattern:  # what a file type's glob cannot hold
+        return await _list_in_two_steps(listing, environment, take)
     if globs.is_about_names(pattern):
         return await _list(listing, _name_options(pattern), environment, take)
     if (matches := globs.path_matcher(pattern)) is not None:
@@ -122,7 +124,7 @@ async def _search(
     except ToolError as error:
         if "--pcre2" not in str(error):
             raise
-    options = ["--pcre2", *options]
+    options = ["--pcre2", *(("--crlf",) if "$" in search.pattern else ()), *options]
     return await _run(options, base, environment, _reader(search, take))
 
 
@@ -207,7 +209,13 @@ async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str,
     unreadable = ended.errors.count(_UNREADABLE)
     if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
         raise _error_of(ended.exit_code, ended.errors)
-    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)))
+    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
+
+
+def _other_problem(errors: bytes) -> str:
+    """The first thing said that is not about a file which cannot be opened."""
+    lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
+    return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
 
 
 def _error_of(exit_code: int, errors: bytes) -> ToolError:

@@ -20,7 +20,9 @@ _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOB
 _OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
 # A secret folder, or one that leads to one, has a part of such a name.
-_FOLDERS = frozenset(fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc") for part in path.split("/"))
+_FOLDERS = frozenset(
+    fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc", "secrets") for part in path.split("/")
+)
 
 _STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
 

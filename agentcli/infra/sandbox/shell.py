@@ -297,10 +297,11 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
 
 def _not_started(what: str, error: OSError | ValueError) -> ToolError:
     """The error for a command that the system does not take: too long, or with a NUL or a lone surrogate in it."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno != errno.E2BIG:
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
-    return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")
+    why = error.strerror if isinstance(error, OSError) else error
+    return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
 
 
 def _read_cwd(descriptor: int) -> Path | None:

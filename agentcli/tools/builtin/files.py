@@ -59,7 +59,7 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
             raise ToolError(
                 f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here: "
                 "change it with bash (sed -i, a script).",
-                kind="resource_error",
+                kind="validation_error",
             )
         return file.read()
 
@@ -152,4 +152,6 @@ def _failed(what: str, shown: str, error: OSError) -> str:
 
 
 def _kind(error: OSError) -> ToolErrorKind:
+    if error.errno == errno.ENAMETOOLONG:
+        return "invalid_parameters"
     return "permission_denied" if isinstance(error, PermissionError) else "resource_error"

@@ -85,5 +85,5 @@ def _require_few_pixels(size: tuple[int, int], shown: str) -> None:
 
 def _too_many(shown: str, size: str) -> ToolError:
     return ToolError(
-        f"{shown} has too many pixels to be decoded{size}: make it smaller with bash first.", kind="resource_error"
+        f"{shown} has too many pixels to be decoded{size}: make it smaller with bash first.", kind="validation_error"
     )

@@ -46,7 +46,7 @@ async def _kill(id: str, context: ToolContext) -> ToolOutput:
     await sandbox.stop_job(id)
     job = next(job for job in sandbox.jobs() if job.id == id)
     if job.is_running:
-        raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="resource_error")
+        raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="permission_denied")
     said = f"Ended {id}." if was_running else f"{id} had ended before: {_state(job)}."
     return ToolOutput(said, _structured(job), said.rstrip("."))
 

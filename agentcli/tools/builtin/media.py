@@ -29,7 +29,7 @@ def as_block(content: bytes, media_type: str, given: FileRead, shown: str) -> To
     if len(content) > LARGEST_MEDIA:
         raise ToolError(
             f"{shown} is larger than {LARGEST_MEDIA / 1e6:.0f} MB: make it smaller with bash first.",
-            kind="resource_error",
+            kind="validation_error",
         )
     if media_type == "application/pdf":
         return _document(content, given, shown)
@@ -54,7 +54,7 @@ def _document(content: bytes, given: FileRead, shown: str) -> ToolOutput:
         raise ToolError(
             f"{shown} is {len(content) / 1e6:.1f} MB; a model takes at most {LARGEST_PDF / 1e6:.0f} MB of a PDF. Read "
             "fewer pages (offset is the first page, limit how many), or its text with bash (pdftotext).",
-            kind="resource_error",
+            kind="validation_error",
         )
     source = _source(content, "application/pdf")
     return _output(Document(source), f"{shown}: application/pdf, {about}", content)

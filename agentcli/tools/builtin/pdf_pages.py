@@ -38,7 +38,7 @@ def chosen(content: bytes, first: int | None, most: int | None, shown: str) -> t
             raise ToolError(
                 f"{shown} has {total} pages; a model takes {MOST_PAGES} at a time. Read some with limit={MOST_PAGES} "
                 "(offset is the first page), or its text with bash (pdftotext).",
-                kind="resource_error",
+                kind="validation_error",
             )
         if (start, end) == (0, total):
             return content, f"{total} page{'' if total == 1 else 's'}"

@@ -66,6 +66,8 @@ def remarks(looked: Looked) -> list[str]:
     if looked.unreadable:
         what = "file or folder" if looked.unreadable == 1 else "files or folders"
         lines.append(f"[{looked.unreadable} {what} could not be read]")
+    if looked.problem:
+        lines.append(f"[not searched to its end: {looked.problem}]")
     if looked.timed_out:
         lines.append("[stopped after 60 s: there may be more; narrow it with path, glob or type]")
     return lines

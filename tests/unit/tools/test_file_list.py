@@ -140,6 +140,13 @@ def test_above_the_limit_it_says_how_many_more(bench: Bench) -> None:
     assert bench.text("file_list", limit=3) == "f000\nf001\nf002\n[102 more]"
 
 
+def test_a_pattern_may_hold_a_colon(bench: Bench) -> None:
+    for name in (".gitignore", "a:b", "src/a:c", "src/ab", "built/a:d"):
+        bench.put(name, "built/\n")
+    assert bench.text("file_list", pattern="a:*") == "a:b\nsrc/a:c"
+    assert bench.text("file_list", pattern="src/a:*") == "src/a:c"
+
+
 def test_limit_zero_lists_all(bench: Bench) -> None:
     for n in range(105):
         bench.put(f"f{n:03}")

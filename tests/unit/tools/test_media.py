@@ -134,7 +134,7 @@ def png_claiming(width: int, height: int) -> bytes:
 def test_an_image_with_far_too_many_pixels_is_not_decoded(bench: Bench, size: tuple[int, int]) -> None:
     bench.put("bomb.png", png_claiming(*size))
     error = bench.fails("file_read", path="bomb.png")
-    assert error.kind == "resource_error"
+    assert error.kind == "validation_error"
     assert "too many pixels" in str(error)
 
 
@@ -163,7 +163,7 @@ def test_a_pdf_is_a_document_block(bench: Bench) -> None:
 def test_offset_and_limit_choose_pages_of_a_pdf(bench: Bench) -> None:
     bench.put("a.pdf", pdf(120))
     error = bench.fails("file_read", path="a.pdf")
-    assert error.kind == "resource_error"
+    assert error.kind == "validation_error"
     assert "120 pages; a model takes 100" in str(error)
     note, sent, _ = read(bench, "a.pdf", offset=101, limit=3)
     assert "pages 101-103 of 120" in note
@@ -175,7 +175,7 @@ def test_offset_and_limit_choose_pages_of_a_pdf(bench: Bench) -> None:
 def test_a_pdf_of_too_many_bytes_is_an_error_that_says_how_to_get_its_text(bench: Bench) -> None:
     bench.put("a.pdf", pdf(1) + b"\n%" + b"x" * LARGEST_PDF)
     error = bench.fails("file_read", path="a.pdf")
-    assert error.kind == "resource_error"
+    assert error.kind == "validation_error"
     assert "pdftotext" in str(error)
 
 

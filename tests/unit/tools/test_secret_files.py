@@ -22,7 +22,7 @@ def names(dice: random.Random) -> str:
             dice.choice(SECRET_GLOBS),
             dice.choice(SECRET_GLOB_EXCEPTIONS),
             dice.choice(dice.choice(SECRET_HOME_PATHS).split("/")),
-            dice.choice(("proc", "environ", "1")),
+            dice.choice(("proc", "environ", "1", "run", "secrets", "var")),
             dice.choice(("ENV~1", "GITCRE~1", "ＩＤ_rsa", "id_rsa\u200b", ".env::$DATA", ".env. ", "\udce9.pem")),
         )
     )
