@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec import field as struct_field
 
 from agentcli.tools.shell.catastrophe import catastrophe
-from agentcli.tools.shell.expansion import MAYBE, Field, State
+from agentcli.tools.shell.expansion import HOLE, MAYBE, Field, State
 from agentcli.tools.shell.forms import deny_forms
 from agentcli.tools.shell.wrappers import Layer, take_off
 
@@ -71,11 +71,23 @@ def _note(call: Call, state: State, depth: int) -> None:
     call.forms += deny_forms(fields)
     if any(MAYBE in field.text for field in fields):
         _note_candidate([_taken_as_it_may_be(field) for field in fields], call, state, depth)
-    if fields[0].may_vanish and len(fields) > 1:  # `$nothing rm -rf /`
-        _note_candidate(fields[1:], call, state, depth)
+    if not fields[0].is_known:
+        for candidate in _candidates(fields[0], fields[1:]):
+            _note_candidate(candidate, call, state, depth)
     if call.name == "parallel":
         for start in range(1, min(len(fields), _MOST_LAYERS)):
             call.forms += deny_forms(fields[start:])
+
+
+def _candidates(program: Field, arguments: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:
+    """What may run where the program cannot be told: `$SHELL -c text`, `$sudo rm -rf /`, `$bin/rm -rf /`."""
+    _, slash, name = program.text.rpartition("/")
+    if slash and Field(name).is_known:
+        yield Field(name), *arguments
+    if not program.text.strip(HOLE):
+        yield Field("sh"), *arguments
+    if arguments and (program.may_vanish or not program.text.strip(HOLE)):
+        yield arguments
 
 
 def _taken_as_it_may_be(field: Field) -> Field:

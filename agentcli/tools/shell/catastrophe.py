@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 
 from agentcli.tools.shell.effects import sources_and_targets
-from agentcli.tools.shell.expansion import HOLE, MAYBE, Field, State, normal
-from agentcli.tools.shell.find import read_find
+from agentcli.tools.shell.everything import find_ruins_everything, is_everything
+from agentcli.tools.shell.expansion import Field, State, normal
+from agentcli.tools.shell.globs import finds
+from agentcli.tools.shell.handover import HANDING_OVER, NETWORK_CLIENTS, REVERSE_SHELL
+
+__all__ = ["NETWORK_CLIENTS", "REVERSE_SHELL", "catastrophe", "write_catastrophe"]
 
 DISK = re.compile(
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
-    r"|(disk/by-\w+|mapper)/.+|mem|kmem|port)"
+    r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
 )
-_SYSTEM = frozenset(
-    (
-        "/ /home /usr /etc /var /bin /sbin /lib /lib32 /lib64 /libx32 /boot /root /opt /dev /proc /sys /nix /Users "
-        "/System /Library /Applications /private /usr/bin /usr/sbin /usr/lib /usr/lib64 /usr/share /var/lib /boot/efi "
-        "/sys/firmware/efi /sys/firmware/efi/efivars /System/Library /private/etc /private/var"
-    ).split()
-)
-_ALL_OF = re.compile(r"/[.*?]*\*[.*?]*$")
-
-
-def is_everything(field: Field, state: State, *, of_home: bool = True) -> bool:
-    """Whether a path is the root, a folder the system stands on, a home folder, or all that lies in one.
-
-    With `of_home` false, all that lies in the home folder does not count, only the folder.
-    """
-    text = field.text.replace(MAYBE, "")
-    if HOLE in text or not text:
-        return False
-    paths = [text] if text.startswith("/") else [f"{place}/{text}" for place in state.places or ()]
-    return any(_is_everything(path, field.is_glob, state.home, of_home=of_home) for path in paths)
-
-
-def _is_everything(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
-    whole = normal(path)
-    if is_glob and (found := _ALL_OF.search(whole)):
-        whole = whole[: found.start()] or "/"
-        if whole == normal(home) and not of_home:
-            return False
-    home_and_above = _with_parents(normal(home))
-    return whole in _SYSTEM or whole in home_and_above
-
-
-def _with_parents(path: str) -> list[str]:
-    parts = path.strip("/").split("/")
-    return ["/" + "/".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
@@ -55,18 +25,32 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     if not fields or not fields[0].is_known:
         return ""
     name = fields[0].text.rpartition("/")[2]
-    judge = _JUDGES.get("mkfs" if name.startswith(("mkfs.", "mke2fs", "newfs")) else name)
+    if name in _COREUTILS and len(fields) > 1 and fields[1].text in ("--help", "--version"):
+        return ""  # the first option there is: the program answers, or complains, and ends
+    judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
     return judge(fields[1:], state) if judge else ""
+
+
+_COREUTILS = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
 
 
 def write_catastrophe(path: Field) -> str:
     """Why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
-    if DISK.fullmatch(text) or (path.is_glob and text.startswith(("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd"))):
+    if DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
         return "it overwrites a disk"
     if text == "/proc/sysrq-trigger":
         return "it stops the machine"
     return ""
+
+
+def _finds_disk(glob: str) -> bool:
+    if glob.startswith(("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd")):
+        return True
+    folder, _, name = glob.rpartition("/")
+    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "mmcblk0")
+    return finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
 
 
 def _operands(arguments: Sequence[Field]) -> list[Field]:
@@ -103,10 +87,6 @@ def _rm(arguments: Sequence[Field], state: State) -> str:
     return "it deletes everything" if any(is_everything(field, state) for field in meant) else ""
 
 
-def _shred(arguments: Sequence[Field], state: State) -> str:
-    return next((why for field in _operands(arguments) if (why := write_catastrophe(field))), "")
-
-
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
     if any(is_everything(field, state, of_home=False) for field in sources):
@@ -115,13 +95,19 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
+    """Modes, attributes and lists of rights are looked at like paths; they are none."""
     if not _has(arguments, "R", "--recursive"):
         return ""
-    operands = _operands(arguments)
-    targets = operands if _has(arguments, "", "--reference") else operands[1:]
-    if _has(arguments, "", "--no-preserve-root") or any(is_everything(field, state) for field in targets):
+    if _has(arguments, "", "--no-preserve-root") or any(is_everything(field, state) for field in _operands(arguments)):
         return "it changes the permissions of the whole system"
     return ""
+
+
+def _owner(arguments: Sequence[Field], state: State) -> str:
+    """As above; whose files they become can be called like a folder: `cd / && chown -R root x`."""
+    is_named = not _has(arguments, "", "--reference")
+    options = [field for field in arguments if field.text.startswith("-")]
+    return _permissions([*options, Field("--"), *_operands(arguments)[is_named:]], state)
 
 
 def _mkfs(arguments: Sequence[Field], state: State) -> str:
@@ -131,12 +117,42 @@ def _mkfs(arguments: Sequence[Field], state: State) -> str:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> str:
-    targets = (Field(field.text[3:], field.is_glob) for field in arguments if field.text.startswith("of="))
-    return next((why for target in targets if (why := write_catastrophe(target))), "")
+    given = ((*field.text.partition("="), field.is_glob) for field in arguments)
+    return _writes_operands([Field(path, is_glob) for name, _, path, is_glob in given if name in _DD_WRITES], state)
+
+
+_DD_WRITES = ("of", "hof", "ofs", "wipe", "hwipe")  # the last four of dc3dd
 
 
 def _writes_operands(arguments: Sequence[Field], state: State) -> str:
     return next((why for field in _operands(arguments) if (why := write_catastrophe(field))), "")
+
+
+def _output(*names: str) -> Callable[[Sequence[Field], State], str]:
+    """Of a program that writes where an option says: a letter, then names."""
+    letter, *long = names
+    form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|({'|'.join(long)})=(?P<long>.*)", re.DOTALL)
+
+    def judge(arguments: Sequence[Field], state: State) -> str:
+        targets = []
+        for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
+            if field.text in long:
+                targets.append(follower)
+            elif found := form.fullmatch(field.text):
+                target = found["short"] or found["long"]
+                targets.append(Field(target, field.is_glob) if target else follower)
+        return next((why for target in targets if (why := write_catastrophe(target))), "")
+
+    return judge
+
+
+def _ddrescue(arguments: Sequence[Field], state: State) -> str:
+    return _writes_operands(_operands(arguments)[1:], state)
+
+
+def _sed(arguments: Sequence[Field], state: State) -> str:
+    is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
+    return _writes_operands(arguments, state) if is_in_place else ""
 
 
 def _copy(arguments: Sequence[Field], state: State) -> str:
@@ -171,12 +187,7 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
 
 
 def _find(arguments: Sequence[Field], state: State) -> str:
-    call = read_find(arguments)
-    if not any(is_everything(start, state) for start in call.starts) or not call.acts_on_all:
-        return ""
-    deleting = ("rm", "unlink", "shred", "srm")
-    names = {field.text.rpartition("/")[2] for words in call.runs for field in words[:3]}
-    return "it deletes everything" if call.deletes or names & set(deleting) else ""
+    return "it deletes or spoils everything" if find_ruins_everything(arguments, state) else ""
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:
@@ -185,65 +196,27 @@ def _rsync(arguments: Sequence[Field], state: State) -> str:
     return "it deletes everything" if deletes and target and is_everything(target[0], state) else ""
 
 
-def _netcat(arguments: Sequence[Field], state: State) -> str:
-    """`nc -e`, `nc -c`, `ncat --exec`: a program at the end of a connection."""
-    texts = [field.text for field in arguments]
-    executes = any(re.match(r"-[A-Za-df-z]*e|--(sh-|lua-)?exec", text) for text in texts)
-    gives_shell = any(re.match(r"-[a-z]*c", text) for text in texts) and any(map(_SHELL.search, texts))
-    return REVERSE_SHELL if executes or gives_shell else ""
-
-
-REVERSE_SHELL = "it hands the shell to another machine"
-_SHELL = re.compile(r"/bin/(ba|z|k|da)?sh|\b(ba|z|k|da)?sh\b|cmd\.exe")
-
-
-def _socat(arguments: Sequence[Field], state: State) -> str:
-    runs = any(re.match(r"(exec|system|shell):", field.text, re.IGNORECASE) for field in arguments)
-    remote = any(re.match(r"(tcp|udp|openssl|ssl|sctp|socks)", field.text, re.IGNORECASE) for field in arguments)
-    return REVERSE_SHELL if runs and remote else ""
-
-
-_CONNECTS = re.compile(
-    r"\bsocket\b|Socket|fsockopen|/inet/(tcp|udp)|\bnet\.(Socket|connect|createConnection)|/dev/(tcp|udp)/"
-)
-_RUNS_SHELL = re.compile(
-    r"\bdup2\b|pty\.spawn|subprocess|\bpopen|\bsystem\b|\bexecv?[ep]?\b|\bspawn|child_process|proc_open|shell_exec"
-    rf"|passthru|\|&|{_SHELL.pattern}"
-)
-_FORKS = re.compile(
-    r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
-    r"(do\s*)?(os\.|posix\.)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
-)
-
-
-def _interpreter(arguments: Sequence[Field], state: State) -> str:
-    """A program text that connects and runs a shell, or forks without end."""
-    for field in arguments:
-        if _CONNECTS.search(field.text) and _RUNS_SHELL.search(field.text) and re.search(r"[(\s]", field.text):
-            return REVERSE_SHELL
-        if _FORKS.search(field.text):
-            return "it is a fork bomb"
-    return ""
-
-
-_INTERPRETERS = (
-    "python python2 python3 pypy pypy3 perl ruby php node nodejs deno bun lua luajit awk gawk mawk tclsh expect"
-).split()
 _JUDGES = {
     "rm": _rm,
     "srm": _rm,
     "mv": _mv,
     "chmod": _permissions,
-    "chown": _permissions,
-    "chgrp": _permissions,
+    "chown": _owner,
+    "chgrp": _owner,
     "setfacl": _permissions,
     "chattr": _permissions,
     "mkfs": _mkfs,
-    "mkswap": _mkfs,
     "dd": _dd,
     "dcfldd": _dd,
-    "shred": _shred,
-    "wipe": _shred,
+    "dc3dd": _dd,
+    "ddrescue": _ddrescue,
+    "shred": _writes_operands,
+    "wipe": _writes_operands,
+    "scrub": _writes_operands,
+    "nwipe": _writes_operands,
+    "sed": _sed,
+    "curl": _output("o", "--output"),
+    "wget": _output("O", "--output-document"),
     "truncate": _writes_operands,
     "tee": _writes_operands,
     "sponge": _writes_operands,
@@ -267,13 +240,5 @@ _JUDGES = {
     "killall5": lambda arguments, state: "it ends every process",
     "find": _find,
     "rsync": _rsync,
-    "nc": _netcat,
-    "ncat": _netcat,
-    "netcat": _netcat,
-    "nc.traditional": _netcat,
-    "nc.openbsd": _netcat,
-    "socat": _socat,
-    **dict.fromkeys(_INTERPRETERS, _interpreter),
+    **HANDING_OVER,
 }
-
-NETWORK_CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from agentcli.tools.shell.syntax import Assignment, Command, Literal, Piece, Redirect, Substitution, Word
+from agentcli.tools.shell.syntax import Assignment, Command, Literal, Piece, Redirect, Word
 from agentcli.tools.shell.words import NotUnderstood, Refused, WordReader
 
 _CONTROL = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;&|()\n]")
-_REDIRECT = re.compile(r"(\d*)(<<<|<<-|<<|<&|<>|<|&>>|&>|>>|>&|>\||>)")
+_REDIRECT = re.compile(r"(\d*|\{[A-Za-z_]\w*(?:\[\w+\])?\})(<<<|<<-|<<|<&|<>|<|&>>|&>|>>|>&|>\||>)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _BARE = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
 _ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
@@ -33,7 +33,7 @@ class CommandReader(WordReader):
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
-        self._here_documents: list[_HereDocument] = []
+        self._here_documents: dict[int, _HereDocument] = {}  # by where they stand: some are met twice
 
     def _simple_command(self) -> Command:
         start = end = self.at
@@ -60,8 +60,7 @@ class CommandReader(WordReader):
             raise NotUnderstood("an array element")
         if found and self._next_is("(", found.end() - start):
             self.at = found.end()
-            self._array()
-            assignments.append(Assignment(found[1], None))
+            assignments.append(Assignment(found[1], None, bool(found[2]), self._array()))
             return
         word = self._word()
         if self._next_is("("):
@@ -75,19 +74,17 @@ class CommandReader(WordReader):
         else:
             words.append(word)
 
-    def _array(self) -> None:
+    def _array(self) -> tuple[Word, ...]:
+        words: list[Word] = []
         self.at += 1
         while not self._next_is(")"):
             self._skip_newlines()
             if self._starts_word():
-                self._word_without_code()
+                words.append(self._word())
             elif not self._next_is(")"):
                 raise NotUnderstood("an array")
         self.at += 1
-
-    def _word_without_code(self) -> None:
-        if any(isinstance(piece, Substitution) for piece in self._word().pieces):
-            raise NotUnderstood("a substitution inside an array")
+        return tuple(words)
 
     def _redirect(self) -> Redirect | None:
         self._skip_continuations()
@@ -107,9 +104,10 @@ class CommandReader(WordReader):
             target = Word("-", (Literal("-", quoted=False),))
         else:
             target = self._word()
-        redirect = Redirect(found[2], int(found[1]) if found[1] else None, target)
+        descriptor = int(found[1]) if found[1].isdigit() else found[1].strip("{}") or None
+        redirect = Redirect(found[2], descriptor, target)
         if found[2] in ("<<", "<<-"):
-            self._here_documents.append(_HereDocument(redirect))
+            self._here_documents[found.start()] = _HereDocument(redirect)
         return redirect
 
     # Blanks, comments, operators
@@ -162,7 +160,7 @@ class CommandReader(WordReader):
         return False
 
     def _read_here_documents(self) -> None:
-        for document in self._here_documents:
+        for document in self._here_documents.values():
             lines = []
             while self.at < len(self.text):
                 end = self.text.find("\n", self.at)
@@ -177,7 +175,7 @@ class CommandReader(WordReader):
                 (Literal(body, quoted=True),) if document.is_quoted else type(self)(body, self.depth + 1).here_text()
             )
             document.redirect.target = Word(body, pieces)
-        self._here_documents = []
+        self._here_documents = {}
 
     def here_text(self) -> tuple[Piece, ...]:
         """The pieces of a here-document that expands."""

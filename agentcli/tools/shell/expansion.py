@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_struct
 
 from agentcli.tools.shell.syntax import Arithmetic, Literal, Node, Script, Substitution, Variable, Word
+from agentcli.tools.shell.trimming import TRIMS, trimmed
 
 # Stands in a field for text that only the shell knows. A private character: none comes from a command as written.
 HOLE = "\ue000"
@@ -61,15 +63,24 @@ class Matches(Struct, frozen=True):
     glob: str
 
 
+class Number(Struct, frozen=True):
+    """An integer that cannot be told."""
+
+
 # What a variable set by the command holds; None for what cannot be told.
-Value = str | Matches | Secret | None
+Value = str | Matches | Number | Secret | None
+
+
+def is_number(value: Value) -> bool:
+    return isinstance(value, Number) or (isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) is not None)
 
 
 @dataclass(frozen=True)
 class State:
     """Where the shell stands at one point of a command.
 
-    `places` are the folders it may be in, None for anywhere. `variables` are those the command has set.
+    `places` are the folders it may be in, None for anywhere. `variables` are those the command has set; of an array
+    `name` its elements, joined by blanks, as `name@` and `name*`.
     """
 
     places: tuple[str, ...] | None
@@ -78,7 +89,22 @@ class State:
     functions: Mapping[str, Node] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> State:
+        if f"{name}@" in self.variables:  # one element of an array
+            return self.with_array(name, [Field(HOLE, shows_secret=isinstance(value, Secret))], appends=True)
         return replace(self, variables={**self.variables, name: value})
+
+    def with_array(self, name: str, fields: Sequence[Field], *, appends: bool) -> State:
+        """With an array, or with more elements in it; the name alone is its first element."""
+        before = self.variables.get(f"{name}@") if appends else ""
+        if isinstance(before, Secret) or any(field.shows_secret for field in fields):
+            value: Value = Secret()
+        else:
+            more = _joined(fields)
+            whole = f"{before} {more}".strip()
+            is_known = isinstance(before, str) and more is not None and len(whole) <= LONGEST_VALUE
+            value = whole if is_known else None
+        one = Secret() if isinstance(value, Secret) else None
+        return replace(self, variables={**self.variables, name: one, f"{name}@": value, f"{name}*": value})
 
     def at(self, *places: str) -> State:
         return replace(self, places=tuple(dict.fromkeys(normal(place) for place in places)))
@@ -101,9 +127,7 @@ class State:
     def with_parameters(self, fields: Sequence[Field]) -> State:
         """With `$0`, `$1` and the rest as given."""
         values = {str(at): field.text if field.is_known else None for at, field in enumerate(fields)}
-        # `"$@"` is each of them as it is: taken as text that is split, so none may hold a blank or a wildcard.
-        is_plain = all(field.is_known and re.fullmatch(r"[^\s*?\[\]]+", field.text) for field in fields[1:])
-        whole = " ".join(field.text for field in fields[1:]) if is_plain else None
+        whole = _joined(fields[1:])
         return replace(self, variables={**self.variables, **values, "@": whole, "*": whole})
 
     def in_child(self, parameters: Sequence[Field]) -> State:
@@ -122,6 +146,8 @@ class State:
             return mine
         if isinstance(mine, Secret) or isinstance(its, Secret):
             return Secret()
+        if (isinstance(mine, Number) or isinstance(its, Number)) and is_number(mine) and is_number(its):
+            return Number()
         text = its if isinstance(its, str) else mine
         return text.rstrip(MAYBE) + MAYBE if isinstance(text, str) else None
 
@@ -137,6 +163,13 @@ class State:
         return State(places, self.home, variables, {**self.functions, **other.functions})
 
 
+def _joined(fields: Sequence[Field]) -> str | None:
+    """`"$@"` is each of them as it is: taken as text that is split, so none may hold a blank or a wildcard."""
+    is_plain = all(field.is_known and re.fullmatch(r"[^\s*?\[\]]+", field.text) for field in fields)
+    whole = " ".join(field.text for field in fields)
+    return whole if is_plain and len(whole) <= LONGEST_VALUE else None
+
+
 def normal(path: str) -> str:
     """An absolute path without `.`, `..` and repeated slashes, as text: symlinks are not looked at."""
     return posixpath.normpath("/" + path.lstrip("/"))
@@ -148,6 +181,9 @@ def expand(word: Word, state: State, output_of: Callable[[Script], str | None]) 
         (piece,) = word.pieces
         if isinstance(piece, Literal) and (piece.quoted or not _SPECIAL.search(piece.text)):
             return [Field(piece.text)]
+    match word.pieces:
+        case (Literal(text="", quoted=True), Variable(quoted=True) as variable) if variable.name.endswith("@"):
+            word = Word(word.text, (replace_struct(variable, quoted=False),))  # `"$@"` of nothing is no word
     atoms = _atoms(word, state, output_of)
     if _LONE_DOLLAR.search(word.text) and any(not atom.quoted and not atom.is_literal for atom in atoms):
         return [Field(HOLE, may_vanish=True)]  # bash 5 then does not split: not documented, so not relied on
@@ -195,7 +231,7 @@ def _atoms(word: Word, state: State, output_of: Callable[[Script], str | None]) 
 
 def _value_of(variable: Variable, state: State, output_of: Callable[[Script], str | None]) -> _Atom:
     name, operator = variable.name, variable.operator
-    quoted = variable.quoted and name != "@"
+    quoted = variable.quoted and not name.endswith("@")
     is_set = name in state.variables
     value = state.variables.get(name)
     if not is_set and name == "HOME":
@@ -203,12 +239,20 @@ def _value_of(variable: Variable, state: State, output_of: Callable[[Script], st
     if not is_set and name == "PWD" and state.places is not None and len(state.places) == 1:
         is_set, value = True, state.places[0]
     secret = isinstance(value, Secret) or (not is_set and not may_be_shown(name))
-    if not quoted and "IFS" in state.variables:
+    if value == "" and variable.quoted and not quoted:
+        return _Atom(HOLE, quoted, secret=secret)  # of `"$@$x"`, with nothing in either, a word may be left or not
+    if "IFS" in state.variables and (not quoted or name.endswith("*")):
         return _Atom(HOLE, quoted, secret=secret)
     if operator in ("", ":-", "-", ":?", "?", ":=", "=") and isinstance(value, str):
         if value or operator in ("", "-", "?", "="):
             return _Atom(value, quoted)
         return _argument(variable, state, output_of)
+    if operator in (":+", "+") and isinstance(value, str):
+        return _argument(variable, state, output_of) if value or operator == "+" else _Atom("", quoted)
+    if operator in TRIMS and isinstance(value, str) and (rest := trimmed(value.rstrip(MAYBE), variable)) is not None:
+        return _Atom(rest + MAYBE if value.endswith(MAYBE) else rest, quoted)
+    if operator == "" and isinstance(value, Number):
+        return _Atom(HOLE, quoted=True)
     if operator == "" and isinstance(value, Matches):
         return _Atom(value.glob, quoted, is_glob=True)
     if operator in (":-", "-", ":=", "=") and not is_set and name not in _SHOWABLE:

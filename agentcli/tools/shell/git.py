@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentcli.tools.shell.expansion import Field
-from agentcli.tools.shell.look import Look
+from agentcli.tools.shell.look import WILD, Look
 from agentcli.tools.shell.options import Arguments, options, read_arguments
 
 _DIFF = (
@@ -153,7 +153,7 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
     if special := _SPECIAL.get(name):
         return special(rest, look)
     if row := _READING.get(name):
-        return _problem_of(read_arguments(rest, options(row)), look)
+        return _problem_of(read := read_arguments(rest, options(row)), look) or _pathspec_problem(name, read, look)
     if name in _LISTING:
         return _listing_problem(name, rest, look)
     if name in _SECOND_WORDS:
@@ -170,13 +170,13 @@ class GitCall(Struct):
 
 
 _PLAIN_GLOBALS = frozenset(
-    "-p -P --paginate --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
+    "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
     "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
 )
 _ENDS = ("--help", "-h", "--version", "-v", "--html-path", "--man-path", "--info-path", "--exec-path")
 _HARMLESS_SETTING = re.compile(
     r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|log\.\w+|diff\.renames|diff\.context)=\w*"
-    r"|core\.pager=(cat)?|pager\.\w+=(false|cat)?|core\.fsmonitor=(false)?|core\.hooksPath=/dev/null"
+    r"|pager\.\w+=(false)?|core\.fsmonitor=(false)?|core\.hooksPath=/dev/null"
 )
 
 
@@ -215,6 +215,13 @@ def _problem_of(read: Arguments, look: Look, *, operands: bool = True) -> str:
         return read.problem
     paths = [each for field in read.operands for each in _paths_in(field)] if operands else []
     return look.problem([*paths, *read.files], "content")
+
+
+def _pathspec_problem(name: str, read: Arguments, look: Look) -> str:
+    """Why the globs that git matches itself may find secrets; what `git grep` searches for is none."""
+    operands = read.operands[1:] if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
+    paths = (path for field in operands if not field.is_glob for path in _paths_in(field))
+    return look.filter_problem([path for path in paths if WILD.search(path.text) or "\\" in path.text])
 
 
 def _paths_in(field: Field) -> list[Field]:

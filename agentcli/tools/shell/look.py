@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from agentcli.tools.path_kinds import SECRET_GLOBS, SECRET_HOME_PATHS
 from agentcli.tools.shell.expansion import PROCESS, Field, State, normal
+from agentcli.tools.shell.globs import finds, has_letters, is_plain, names_of_both
 from agentcli.tools.shell.records import Places
 
 # What a machine is, readable by everyone and asked for by many scripts.
@@ -21,12 +22,21 @@ _PUBLIC = frozenset(
 # Folders on every system: a program that shows contents can only say that they are folders.
 _FOLDERS = frozenset("/ /bin /boot /dev /etc /home /lib /opt /proc /root /sbin /srv /sys /tmp /usr /var".split())
 
-# Names of secrets that a glob could find; whether one is refused is asked of the places.
-_SECRETS = (
+# Names of secrets that a glob could find; whether one is refused is asked of the places. First those that people use,
+# for globs as open as `s*` and `*.json`; then what all secrets are named like, for globs that give letters of it.
+_USUAL = (
     ".env", ".env.local", ".env.production", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".pgpass", ".htpasswd",
-    "id_rsa", "id_ed25519", "server.pem", "server.key", "credentials", "credentials.json", "secrets.json",
-    "secrets.yaml", "secrets.toml", "cert.p12", "cert.pfx", "store.jks", "key.asc",
+    "id_rsa", "id_ed25519", "server.pem", "server.key", "credentials", "credentials.json", "credentials.xml",
+    "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml", "secrets.ini", "pgpass.conf", "wallet.dat",
+    "cert.p12", "cert.pfx", "store.jks", "key.asc",
 )  # fmt: skip
+_NAMED_LIKE = tuple(dict.fromkeys((*SECRET_GLOBS, *(path.rpartition("/")[2].lower() for path in SECRET_HOME_PATHS))))
+
+WILD = re.compile(r"[*?\[]")  # as the shell, git and ripgrep have it
+# A search through all files, or all of a kind, is no more than a search through the folder, which finds them as well.
+_OF_A_KIND = re.compile(r"\*+(\.\w+)?")
+_MOST_GLOBS = 200  # of one command; half a millisecond each
+_MOST_BRACES, _MOST_CHOICES = 3, 30  # in a filter; people write one pair
 
 
 class Look:
@@ -36,6 +46,7 @@ class Look:
         self.places = places
         self.state = state
         self.reads: list[str] = []
+        self._globs = 0
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
         """Why one of the paths may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
@@ -86,23 +97,69 @@ class Look:
             return True
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
+    def filter_problem(self, fields: Iterable[Field]) -> str:
+        """Why a search may not be narrowed to files of these names: globs as of `grep --include` and `rg -g`."""
+        for field in fields:
+            is_long = field.text.count("{") > _MOST_BRACES or field.text.count(",") > _MOST_CHOICES
+            if not field.is_known or is_long or "\\" in field.text:
+                return "which files are searched cannot be told"
+            for pattern in _alternatives(field.text):
+                is_fine = all(self._filter_is_fine(place, pattern) for place in self.state.places or ("",))
+                if not is_fine and not pattern.startswith("!"):
+                    return f"{field.text} looks for secrets"
+        return ""
+
+    def _filter_is_fine(self, place: str, pattern: str) -> bool:
+        """Whether no part of a pattern is a secret, or a glob that is meant for one."""
+        parts = [place, *filter(None, pattern.split("/"))]
+        return all(
+            self._is_fine("/".join(parts[: at + 1]), "search")
+            if not WILD.search(part)
+            else not self._may_find_secret(parts[: at + 1], is_search=True)
+            for at, part in enumerate(parts[1:], start=1)
+        )
+
     def _glob_is_fine(self, path: str, kind: str) -> bool:
+        self._globs += 1
+        if self._globs > _MOST_GLOBS:
+            return False
         if self.places.matches is not None:
             found = self.places.matches(Path(path))
             return found is not None and all(self._is_fine(str(each), kind) for each in found)
         parts = path.split("/")
-        first = next((at for at, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts))
+        first = next((at for at, part in enumerate(parts) if WILD.search(part)), len(parts))
         folder = Path("/".join(parts[:first]) or "/")
         if ".." in parts[first:] or not self.places.is_readable(folder):
             return False
-        if any(part.startswith(".") and re.search(r"[*?\[]", part) for part in parts[first:]):
+        if any(part.startswith(".") and WILD.search(part) for part in parts[first:]):
             return False  # `.*` finds the folder above
-        return kind not in ("content", "lines") or not self._may_find_secret(folder, parts[-1])
+        if kind not in ("content", "lines", "search"):
+            return True
+        return not self._may_find_secret(parts, is_search=kind == "search")
 
-    def _may_find_secret(self, folder: Path, pattern: str) -> bool:
-        return any(
-            (pattern.startswith(".") or not name.startswith("."))
-            and fnmatch.fnmatchcase(name, pattern)
-            and not self.places.is_readable(folder / name)
-            for name in _SECRETS
-        )
+    def _may_find_secret(self, parts: Sequence[str], *, is_search: bool) -> bool:
+        """Whether one of the names that the last part could find is refused; of a search, one it is meant for."""
+        name, glob = parts[-1], parts[-1].lower()
+        if WILD.search(name) and not (is_plain(name) and (is_search or has_letters(name))):
+            return True
+        if _OF_A_KIND.fullmatch(glob):
+            names = {glob.replace("*", "x"), *(() if is_search else _usual_found(glob))}
+        elif WILD.search(name):
+            names = {*names_of_both(glob, _NAMED_LIKE), *_usual_found(glob)}
+        else:
+            names = {name}
+        return any(not self.places.is_readable(Path("/".join(parts[:-1]), each)) for each in names)
+
+
+def _usual_found(glob: str) -> Iterator[str]:
+    return (name for name in _USUAL if finds(glob, name))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """A pattern without its braces: `*.{ts,tsx}` is `*.ts` and `*.tsx`."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        yield pattern
+        return
+    for choice in found[1].split(","):
+        yield from _alternatives(pattern[: found.start()] + choice + pattern[found.end() :])

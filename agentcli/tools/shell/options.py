@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec import field as struct_field
 
 from agentcli.tools.shell.expansion import HOLE, MAYBE, Field
 
@@ -14,10 +15,11 @@ from agentcli.tools.shell.expansion import HOLE, MAYBE, Field
 class Options(Struct, frozen=True):
     """What a program may be given.
 
-    `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "?" a value in the same
-    word or none. `operands` says what the other arguments are: "content" (files it shows), "lines" (as before, and
-    of a folder it shows nothing), "sizes" (files it only measures), "search" (a pattern, then
-    such files), "names" (folders it lists), "facts" (paths of which it says something), "text", or "none".
+    `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
+    it reads, "?" a value in the same word or none; "!" says that the option does more than read. `operands` says what
+    the other arguments are: "content" (files it shows), "lines" (as before, and of a folder it shows nothing), "sizes"
+    (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths of
+    which it says something), "text", or "none".
     `is_tolerant`: no option the program knows or may get can write, run or send.
     """
 
@@ -29,7 +31,7 @@ class Options(Struct, frozen=True):
 
 @functools.cache
 def options(row: str) -> Options:
-    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `--color?`, `-#` for `-5`; `most=2`."""
+    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`; `most=2`."""
     operands, *words = row.split()
     kinds: dict[str, str] = {}
     is_tolerant, most = False, None
@@ -39,7 +41,7 @@ def options(row: str) -> Options:
         elif word.startswith("most="):
             most = int(word[5:])
         else:
-            name, kind = (word[:-1], word[-1]) if word[-1] in ":@?" else (word, "")
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
             given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
             assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
             for option in given:
@@ -49,12 +51,13 @@ def options(row: str) -> Options:
 
 
 class Arguments(Struct):
-    """What was read: the operands, the files named by options, the options' names, and why it cannot be judged."""
+    """What was read: operands, options' names, the files and globs that options name, and why it cannot be judged."""
 
     operands: list[Field]
     files: list[Field]
     given: list[str]
     problem: str = ""
+    filters: list[Field] = struct_field(default_factory=list)
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
@@ -89,16 +92,20 @@ def may_be_option(field: Field) -> bool:
     return starts_open or field.may_vanish
 
 
+_WITH_VALUE = (":", "@", "*")
+_NAMING = ("@", "*")
+
+
 def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.given.append(name)
-    if kind is None or (kind == "" and has_value):
+    if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
-    elif kind in (":", "@") and not has_value:
+    elif kind in _WITH_VALUE and not has_value:
         _take_value(kind, rest, read)
-    elif kind == "@":
-        read.files.append(Field(value, field.is_glob, field.may_vanish, field.shows_secret))
+    elif kind in _NAMING:
+        _note_value(kind, Field(value, field.is_glob, field.may_vanish, field.shows_secret), read)
     elif field.may_vanish:
         read.problem = f"what follows {name} cannot be told"
 
@@ -112,15 +119,16 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
         kind = known.kinds.get(name)
         read.given.append(name)
         value = text[at + 1 :]
-        if kind is None:
-            _refuse(text, known, read)
+        if kind in (None, "!"):
+            _refuse(text if kind is None else name, known, read)
             return
         if kind == "":
             continue
-        if kind in (":", "@") and not value:
+        if kind in _WITH_VALUE and not value:
             _take_value(kind, rest, read)
-        elif kind == "@":
-            read.files.append(Field(value, field.is_glob, field.may_vanish, field.shows_secret))
+        elif kind in _NAMING:
+            for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
+                _note_value(kind, Field(each, field.is_glob, field.may_vanish, field.shows_secret), read)
         elif field.may_vanish:
             read.problem = f"what follows {name} cannot be told"
         return
@@ -132,11 +140,27 @@ def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
     value = rest.pop()
     if value.may_vanish or value.is_glob:
         read.problem = f"what follows {read.given[-1]} cannot be told"
-    elif kind == "@":
+    else:
+        _note_value(kind, value, read)
+
+
+def _note_value(kind: str, value: Field, read: Arguments) -> None:
+    if kind == "@":
         read.files.append(value)
+    elif kind == "*":
+        read.filters.append(value)
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """An option that is not on the list. A tolerant program can only complain, unless the word may name a file."""
-    if not known.is_tolerant or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
+    if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
+
+
+def _matters(text: str, known: Options) -> bool:
+    """Whether it may be one that does more than read, or, cut short, one that takes a word: `grep --incl .env`."""
+    return any(
+        name == text or (text.startswith("--") and name.startswith(text))
+        for name, kind in known.kinds.items()
+        if kind == "!" or kind in _WITH_VALUE
+    )

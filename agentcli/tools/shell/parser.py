@@ -26,10 +26,9 @@ from agentcli.tools.shell.syntax import (
     NotJudged,
     Pipeline,
     Script,
-    Substitution,
     Word,
 )
-from agentcli.tools.shell.words import DEEPEST, NotUnderstood, Refused
+from agentcli.tools.shell.words import NotUnderstood, Refused
 
 
 class Reading(Struct, frozen=True):
@@ -113,9 +112,10 @@ class Parser(CommandReader):
         while (bare := self._peek_bare()) in ("!", "time"):
             self._word()
             self._blanks()
-            if bare == "time" and self._peek_bare() == "-p":
-                self._word()
-                self._blanks()
+            for option in ("-p", "--") if bare == "time" else ():
+                if self._peek_bare() == option:
+                    self._word()
+                    self._blanks()
             if self.at >= len(self.text) or self._control() in (";", "&", "\n", ")"):
                 return Command(bare, (), (), ())
             is_odd = is_odd or (bare == "time" and self._peek_bare().startswith("-"))
@@ -135,18 +135,19 @@ class Parser(CommandReader):
         bare = self._peek_bare()
         if bare in _ENDINGS:
             raise Refused(f"{bare!r} stands where a command must begin")
-        if self._next_is("(("):
-            return self._arithmetic_command()
-        if self._next_is("(") or bare in _COMPOUND:
-            start = self.at
-            node = self._subshell() if self._next_is("(") else self._compound(bare)
-            return self._redirected(node, start)
+        if self._next_is("((") and (arithmetic := self._arithmetic_command()) is not None:
+            return arithmetic
+        if self._starts_compound():
+            return self._redirected(self._subshell() if self._next_is("(") else self._compound(bare))
         if bare == "coproc":
             return self._coprocess()
         found = _FUNCTION_NAME.match(self.text, self.at)
         if found and _EMPTY_PARENS.match(self.text, found.end()):
             return self._function()
         return self._simple_command()
+
+    def _starts_compound(self) -> bool:
+        return self._next_is("(") or self._peek_bare() in _COMPOUND
 
     def _compound(self, bare: str) -> Node:
         match bare:
@@ -165,13 +166,13 @@ class Parser(CommandReader):
             case _:
                 return self._function()
 
-    def _redirected(self, node: Node, start: int) -> Node:
+    def _redirected(self, node: Node) -> Node:
         redirects = []
         self._blanks()
         while (redirect := self._redirect()) is not None:
             redirects.append(redirect)
             self._blanks()
-        if self._starts_word():
+        if self._starts_word() and (redirects or self._peek_bare() not in _ENDINGS):
             raise Refused("a word stands behind a compound command")
         if not redirects:
             return node
@@ -195,11 +196,6 @@ class Parser(CommandReader):
         self._word()
         self._blanks()
         return bare
-
-    def _deeper(self) -> None:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise NotUnderstood("it is nested too deeply")
 
     def _subshell(self) -> Node:
         self.at += 1
@@ -244,11 +240,16 @@ class Parser(CommandReader):
         self.depth -= 1
         return Loop(condition, body)
 
-    def _do_group(self) -> Script:
-        self._take("do")
-        body = self._list_until("done")
-        self._take("done")
+    def _do_group(self, opening: str = "do", closing: str = "done") -> Script:
+        self._take(opening)
+        body = self._list_until(closing)
+        self._take(closing)
         return body
+
+    def _body_of_for(self) -> Script:
+        """Between `do` and `done`, or between braces, which bash takes here without saying so in its manual."""
+        self._skip_separator()
+        return self._do_group("{", "}") if self._peek_bare() == "{" else self._do_group()
 
     def _for(self) -> Node:
         start = self.at
@@ -256,12 +257,10 @@ class Parser(CommandReader):
         self._deeper()
         if self._next_is("(("):
             self.at += 2
-            self._arithmetic()
-            self._blanks()
-            self._skip_separator()
-            body = self._do_group()
+            word = Word(self.text[start : self.at], (self._arithmetic(),))
+            body = self._body_of_for()
             self.depth -= 1
-            return NotJudged(self.text[start : self.at], (body,))
+            return NotJudged(self.text[start : self.at], (body,), (word,))
         name = self._peek_bare()
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise Refused("a loop needs a name")
@@ -275,8 +274,7 @@ class Parser(CommandReader):
             while self._starts_word():
                 words.append(self._word())
                 self._blanks()
-        self._skip_separator()
-        body = self._do_group()
+        body = self._body_of_for()
         self.depth -= 1
         if is_select:
             return NotJudged(self.text[start : self.at], (body,), tuple(words or ()))
@@ -343,8 +341,7 @@ class Parser(CommandReader):
         self.at = parens.end() if parens else self.at
         self._skip_newlines()
         self._deeper()
-        bare = self._peek_bare()
-        if not (self._next_is("(") or bare in _COMPOUND):
+        if not self._starts_compound():
             raise Refused("a function needs a compound command")
         body = self._command()
         self.depth -= 1
@@ -354,18 +351,22 @@ class Parser(CommandReader):
         start = self.at
         self._word()
         self._blanks()
+        unnamed = self.at
+        if self._starts_word() and self._peek_bare() not in _COMPOUND:
+            self._word()  # a name, if a compound command stands behind it
+            is_array = self._next_is("(")
+            self._blanks()
+            self.at = self.at if self._starts_compound() and not is_array else unnamed
         body = self._command()
-        if isinstance(body, Command) and any(word.bare in ("{", "}") for word in body.words):
-            raise NotUnderstood("a named coprocess")
         return NotJudged(self.text[start : self.at], (body,))
 
-    def _arithmetic_command(self) -> Node:
+    def _arithmetic_command(self) -> Node | None:
         start = self.at
-        self.at += 2
-        pieces = self._arithmetic().pieces
+        arithmetic = self._arithmetic_or_none(2)
+        if arithmetic is None:
+            return None
         text = self.text[start : self.at]
-        inside = tuple(piece.script for piece in pieces if isinstance(piece, Substitution))
-        return self._redirected(NotJudged(text, inside), start)
+        return self._redirected(NotJudged(text, (), (Word(text, (arithmetic,)),)))
 
     def _condition(self) -> Node:
         start = self.at

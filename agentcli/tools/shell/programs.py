@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from agentcli.tools.shell.archives import ARCHIVES
 from agentcli.tools.shell.conditions import condition_problem
 from agentcli.tools.shell.expansion import HOLE, MAYBE, Field, may_be_shown
 from agentcli.tools.shell.find import find_problem
@@ -45,7 +46,11 @@ def _reader_problem(row: str, arguments: Sequence[Field], look: Look) -> str:
         return f"{operands[0].text} may be something to change"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
         operands = operands[1:]
-    return look.problem(operands, known.operands) or look.problem(read.files, "content")
+    return (
+        look.problem(operands, known.operands)
+        or look.problem(read.files, "content")
+        or look.filter_problem(read.filters)
+    )
 
 
 def _printf_problem(arguments: Sequence[Field], look: Look) -> str:
@@ -222,7 +227,13 @@ def _top_problem(arguments: Sequence[Field], look: Look) -> str:
     return read.problem or ("" if "-b" in read.given or "-l" in read.given else "top takes keys")
 
 
+def _tput_problem(arguments: Sequence[Field], look: Look) -> str:
+    is_question = len(arguments) == 1 and arguments[0].text in ("cols", "lines", "colors", "longname")
+    return "" if is_question else "tput changes the terminal, or runs what sets it up"
+
+
 _SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
+    **ARCHIVES,
     "[": lambda arguments, look: condition_problem(arguments[:-1], look, is_double=False),
     "awk": _awk_problem,
     "cd": _cd_problem,
@@ -242,6 +253,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
     "tee": _tee_problem,
     "test": lambda arguments, look: condition_problem(arguments, look, is_double=False),
     "top": _top_problem,
+    "tput": _tput_problem,
     "unset": _name_problem,
     "local": _name_problem,
     "xxd": _xxd_problem,

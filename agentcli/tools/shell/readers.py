@@ -10,11 +10,11 @@ _GREP = (
     "search tolerant -abcEFGhHiIlLnoPqrRsTuUvVwxyzZ -A: -B: -C: -D: -d: -e: -f@ -m: -# --binary-files: --color? "
     "--colour? --context: --after-context: --before-context: --count --directories: --exclude-dir: --exclude-from@ "
     "--exclude: --extended-regexp --file@ --files-with-matches --files-without-match --fixed-strings --ignore-case "
-    "--include: --invert-match --label: --line-buffered --line-number --line-regexp --max-count: --no-filename "
+    "--include* --invert-match --label: --line-buffered --line-number --line-regexp --max-count: --no-filename "
     "--no-messages --null --null-data --only-matching --perl-regexp --quiet --recursive --regexp: --silent --text "
     "--with-filename --word-regexp --initial-tab --no-ignore-case --basic-regexp --byte-offset --help --version"
 )
-_SUM = "content -btz --binary --tag --text --zero --help --version"
+_SUM = "sizes tolerant -btz -a: -l: -c! --algorithm: --length: --check! --binary --tag --text --zero --help --version"
 
 READERS = {
     "[": "facts",  # its words are judged in conditions.py
@@ -25,7 +25,7 @@ READERS = {
     "cat": "lines tolerant -AbeEnstTuv --number --show-all --number-nonblank --squeeze-blank --show-ends --show-tabs",
     "bc": "none -lqs --mathlib --quiet",
     "cal": "text -13jmy",
-    "cksum": "content -a: --algorithm: --help",
+    "cksum": _SUM,
     "cmp": "content most=4 -bls -n: -i: --bytes: --ignore-initial: --print-bytes --quiet --silent --verbose --help",
     "column": "content -tenxL -c: -s: -o: -N: -H: --table --separator: --output-separator: --columns: --help",
     "comm": "content -123z --check-order --nocheck-order --output-delimiter: --total --zero-terminated --help",
@@ -88,7 +88,7 @@ READERS = {
     "--time: "
     "--width: --zero --context --help --version",
     "lscpu": "none -aBbcexyJ --json --parse? --extended? --help",
-    "md5": "content -qrn",
+    "md5": "sizes tolerant -qrn -c!",
     "md5sum": _SUM,
     "b2sum": _SUM,
     "nl": "lines tolerant -p -b: -d: -f: -h: -i: -l: -n: -s: -v: -w: --body-numbering: --number-format: --help",
@@ -112,12 +112,12 @@ READERS = {
     "realpath": "facts -eLmPqsz --canonicalize-existing --canonicalize-missing --logical --physical --quiet "
     "--no-symlinks --strip --zero --relative-to@ --relative-base@ --help",
     "rev": "lines tolerant",
-    "rg": "search -abcFHhiIlnNopPqsSuUvVwx.0 -A: -B: -C: -e: -f@ -g: -j: -m: -M: -r: -t: -T: -E: -d: "
+    "rg": "search -abcFHhiIlnNopPqsSuUvVwx.0 -A: -B: -C: -e: -f@ -g* -j: -m: -M: -r: -t: -T: -E: -d: "
     "--after-context: --before-context: --case-sensitive --color: --colors: --column --context: "
     "--context-separator: --count --count-matches --crlf --debug --encoding: --engine: --field-match-separator: "
     "--file@ "
-    "--files --files-with-matches --files-without-match --fixed-strings --glob: --glob-case-insensitive --heading "
-    "--hidden --iglob: --ignore-case --invert-match --json --line-buffered --line-number --line-regexp --max-columns: "
+    "--files --files-with-matches --files-without-match --fixed-strings --glob* --glob-case-insensitive --heading "
+    "--hidden --iglob* --ignore-case --invert-match --json --line-buffered --line-number --line-regexp --max-columns: "
     "--max-columns-preview --max-count: --max-depth: --max-filesize: --multiline --multiline-dotall --no-config "
     "--no-filename --no-heading --no-ignore --no-ignore-vcs --no-line-number --no-messages --null --one-file-system "
     "--only-matching --passthru --path-separator: --pcre2 --pretty --quiet --regexp: --replace: --smart-case --sort: "
@@ -131,7 +131,7 @@ READERS = {
     "sha256sum": _SUM,
     "sha384sum": _SUM,
     "sha512sum": _SUM,
-    "shasum": "content -bt -a: --algorithm: --binary --text",
+    "shasum": _SUM,
     "size": "content -ABdox -t --format: --totals",
     "shuf": "content -erz -i: -n: --echo --head-count: --input-range: --repeat --zero-terminated",
     "sleep": "text",
@@ -140,9 +140,9 @@ READERS = {
     "--ignore-nonprinting --key: --merge --month-sort --numeric-sort --parallel: --random-sort --reverse --sort: "
     "--stable --unique --version-sort --zero-terminated --help",
     "ss": "text -0468adefHilmnopstuwxZ --all --listening --numeric --processes --summary --tcp --udp --no-header",
-    "stat": "facts -fLtxnqrs -c: --dereference --file-system --format: --printf: --terse --help",
+    "stat": "facts tolerant -fLtxnqrs -c: --dereference --file-system --format: --printf: --terse --help",
     "strings": "content -adfo -n: -t: -e: -s: -# --all --bytes: --print-file-name --radix: --encoding: --help",
-    "sum": "content -rs --sysv",
+    "sum": "sizes tolerant -rs --sysv",
     "sw_vers": "none -productName -productVersion -buildVersion",
     "tac": "lines tolerant -br -s: --before --regex --separator:",
     "tail": "lines tolerant -fFqrvz -b: -c: -n: -s: -# --bytes: --follow? --lines: --pid: --quiet --retry --silent "
@@ -172,7 +172,7 @@ READERS = {
     "whoami": "none --help",
     "xxd": "content most=1 -abdeEiupC -c: -g: -l: -n: -o: -s:",
     "yes": "text",
-    "zcat": "content",
+    "hash": "none",
     "jobs": "none -lprs",
     "times": "none",
     ":": "text tolerant",
@@ -192,18 +192,14 @@ _SYSTEM = (
     "chgrp chmod chown cp csplit dd install ln mkdir mkfifo mktemp mv nice nohup pr rm rmdir shred split stdbuf tee "
     "timeout touch truncate unlink xargs kill pkill mount umount"
 )
+_OTHERS_WITH_VERSIONS = """
+    awk bash cc clang clang++ cmake curl diff docker env find g++ gawk gcc gh git gpg helm jq less make ninja node
+    nodejs npm openssl perl php pip pip3 pipx podman python python2 python3 ruby rustup sed sh sqlite3 ssh sudo tar
+    terraform tmux uv vim wget zsh
+"""
 VERSIONS = {
     **dict.fromkeys(_SYSTEM.split(), ("--help", "--version")),
-    **dict.fromkeys(
-        (
-            "awk bash cmake curl diff docker find gawk gcc g++ cc clang clang++ gh git gpg helm jq less make ninja "
-            "node "
-            "nodejs npm openssl perl php pip pip3 pipx podman python python2 python3 ruby rustup sed sh sqlite3 ssh "
-            "tar "
-            "terraform tmux uv vim wget zsh"
-        ).split(),
-        ("--version",),
-    ),
+    **dict.fromkeys(_OTHERS_WITH_VERSIONS.split(), ("--version",)),
     "docker": ("--version", "-v"),
     "git": ("--version", "version"),
     "java": ("-version", "--version"),

@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -19,10 +20,16 @@ _MOST_NODES = 20_000
 
 def program_words(text: str) -> Counter[str] | None:
     """The first word of each command, as written; None where the text is not understood without forgiving."""
-    tree = _parser().parse(text.encode())
-    if tree.root_node.has_error:
+    root = _parser().parse(text.encode()).root_node
+    if root.has_error:
+        root = _parser().parse(_CLOSED.sub(r"\1;", text).encode()).root_node
+    if root.has_error:
         return None
-    return Counter(_first_word(node) for node in _commands(tree.root_node))
+    return Counter(_first_word(node) for node in _commands(root))
+
+
+# A compound command with a closing word right behind it, where the grammar wants a semicolon and bash does not.
+_CLOSED = re.compile(r"([})]|\]\])(?=\s*(?:then|else|elif|fi|do|done|esac|\})(?![^\s;&|()<>]))")
 
 
 def simple_commands(text: str, most: int) -> Sequence[str]:
@@ -76,7 +83,7 @@ def _first_word(node: tree_sitter.Node) -> str:
         return _text(node.children[0])
     children = [child for child in node.children if child.type not in ("variable_assignment", "file_redirect")]
     words = [_text(child) for child in children if not child.type.startswith("herestring")]
-    while len(words) > 1 and (words[0] == "time" or (words[0] == "-p" and _text(children[0]) == "time")):
+    while len(words) > 1 and (words[0] == "time" or (words[0] in ("-p", "--") and _text(children[0]) == "time")):
         words = words[1:]
     return words[0] if words else ""
 

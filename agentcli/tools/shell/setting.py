@@ -10,11 +10,11 @@ from msgspec import Struct
 from agentcli.tools.shell.calls import Call
 from agentcli.tools.shell.catastrophe import write_catastrophe
 from agentcli.tools.shell.effects import effects_of_redirect
-from agentcli.tools.shell.expansion import LONGEST_VALUE, Field, Secret, State, Value
+from agentcli.tools.shell.expansion import LONGEST_VALUE, Field, Number, Secret, State, Value, is_number
 from agentcli.tools.shell.look import Look
 from agentcli.tools.shell.records import Effects
 from agentcli.tools.shell.substitution import fields_of, word_problem
-from agentcli.tools.shell.syntax import Command, Redirect
+from agentcli.tools.shell.syntax import Arithmetic, Assignment, Command, Literal, Redirect, Variable, Word
 
 _SINKS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
 
@@ -37,6 +37,8 @@ def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> 
     """Reading is judged as an operand is; writing is known only for what keeps nothing."""
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
+        if isinstance(redirect.descriptor, str):
+            problem = problem or f"a redirection sets {redirect.descriptor}"
         if redirect.operator in ("<<", "<<-", "<<<"):
             problem = problem or word_problem(redirect.target, state)
             problem = problem or look.problem(fields_of([redirect.target], state), "here")
@@ -79,27 +81,47 @@ def judge_assignments(node: Command, state: State) -> tuple[State, str]:
     """The state behind them, and why they may matter to a program. Before a command they end with it."""
     problem = ""
     for given in node.assignments:
-        value: Value = None
-        if given.value is not None:
-            problem = problem or word_problem(given.value, state)
-            fields = fields_of([given.value], state) or [Field("")]
-            field = Field(
-                " ".join(each.text for each in fields), shows_secret=any(each.shows_secret for each in fields)
-            )
-            if field.shows_secret:
-                value = Secret()
-            elif (
-                field.is_known
-                and not given.appends
-                and "~" not in given.value.text[1:]
-                and len(field.text) <= LONGEST_VALUE
-            ):
-                value = field.text
+        problem = problem or next((why for word in given.words if (why := word_problem(word, state))), "")
+        value = _assigned(given, state)
         is_for_read = bool(node.words) and given.name == "IFS" and node.words[0].text == "read"
         if not is_for_read and not may_set(f"{given.name}={value if isinstance(value, str) else '?'}"):
             problem = problem or f"{given.name} may matter to programs"
-        state = state.set(given.name, value)
+        if given.value is None:
+            state = state.with_array(given.name, fields_of(given.elements, state), appends=given.appends)
+        else:
+            state = state.set(given.name, value)
     return state, problem
+
+
+def _assigned(given: Assignment, state: State) -> Value:
+    """What a variable is given, if it is no array."""
+    if given.value is None:
+        return None
+    before = state.variables.get(given.name)
+    fields = fields_of([given.value], state)
+    if any(field.shows_secret for field in fields) or (given.appends and isinstance(before, Secret)):
+        return Secret()
+    text = " ".join(field.text for field in fields)
+    if given.appends or _may_hold_home(given.value) or len(text) > LONGEST_VALUE:
+        return None
+    if Field(text).is_known:
+        return text
+    # If it cannot be computed, the variable stays as it was.
+    is_number_now = given.name not in state.variables or is_number(before)
+    pieces = [piece for piece in given.value.pieces if piece != Literal("", quoted=True)]
+    is_computed = len(pieces) == 1 and isinstance(pieces[0], Arithmetic)
+    return Number() if is_computed and is_number_now else None
+
+
+def _may_hold_home(value: Word) -> bool:
+    """Whether a `~` stands in a value where it may be expanded, beside the one at its beginning: `a:~`."""
+    for at, piece in enumerate(value.pieces):
+        match piece:
+            case Literal(quoted=False) if "~" in (piece.text[1:] if at == 0 else piece.text):
+                return True
+            case Variable() if piece.argument is not None and "~" in piece.argument.text:
+                return True
+    return False
 
 
 def may_set(assignment: str) -> bool:
@@ -122,19 +144,25 @@ _SETS_VARIABLES = frozenset("read mapfile readarray getopts let printf source . 
 def state_after(call: Call, state: State) -> tuple[State, State]:
     """Where the shell stands after a command that succeeded, and after one that failed."""
     arguments = call.fields[1:]
-    if call.name == "cd":
+    if call.name in ("cd", "pushd"):
         targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
-        target = targets[0] if targets else Field(state.home)
-        if target.is_known and not target.is_glob and target.text != "-" and len(targets) < 2:
-            return state.entering(target.text), state
+        if not targets and call.name == "cd":
+            targets = [Field(state.home)]
+        if (
+            len(targets) == 1
+            and targets[0].is_known
+            and not targets[0].is_glob
+            and targets[0].text[:1] not in ("-", "+")
+        ):
+            return state.entering(targets[0].text), state
         return state.anywhere(), state
     if call.name == "set" and arguments and arguments[0].text == "--":
         return (after := state.with_parameters(call.fields[1:])), after
-    if call.name in ("pushd", "popd", "source", "."):
+    if call.name in ("popd", "source", "."):
         return state.anywhere(), state.anywhere()
     if call.name in ("export", "readonly", "local", "declare", "typeset"):
         return (after := _declared(arguments, state)), after
-    if call.name == "read":
+    if call.name in ("read", "unset"):
         names = (field.text for field in arguments if not field.text.startswith("-"))
         for name in ("REPLY", *names):
             state = state.set(name, None)

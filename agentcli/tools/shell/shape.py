@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from agentcli.tools.shell.calls import Call
 from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS
-from agentcli.tools.shell.syntax import AndOr, Background, Command, Function, Group, If, Loop, Node, Pipeline, Script
+from agentcli.tools.shell.syntax import (
+    AndOr,
+    Background,
+    Case,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Pipeline,
+    Script,
+    Word,
+)
 
 _SHELLS = frozenset("sh bash dash zsh ksh ash".split())
 _BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
 
 
 def is_fork_bomb(function: Function) -> bool:
-    """Whether a function without arguments starts itself in the background, or more than once in a pipeline."""
+    """Whether a function starts itself in the background, or more than once in a pipeline, with what it was given."""
     return any(_starts_itself(node, function.name) for node in _nodes(function.body))
 
 
@@ -27,7 +42,15 @@ def _starts_itself(node: Node, name: str) -> bool:
 
 
 def _is_call(node: Node, name: str) -> bool:
-    return isinstance(node, Command) and len(node.words) == 1 and node.words[0].bare == name
+    """With other arguments, as in `walk "$1/a" &`, a function may come to an end."""
+    match node:
+        case Command(words=(program, *arguments)):
+            return program.bare == name and all(_is_everything_given(word) for word in arguments)
+    return False
+
+
+def _is_everything_given(word: Word) -> bool:
+    return re.fullmatch(r"(\"?)\$([@*]|\{[@*]\})\1", word.text) is not None
 
 
 def _nodes(node: Node) -> Iterator[Node]:
@@ -48,6 +71,10 @@ def _nodes(node: Node) -> Iterator[Node]:
             parts = (node.condition, node.body)
         case If():
             parts = tuple(script for branch in node.branches for script in branch)
+        case For():
+            parts = (node.body,)
+        case Case():
+            parts = node.arms
         case _:
             parts = ()
     for part in parts:

@@ -5,8 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from agentcli.tools.shell.expansion import Field, State, expand
-from agentcli.tools.shell.syntax import Arithmetic, Command, Literal, Piece, Script, Substitution, Variable, Word
+from agentcli.tools.shell.expansion import HOLE, Field, State, expand, is_number
+from agentcli.tools.shell.syntax import (
+    Arithmetic,
+    Background,
+    Command,
+    Literal,
+    Node,
+    Piece,
+    Script,
+    Substitution,
+    Variable,
+    Word,
+)
 from agentcli.tools.shell.words import NotUnderstood, unescape
 
 
@@ -15,16 +26,16 @@ def fields_of(words: Sequence[Word], state: State) -> list[Field]:
     return [field for word in words for field in expand(word, state, lambda script: _output_of(script, state))]
 
 
-def scripts_in(word: Word) -> Iterator[Script]:
-    """The scripts of all substitutions, also those inside expansions."""
+def scripts_in(word: Word) -> Iterator[Node]:
+    """The scripts of all substitutions, also those inside expansions; `<(...)` runs beside the command."""
     for piece in word.pieces:
         yield from _scripts_of(piece)
 
 
-def _scripts_of(piece: Piece) -> Iterator[Script]:
+def _scripts_of(piece: Piece) -> Iterator[Node]:
     match piece:
         case Substitution():
-            yield piece.script
+            yield Background(piece.script) if piece.direction else piece.script
         case Variable() if piece.argument is not None:
             yield from scripts_in(piece.argument)
         case Arithmetic():
@@ -47,7 +58,7 @@ def word_problem(word: Word, state: State) -> str:
 
 
 _COMPUTES = re.compile(
-    r"\s*(?:(?:[A-Za-z_]\w*|0[xX][0-9A-Fa-f]+|\d+|[()\s]|[/%](?=\s*[1-9])|<=|>=|==|!=|&&|\|\||[-+*](?![-+])|[-+*](?=[-+]\s)|[<>!](?![<>=]))\s*)*"
+    r"\s*(?:(?:[A-Za-z_]\w*|0[xX][0-9A-Fa-f]+|\d+|[()\s]|[/%](?=\s*[1-9])|<=|>=|==|!=|&&|\|\||<<(?!=)|>>(?!=)|[-+*](?![-+])|[-+*](?=[-+]\s)|[<>!](?![<>=]))\s*)*"
 )
 
 
@@ -73,12 +84,17 @@ def _only_computes(arithmetic: Arithmetic, state: State) -> bool:
 def _is_number(name: str, state: State) -> bool:
     if name not in state.variables:
         return True
-    value = state.variables[name]
-    return isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) is not None
+    return is_number(state.variables[name])
+
+
+_LOOKS_UP = re.compile(r"(?:which|type -[pP]|command -v) ([\w.+-]+)")
 
 
 def _output_of(script: Script, state: State) -> str | None:
-    """What `$(pwd)`, `$(echo x)` and `$(printf x)` print, without newlines at the end."""
+    """What `$(pwd)`, `$(echo x)` and `$(printf x)` print, without newlines at the end.
+
+    Of `$(which x)` it is only known how it ends, if x is found at all.
+    """
     while len(script.items) == 1 and isinstance(script.items[0], Script):
         script = script.items[0]
     if len(script.items) != 1 or not isinstance(command := script.items[0], Command):
@@ -96,6 +112,8 @@ def _output_of(script: Script, state: State) -> str | None:
             return " ".join(rest).rstrip("\n")
         case ["echo", "-n", *rest] if not any(word.startswith("-") for word in rest[:1]):
             return " ".join(rest).rstrip("\n")
+        case ["which" | "type" | "command", *_] if found := _LOOKS_UP.fullmatch(" ".join(words)):
+            return f"{HOLE}/{found[1]}"
         case ["printf", "%s" | "%s\\n", text]:
             return text.rstrip("\n")
         case ["printf", text] if "%" not in text and not text.startswith("-"):

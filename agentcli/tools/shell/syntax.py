@@ -15,7 +15,7 @@ class Literal(Struct, frozen=True):
 class Variable(Struct, frozen=True):
     """`$name`, or `${name}` with an operator such as `:-` and its argument; `is_bare` without braces.
 
-    The operator is "length" for `${#name}`.
+    The operator is "length" for `${#name}`. `${name[@]}` and `${name[*]}` have the names `name@` and `name*`.
     """
 
     name: str
@@ -59,20 +59,26 @@ class Word(Struct, frozen=True):
 class Redirect(Struct):
     """`2>&1` and the like; for `<<` and `<<<` the target is the text that is read.
 
+    The descriptor of `{name}>x` is the name of the variable that gets its number.
     The text of a here-document is put in when the reader reaches it.
     """
 
     operator: str
-    descriptor: int | None
+    descriptor: int | str | None
     target: Word
 
 
 class Assignment(Struct, frozen=True):
-    """`name=value`; the value is None for an array."""
+    """`name=value`; the value is None for an array, which has elements."""
 
     name: str
     value: Word | None
     appends: bool = False
+    elements: tuple[Word, ...] = ()
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        return self.elements if self.value is None else (self.value,)
 
 
 class Command(Struct, frozen=True):

@@ -81,6 +81,7 @@ class Walk:
         self.gave_up = False
         self.unread: list[str] = []
         self._steps = steps
+        self._loops = 0  # loops that are around
         self._seen: dict[int, Node] = {}
         self._traits: set[str] = set()
 
@@ -116,7 +117,8 @@ class Walk:
             case Pipeline():
                 return self._pipeline(node, state, around)
             case Background():
-                self._node(node.node, state, around)
+                problem = around.problem or ("a loop starts any number of processes" if self._loops else "")
+                self._node(node.node, state, Around(problem, around.allow, around.deny, around.depth))
                 return state, state
             case Group():
                 return self._group(node, state, around)
@@ -160,6 +162,8 @@ class Walk:
 
     def _group(self, node: Group, state: State, around: Around) -> Ends:
         done = self._redirects(node.redirects, state, around)
+        if done.connects:
+            self._traits.add("connects")
         if done.problem or done.catastrophe:
             text = " ".join(f"{each.operator}{each.target.text}" for each in node.redirects)
             verdict: Verdict = "catastrophic" if done.catastrophe else "unknown"
@@ -195,7 +199,9 @@ class Walk:
             if segment.verdict == "catastrophic":
                 self._note(segment)
         start = state.with_open(success.or_else(failure))
+        self._loops += 1
         success, failure = self._node(body, start, around)
+        self._loops -= 1
         after = start.or_else(success.or_else(failure))
         return after, after
 
@@ -235,7 +241,7 @@ class Walk:
             raise _TooMuch
         self._seen[id(node)] = node
         done = self._redirects(node.redirects, state, around)
-        self._inside(tuple(given.value for given in node.assignments if given.value), state, around)
+        self._inside(tuple(word for given in node.assignments for word in given.words), state, around)
         after, set_problem = judge_assignments(node, state)
         fields = self._fields(node.words, state, around)
         problem = done.problem or _words_problem(node.words, state)

@@ -17,6 +17,10 @@ class NotUnderstood(Exception):
     """Bash may run this, in a way this reader does not model."""
 
 
+class NotArithmetic(NotUnderstood):
+    """What begins with `((` are two subshells: `((ls) && pwd)`."""
+
+
 class Refused(Exception):
     """A syntax error for bash too: it runs none of the line."""
 
@@ -39,6 +43,7 @@ class WordReader(ABC):
         self.text = text
         self.at = 0
         self.depth = depth
+        self._subshells: set[int] = set()  # where `((` was found to begin two subshells
 
     @abstractmethod
     def _script_inside(self) -> Script:
@@ -47,6 +52,11 @@ class WordReader(ABC):
     @abstractmethod
     def _script_of(self, text: str) -> Script:
         """The commands of another text."""
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise NotUnderstood("it is nested too deeply")
 
     def _starts_word(self) -> bool:
         self._skip_continuations()
@@ -165,9 +175,8 @@ class WordReader(ABC):
             self.at += 2
             pieces.append(Literal("", quoted=True))
             pieces += self._double_quoted()
-        elif self._next_is("((", 1):
-            self.at += 3
-            pieces.append(self._arithmetic())
+        elif self._next_is("((", 1) and (arithmetic := self._arithmetic_or_none(3)) is not None:
+            pieces.append(arithmetic)
         elif self._next_is("(", 1):
             self.at += 2
             pieces.append(Substitution(self._script_inside(), quoted))
@@ -199,6 +208,9 @@ class WordReader(ABC):
             raise NotUnderstood("an expansion that is not known")
         self.at = found.end()
         name = found[0]
+        if self._next_is("[@]}") or self._next_is("[*]}"):
+            name += self.text[self.at + 1]
+            self.at += 3
         if self._next_is("}"):
             self.at += 1
             return Variable(name, quoted, "length" if is_length else "")
@@ -213,10 +225,12 @@ class WordReader(ABC):
             self.at = bounds.end()
             return Variable(name, quoted, ":")
         start = self.at
+        self._deeper()
         pieces = self._pieces_in_quoted_braces() if quoted else self._pieces("}")
         if not self._next_is("}"):
             raise Refused("an expansion is not closed")
         self.at += 1
+        self.depth -= 1
         return Variable(name, quoted, operator[0], Word(self.text[start : self.at - 1], pieces))
 
     def _pieces_in_quoted_braces(self) -> tuple[Piece, ...]:
@@ -237,17 +251,35 @@ class WordReader(ABC):
                 self.at = found.end()
         return tuple(pieces)
 
+    def _arithmetic_or_none(self, opening: int) -> Arithmetic | None:
+        """What begins with as many characters up to `((`; None, with the cursor where it was, for two subshells."""
+        start, depth = self.at, self.depth
+        if start in self._subshells:
+            return None
+        self.at += opening
+        try:
+            return self._arithmetic()
+        except NotArithmetic:
+            self._subshells.add(start)  # or nested ones would each be read twice, and so on
+            self.at, self.depth = start, depth
+            return None
+
     def _arithmetic(self) -> Arithmetic:
-        """Behind `$((`, up to `))`."""
+        """Behind `((`, up to `))`."""
+        self._deeper()
         pieces: list[Piece] = []
+        has_quotes = False
         plain = re.compile(r"[^`$()'\"\\]+")
         open_parens = 0
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == ")" and not open_parens:
                 if not self._next_is("))"):
-                    raise NotUnderstood("a substitution that begins with a subshell")
+                    raise NotArithmetic("an expression that ends in the middle")
+                if has_quotes:
+                    raise NotUnderstood("quotes inside arithmetic")
                 self.at += 2
+                self.depth -= 1
                 return Arithmetic(tuple(pieces))
             if char in "()":
                 open_parens += 1 if char == "(" else -1
@@ -255,14 +287,27 @@ class WordReader(ABC):
                 self.at += 1
             elif char == "`":
                 pieces.append(self._backquoted(quoted=True))
-            elif char == "$":
+            elif char == "$" and not self._next_is("$'"):
                 self._dollar(pieces, quoted=True)
             elif found := plain.match(self.text, self.at):
                 pieces.append(Literal(found[0], quoted=False))
                 self.at = found.end()
             else:
-                raise NotUnderstood("quotes inside arithmetic")
+                has_quotes = True
+                self._pass_quotes()
         raise Refused("an arithmetic expansion is not closed")
+
+    def _pass_quotes(self) -> None:
+        if self._next_is("$'"):
+            self.at += 1
+            self._ansi_quoted()
+        elif self._next_is("'"):
+            self._single_quoted()
+        elif self._next_is('"'):
+            self.at += 1
+            self._double_quoted()
+        else:
+            self.at += 2
 
     def _backquoted(self, *, quoted: bool) -> Substitution:
         """Behind a backquote, up to the next one; backslashes before some characters are taken off."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 from agentcli.tools.shell.expansion import HOLE, Field
 from agentcli.tools.shell.find import read_find
 from agentcli.tools.shell.options import options, read_arguments
+from agentcli.tools.shell.readers import VERSIONS
 
 
 class Layer(Struct, frozen=True):
@@ -35,6 +36,8 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
     if not fields or not fields[0].is_known:
         return None
     name = fields[0].text.rpartition("/")[2]
+    if len(fields) == 2 and fields[1].text in VERSIONS.get(name, ()):
+        return None
     if name in _PLAIN:
         row, operands, problem = _PLAIN[name]
         return _plain(fields[1:], row, operands, problem)
@@ -56,6 +59,7 @@ _PLAIN = {
     "builtin": ("text", 0, ""),
     "caffeinate": ("text -dimsu -t: -w:", 0, ""),
     "chronic": ("text", 0, ""),
+    "chroot": ("text --groups: --skip-chdir --userspec:", 1, "it runs in another root"),
     "doas": ("text -Lns -u: -C:", 0, "it runs as another user"),
     "exec": ("text -cl -a:", 0, ""),
     "ionice": ("text -t -c: -n: --class: --classdata: --ignore", 0, ""),
@@ -79,8 +83,9 @@ _PLAIN = {
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
 _DOUBTFUL = frozenset(
     (
-        "strace ltrace unshare nsenter systemd-run setpriv runuser catchsegv unbuffer eatmydata proxychains "
-        "proxychains4 firejail dbus-run-session xvfb-run faketime cgexec prlimit gosu su-exec fakeroot torsocks entr"
+        "strace ltrace unshare nsenter systemd-run setpriv catchsegv unbuffer eatmydata proxychains proxychains4 "
+        "firejail dbus-run-session xvfb-run faketime cgexec prlimit gosu su-exec fakeroot torsocks entr setarch i386 "
+        "x86_64 linux32 linux64 numactl run0 rlwrap valgrind perf proot choom cpulimit"
     ).split()
 )
 
@@ -214,13 +219,18 @@ def _watch(arguments: Sequence[Field]) -> Layer:
     return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
 
 
+# `-c`, also behind other letters; `--command`, also cut short, and su's `--session-command`.
+_BEHIND_C = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL)
+
+
 def _text_behind_c(arguments: Sequence[Field]) -> Layer:
-    """`su -c text`, `script -c text`, `flock file -c text`."""
-    for at, field in enumerate(arguments[:-1]):
-        if field.text in ("-c", "--command") or re.fullmatch(r"-[a-z]*c", field.text):
-            script = arguments[at + 1]
-            if script.is_known:
-                return Layer(script=script.text, problem="it runs in another way than here")
+    """`su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
+    for at, field in enumerate(arguments):
+        found = _BEHIND_C.fullmatch(field.text)
+        script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
+        if script is not None and script.is_known:
+            problem = "it runs in another way than here"
+            return Layer(script=script.text, problem=problem, candidates=_candidates(arguments))
     return Layer(problem="it runs what it is given", candidates=_candidates(arguments))
 
 
@@ -246,6 +256,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Layer | None]] = {
     "eval": _eval,
     "find": _find,
     "flock": _text_behind_c,
+    "runuser": _text_behind_c,
     "script": _text_behind_c,
     "su": _text_behind_c,
     "trap": _trap,
