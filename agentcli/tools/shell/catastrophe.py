@@ -10,9 +10,7 @@ from agentcli.tools.shell.effects import sources_and_targets
 from agentcli.tools.shell.everything import find_ruins_everything, is_everything
 from agentcli.tools.shell.expansion import Field, State, normal
 from agentcli.tools.shell.globs import finds
-from agentcli.tools.shell.handover import HANDING_OVER, NETWORK_CLIENTS, REVERSE_SHELL
-
-__all__ = ["NETWORK_CLIENTS", "REVERSE_SHELL", "catastrophe", "write_catastrophe"]
+from agentcli.tools.shell.handover import HANDING_OVER
 
 DISK = re.compile(
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from agentcli.tools.shell.calls import Call
-from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS
+from agentcli.tools.shell.handover import NETWORK_CLIENTS
 from agentcli.tools.shell.syntax import (
     AndOr,
     Background,

@@ -8,11 +8,11 @@ from dataclasses import replace
 from msgspec import Struct
 
 from agentcli.tools.shell.calls import Call, unwrap
-from agentcli.tools.shell.catastrophe import NETWORK_CLIENTS, REVERSE_SHELL
 from agentcli.tools.shell.conditions import condition_problem
 from agentcli.tools.shell.effects import effects_of
 from agentcli.tools.shell.expansion import HOLE, Field, Matches, Secret, State, Value
 from agentcli.tools.shell.forms import allow_forms, with_assignments
+from agentcli.tools.shell.handover import NETWORK_CLIENTS, REVERSE_SHELL
 from agentcli.tools.shell.look import Look
 from agentcli.tools.shell.parser import read_commands
 from agentcli.tools.shell.programs import problem_of
