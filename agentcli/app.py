@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
@@ -39,7 +40,7 @@ from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import is_stored
-from agentcli.llm.messages import user_message
+from agentcli.llm.messages import user_message, without_surrogates
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
@@ -195,7 +196,7 @@ class Builder:
             environment=settings.environment,
             tries=state / "tries",
             own_folders=(config.paths.config, state),
-            cache=cache / "sandbox" / hashlib.sha256(str(project_root(config.cwd)).encode()).hexdigest()[:16],
+            cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
         )
         sandbox = LocalSandbox(
             (config.cwd, *added),
@@ -302,6 +303,8 @@ class Builder:
             if note := instructions.note():
                 notes.append(note)
         said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}
+        # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
+        notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
         return [note for note in notes if note.text not in said]
 
     async def aclose(self) -> None:

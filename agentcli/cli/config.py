@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import project_files, to_toml, trust_project
 
@@ -25,8 +26,8 @@ def show(json: AsJson = False) -> None:
         print_json(_with_defaults(config.settings))
         return
     for notice in config.notices:
-        print(f"# {notice}")
-    print(to_toml(config.settings) or "# Every setting has its default.", end="\n")
+        tell(f"# {notice}")
+    tell(to_toml(config.settings) or "# Every setting has its default.")
 
 
 def _with_defaults(value: Any) -> Any:
@@ -51,7 +52,7 @@ def path(json: AsJson = False) -> None:
         print_json({name: str(value) for name, value in rows.items()})
         return
     for name, value in rows.items():
-        print(f"{name:<14} {value}")
+        tell(f"{name:<14} {value}")
 
 
 @app.command()
@@ -60,7 +61,7 @@ def trust() -> None:
     config = configuration()
     files = project_files(Path.cwd())
     if not files:
-        print("This project has no settings of its own (.agentcli/config.toml).")
+        tell("This project has no settings of its own (.agentcli/config.toml).")
         return
     trust_project(config.paths, Path.cwd())
-    print("Trusted as they are now: " + ", ".join(str(file) for file in files))
+    tell("Trusted as they are now: " + ", ".join(str(file) for file in files))

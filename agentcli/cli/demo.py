@@ -63,7 +63,9 @@ def make_sample(repository: Path) -> None:
 async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     output = LinearOutput(sys.stdout, theme)
-    view = TurnView(output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start)
+    view = TurnView(
+        output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start, unfolds=False
+    )
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")

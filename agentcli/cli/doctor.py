@@ -15,6 +15,7 @@ import typer
 
 from agentcli import __version__
 from agentcli.app import Builder
+from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
 from agentcli.config import Config
 from agentcli.errors import AgentcliError, ToolError
@@ -37,7 +38,7 @@ def check() -> None:
     failed = False
     for name, ok, said in checks(config):
         failed = failed or not ok
-        print(f"{'✓' if ok else '✗'} {name:<12} {said}")
+        tell(f"{'✓' if ok else '✗'} {name:<12} {said}")
     raise typer.Exit(int(failed))
 
 
@@ -76,7 +77,7 @@ def _sandbox(config: Config) -> tuple[bool, str]:
 
 def _sessions(config: Config) -> tuple[bool, str]:
     async def count() -> int:
-        store = SqliteSessions(config.paths.sessions, on_notice=print)
+        store = SqliteSessions(config.paths.sessions, on_notice=warn)
         try:
             return len(await store.list(limit=1_000))
         finally:

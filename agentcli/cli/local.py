@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.config import Config
 from agentcli.errors import UsageError
@@ -31,12 +32,12 @@ def install() -> None:
     pinned = weights.PINNED
     found = weights.installed(folder)
     if found is not None:
-        print(f"Installed already: {found}")
+        tell(f"Installed already: {found}")
         return
-    print(f"{pinned.title}: {pinned.size / 1e9:.2f} GB to download, licence {pinned.licence}.")
-    print(f"{pinned.publisher_note}\nSHA-256 {pinned.sha256}")
+    tell(f"{pinned.title}: {pinned.size / 1e9:.2f} GB to download, licence {pinned.licence}.")
+    tell(f"{pinned.publisher_note}\nSHA-256 {pinned.sha256}")
     path = weights.install(folder, progress=_Progress())
-    print(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
+    tell(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
 
 
 class _Progress:
@@ -68,9 +69,9 @@ def status(json: AsJson = False) -> None:
     if json:
         print_json(told)
         return
-    print(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
-    print(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
-    print(f"window   {told['context']:,} tokens")
+    tell(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
+    tell(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
+    tell(f"window   {told['context']:,} tokens")
     if not (told["engine"] and told["weights"]):
         raise typer.Exit(1)
 
@@ -89,7 +90,8 @@ async def _serve(config: Config, path: Path) -> None:
     server = await acquire(
         model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
     )
-    print(f"Serving {path.name} at {server.base_url} (the key is in the state folder). Ctrl-C ends it.", flush=True)
+    tell(f"Serving {path.name} at {server.base_url} (the key is in the state folder). Ctrl-C ends it.")
+    sys.stdout.flush()
     try:
         while server.is_running:
             await asyncio.sleep(0.5)

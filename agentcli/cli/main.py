@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
+from agentcli.cli.output import WatchedOutput, tell, warn
 from agentcli.errors import AgentcliError, UsageError, UserError
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
@@ -30,27 +31,48 @@ COMMANDS = {
 def run(arguments: list[str]) -> int:
     """Run the program; gives the exit code and never raises."""
     try:
+        out = WatchedOutput.in_place_of_stdout()
+    except UsageError as error:
+        warn(str(error))
+        return error.exit_code
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error is not out.failure:
+            raise
+        code = 1
+    match out.failure:
+        case None:
+            return code
+        case BrokenPipeError():  # whoever read this has gone, which is no error
+            return code or 1
+        case failure:
+            warn(f"The output could not be written: {failure.strerror}.")
+            return code or 1
+
+
+def _run(arguments: list[str]) -> int:
+    try:
         if arguments and arguments[0] in COMMANDS:
             return _run_command(arguments)
         options = parser(COMMANDS).parse_args(arguments)
         if options.version:
             from agentcli import __version__
 
-            print(f"agentcli {__version__}")
+            tell(f"agentcli {__version__}")
             return 0
         return _run_session(options)
     except UserError as error:
-        print(f"agentcli: {error}", file=sys.stderr)
+        warn(str(error))
         return error.exit_code
     except AgentcliError as error:
-        print(f"agentcli: {error}", file=sys.stderr)
+        warn(str(error))
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; pointing stdout elsewhere keeps the interpreter's last flush quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except SystemExit as ended:  # argparse has shown its help
+        return ended.code if isinstance(ended.code, int) else 0
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -77,7 +99,7 @@ def _run_session(options: argparse.Namespace) -> int:
     )
     _set_up_logging(config.paths.state, config.settings.observability.log_level)
     for notice in config.notices:
-        print(f"agentcli: {notice}", file=sys.stderr)
+        warn(notice)
     one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
     if one_shot or options.input_format == "stream-json" or not _is_terminal():
         from agentcli.cli.one_shot import answer_once

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
 from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
@@ -28,7 +29,7 @@ def list_models(json: AsJson = False) -> None:
         print_json([msgspec.to_builtins(info) for info in models])
         return
     print_rows([_row(info) for info in models], empty="The table is empty.")
-    print("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+    tell("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
 
 
 @app.command()
@@ -37,7 +38,7 @@ def check(
 ) -> None:
     """Ask a model's server whether it answers and takes the key."""
     name, health = wait_for(_check(model))
-    print(f"{name}: {health.detail}")
+    tell(f"{name}: {health.detail}")
     if not health.ok:
         raise typer.Exit(1)
 
@@ -55,9 +56,9 @@ async def _check(model: str) -> tuple[str, Health]:
 def default() -> None:
     """Print the model that answers when none is named."""
     try:
-        print(wait_for(Models(configuration()).default()))
+        tell(wait_for(Models(configuration()).default()))
     except UsageError as none:
-        print(none)
+        tell(str(none))
         raise typer.Exit(2) from none
 
 

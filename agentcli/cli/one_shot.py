@@ -13,6 +13,7 @@ from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.cli.options import text_or_file
+from agentcli.cli.output import warn
 from agentcli.cli.signals import interrupt_on_signals
 from agentcli.config import Config
 from agentcli.conversation.mentions import with_attachments
@@ -30,10 +31,10 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
     builder = Builder(
         config,
-        store=make_store(config, options, say),
+        store=make_store(config, options, warn),
         extras=extras_from(options),
         can_ask=takes_stream,
-        on_notice=say,
+        on_notice=warn,
     )
     try:
         session = await builder.build_session(session_choice(options))
@@ -124,7 +125,3 @@ def _uuid(text: str | None) -> str | None:
         return str(uuid.UUID(text))
     except ValueError as error:
         raise UsageError(f"--session-id takes a UUID, not {text!r}.") from error
-
-
-def say(text: str) -> None:
-    print(f"agentcli: {text}", file=sys.stderr, flush=True)

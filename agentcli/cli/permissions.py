@@ -21,8 +21,10 @@ from agentcli.agent.permissions import (
 )
 from agentcli.agent.rules import Rules
 from agentcli.app import Builder
+from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import UsageError
+from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.tools.shell.records import CommandAnalysis, Segment
 from agentcli.tools.tool import Tool, Workspace
@@ -63,7 +65,7 @@ def explain(
     elif json:
         print_json(judging.explained(command))
     else:
-        print(judging.told(command))
+        tell(judging.told(command))
 
 
 def _command_of(line: bytes) -> str:
@@ -121,4 +123,4 @@ class Judging:
             rows = [self._segment(segment, arguments) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
         lines += [f"  {line}" for line in effect_lines(analysis, self.workspace)]
-        return "\n".join(lines)
+        return "\n".join(map(exposed, lines))

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
 from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, to_messages
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -52,14 +53,14 @@ def show(session_id: str, json: AsJson = False) -> None:
             }
         )
         return
-    print(f"{info.id}  {info.cwd}\n")
+    tell(f"{info.id}  {info.cwd}\n")
     for entry in entries:
         if text := _shown(entry):
-            print(text)
+            tell(text)
 
 
 async def _with_store(work: Any) -> Any:
-    store: SessionStore = SqliteSessions(configuration().paths.sessions, on_notice=print)
+    store: SessionStore = SqliteSessions(configuration().paths.sessions, on_notice=warn)
     try:
         return await work(store)
     finally:

@@ -9,16 +9,18 @@ from collections.abc import Callable
 
 
 def interrupt_on_signals(interrupt: Callable[[], None]) -> dict[str, int]:
-    """Let SIGINT and SIGTERM end the turn in order; the dictionary tells afterwards which one came."""
+    """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came."""
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
-        if received:  # a second one: leave at once, everything said is stored
-            os._exit(128 + number)
-        received["signal"] = number
-        interrupt()
+        if not received:
+            received["signal"] = number
+            interrupt()
+        elif number != signal.SIGHUP:  # a terminal that closes sends several, and nobody is impatient
+            os._exit(128 + number)  # leave at once: everything said is stored
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            loop.add_signal_handler(number, handle, number)
     return received

@@ -12,7 +12,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from agentcli.cli.output import tell
 from agentcli.config import Config, load_config
+from agentcli.frontends.printable import printable
 from agentcli.paths import find_paths
 
 T = TypeVar("T")
@@ -50,9 +52,10 @@ def print_json(value: Any) -> None:
 def print_rows(rows: Sequence[Sequence[str]], *, empty: str) -> None:
     """Columns as wide as their widest cell; the last one is not padded."""
     if not rows:
-        print(empty)
+        tell(empty)
         return
+    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        print("  ".join([*cells, row[-1]]))
+        tell("  ".join([*cells, row[-1]]))

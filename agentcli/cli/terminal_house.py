@@ -28,6 +28,7 @@ from agentcli.frontends.terminal.drafts import drafts_of
 from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
+from agentcli.infra.sessions.folders import folder_text
 from agentcli.llm.messages import Block
 from agentcli.model_choice import KEYED_MODELS, NoModel
 from agentcli.paths import project_root
@@ -36,9 +37,9 @@ from agentcli.paths import project_root
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
     """Put a session on the console."""
     terminal = config.settings.terminal
-    project = project_root(config.cwd)
+    project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
-    history: History = ProjectHistory(config.paths.state / "history", str(project)) if keeps else InMemoryHistory()
+    history: History = ProjectHistory(config.paths.state / "history", project) if keeps else InMemoryHistory()
     house = TerminalHouse(config, options)
     app = TerminalApp(
         console,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
@@ -66,7 +67,7 @@ class JsonStream:
                 "subtype": "init",
                 "session_id": session.id,
                 "model": session.state.model,
-                "cwd": str(session.runtime.calls.workspace.cwd),
+                "cwd": os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
                 "tools": [tool.name for tool in session.runtime.calls.tools],
                 "mcp_servers": [],
                 "permission_mode": session.state.mode,

@@ -205,7 +205,7 @@ def test_retries_are_told_on_stderr(place: Place) -> None:
     assert "No room. Trying again in 0 s (retry 1)." in ran.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("format", ["json", "text"])
 def test_a_signal_ends_the_turn_in_order(place: Place, number: signal.Signals, code: int, format: str) -> None:
     model = place.script({"tool_calls": [call("bash", command="echo $$ > pid; exec sleep 30")]}, {"text": "never"})
@@ -225,6 +225,39 @@ def test_a_signal_ends_the_turn_in_order(place: Place, number: signal.Signals, c
     assert is_clean(ran)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_a_closed_terminal_leaves_nothing_of_the_sandbox_behind(place: Place) -> None:
+    before = sorted(os.listdir(place.folder))
+    model = place.script({"tool_calls": [call("bash", command="touch begun; sleep 30")]})
+    with place.start("-m", model, "-p", "go", "--permission-mode", "bypassPermissions") as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        for _ in range(2):  # the shell and the terminal each send one
+            running.signal(signal.SIGHUP)
+            time.sleep(0.05)
+        assert running.left().code == 129
+    assert sorted(os.listdir(place.folder)) == sorted([*before, "begun"])
+
+
+def test_a_run_that_shall_outlive_its_terminal_does(place: Place) -> None:
+    model = place.script(SLOW)
+    command = ["nohup", sys.executable, "-m", "agentcli", "-m", model, "-p", "go", "--output-format", "stream-json",
+               "--include-partial-messages"]  # fmt: skip
+    with subprocess.Popen(
+        command,
+        cwd=place.folder,
+        env=place.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "init" in process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        rest = process.stdout.read()
+        assert process.wait(20) == 0
+    assert json.loads(rest.splitlines()[-1])["result"] == SLOW["text"]
 
 
 def test_a_second_signal_leaves_at_once(place: Place) -> None:

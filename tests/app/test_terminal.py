@@ -97,6 +97,20 @@ def test_an_edit_shows_its_diff_once_and_is_made_on_yes(open_terminal: Open, tmp
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
 
 
+def writing(lines: int) -> dict[str, object]:
+    content = "".join(f"line {number}\n" for number in range(lines))
+    return {"tool_calls": [{"name": "file_write", "input": {"path": "new.txt", "content": content}}]}
+
+
+def test_an_edit_that_is_not_shown_whole_says_how_to_see_it(open_terminal: Open) -> None:
+    terminal = open_terminal([writing(100), {"text": "done"}], "go")
+    assert re.search(r"… \d+ more lines: v shows all of it\n", terminal.asked())
+    terminal.type("v")
+    terminal.see("line 0")
+    terminal.type("G")
+    terminal.see("line 99")
+
+
 @pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
 def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
@@ -246,6 +260,16 @@ def test_what_was_queued_survives_a_kill(open_terminal: Open) -> None:
     second.see("queued: for later")
     second.type("\r")
     second.see("› for later\n\nhere it is")
+
+
+def test_a_call_that_a_kill_cut_off_is_told_on_the_way_back(open_terminal: Open) -> None:
+    first = open_terminal([running("touch begun; sleep 30")], "--permission-mode", "bypassPermissions", "go")
+    first.see("Run touch begun; sleep 30")
+    first.settle(1.0)
+    first.kill(signal.SIGKILL)
+    second = open_terminal([{"text": "x"}], "--continue")
+    second.see("✗ Run touch begun; sleep 30 · cut off; its outcome is unknown\n")
+    assert "ms" not in second.settle()
 
 
 def test_a_draft_survives_a_kill(open_terminal: Open) -> None:
@@ -636,6 +660,37 @@ def test_plain_is_a_line_after_another(open_terminal: Open, flag: str, env: dict
     terminal.type("\x04")
     assert terminal.exit_code() == 0
     assert b"\x1b" not in terminal.written
+
+
+def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([EDIT, running("touch a b"), {"text": "done"}], "--plain", "go")
+    assert "try first" not in terminal.see(r"Allow\? .* instead:")
+    terminal.type("t\n")  # which is no answer, but what to do instead
+    screen = terminal.see(r"Run a command(.|\n)*instead:")
+    assert "t try first" in screen
+    terminal.type("n\n")
+    terminal.see("done")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+
+
+def test_line_by_line_v_shows_the_rest_of_a_request(open_terminal: Open) -> None:
+    terminal = open_terminal([writing(300), {"text": "so be it"}], "--plain", "go")
+    terminal.see("100 more lines: v shows all of it")
+    assert "line 299" not in terminal.transcript()
+    terminal.type("v\n")
+    terminal.see(r"line 299(.|\n)*Allow\?")
+    terminal.type("n\n")
+    terminal.see("so be it")
+
+
+def test_line_by_line_no_key_is_named_that_is_not_there(open_terminal: Open) -> None:
+    replies = [running("seq 30"), writing(60), {"thinking": "let me think", "text": "done"}]
+    terminal = open_terminal(replies, "--plain", "--permission-mode", "bypassPermissions", "go")
+    terminal.see("done")
+    said = terminal.transcript()
+    assert "… 25 more lines" in said
+    assert "Thought for" in said
+    assert "Ctrl-O" not in said
 
 
 def test_the_background_chooses_the_theme(open_terminal: Open) -> None:

@@ -15,6 +15,8 @@ from agentcli.frontends.terminal.text_width import clipped, row_width
 LAST_LINES = 3
 LONGEST_LINE = 2_000
 
+_REST = ": v shows all of it"
+
 Choice = Literal["once", "session", "always", "try", "no", "comment", "hunks"]
 
 
@@ -42,6 +44,14 @@ class ApprovalPanel:
     def is_tried(self) -> bool:
         """Whether a command ran on a stand-in and the question is what stays of its changes."""
         return self.request.call.name == "bash" and bool(self.request.hunks)
+
+    @property
+    def verb(self) -> str:
+        return "Keep" if self.is_tried else "Allow"
+
+    def label(self, choice: Choice) -> str:
+        """The key of a choice, and what it means here."""
+        return (_KEEP_LABELS if self.is_tried else _LABELS)[choice]
 
     @property
     def rule(self) -> str:
@@ -98,12 +108,12 @@ class ApprovalPanel:
         if self.is_tried:
             return [*head, *self._changes(columns, most_lines)]
         if is_diff(request.preview):
-            return [*head, *self._effects(), *diff_fragments(request.preview, width=columns, most_lines=most_lines)]
+            return [*head, *self._effects(), *_diff_of(request.preview, columns, most_lines)]
         lines = exposed(request.preview).split("\n")
         mark = "$ " if request.call.name == "bash" else "  "
         shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
         if len(lines) > most_lines:  # how it ends is where a long command hides what it really does
-            hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines: v shows all of it\n")
+            hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines{_REST}\n")
             shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
         return [*head, *shown, *self._effects()]
 
@@ -114,7 +124,7 @@ class ApprovalPanel:
         for hunk in self.request.hunks[:most_lines]:
             shown += [("", f"  {_file_of(hunk)}\n"), *(_diff_of(hunk, columns, each))]
         if (left := len(self.request.hunks) - most_lines) > 0:
-            shown.append(("warning", f"  … {left:,} more changes: v shows all of them\n"))
+            shown.append(("warning", f"  … {left:,} more changes{_REST}\n"))
         return shown
 
     def _effects(self) -> list[Fragment]:
@@ -148,7 +158,7 @@ class ApprovalPanel:
             return [
                 clipped([("warning", f"? Hunk {self.hunk + 1} of {len(self.request.hunks)}: "), ("", text)], columns)
             ]
-        head: Row = [("warning", f"? {'Keep' if self.is_tried else 'Allow'} it{f' (+{more} more)' if more else ''}?")]
+        head: Row = [("warning", f"? {self.verb} it{f' (+{more} more)' if more else ''}?")]
         rows = _wrapped([head, *(self._choice(choice, is_ready=is_ready) for choice in self.choices)], columns)
         if self.rules:
             reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
@@ -161,7 +171,7 @@ class ApprovalPanel:
         return rows
 
     def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
-        label = (_KEEP_LABELS if self.is_tried else _LABELS)[choice]
+        label = self.label(choice)
         if not is_ready:
             return [("muted", f" {label}")]
         if choice == self.selected:
@@ -190,7 +200,7 @@ def _file_of(hunk: str) -> str:
 
 
 def _diff_of(hunk: str, columns: int, most_lines: int | None) -> list[Fragment]:
-    return list(diff_fragments(hunk, width=columns, most_lines=most_lines)) if is_diff(hunk) else []
+    return diff_fragments(hunk, width=columns, most_lines=most_lines, rest=_REST) if is_diff(hunk) else []
 
 
 def is_diff(preview: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -416,7 +417,7 @@ class TerminalDesk:
             session.runtime.limits.max_budget_usd,
             self._house.branch(),
             sum(job.is_running for job in session.runtime.calls.workspace.sandbox.jobs()),
-            str(session.runtime.calls.workspace.cwd),
+            os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
             session.id,
             session.is_busy,
         )

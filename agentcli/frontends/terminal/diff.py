@@ -40,10 +40,10 @@ class _Row(Struct, frozen=True):
     new: int | None = None
 
 
-def diff_fragments(diff: str, *, width: int, most_lines: int | None) -> list[Fragment]:
+def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
     """The diff without its file lines, each line ending in a newline; `width` decides how many numbers there are.
 
-    Lines are not broken. What is beyond `most_lines` is counted only.
+    Lines are not broken. What is beyond `most_lines` is counted only; `rest` says how to see it.
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _rows(lines)
@@ -56,7 +56,7 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None) -> list[Fra
     for index, (row, text) in enumerate(zip(shown, texts, strict=True)):
         fragments += _line(row, text, changed_words.get(index, ()), digits, width)
     if more:
-        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}"), ("", "\n")]
+        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
 
 

@@ -22,7 +22,7 @@ def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
 
     Each place has a lock, which the system frees with the process that held it.
     """
-    key = hashlib.sha256(str(cwd).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for number in range(MOST_SESSIONS):

@@ -22,8 +22,6 @@ from agentcli.frontends.terminal.turn_view import TurnView
 MOST_PREVIEW_LINES = 200
 WIDTH = 80  # for tables and diffs, which need one
 
-QUESTION = "Allow? y once, s this session, a always, t try first, n no, or say what to do instead: "
-
 
 class LinearOutput:
     """Prints fragments one after another; a theme paints them where there is one."""
@@ -79,6 +77,7 @@ class PlainTerminal:
             at_line_start=lambda: self._output.at_line_start,
             stream=AsWritten,
             is_live=False,
+            unfolds=False,
         )
         self._desk = TerminalDesk(house, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()
@@ -150,6 +149,11 @@ class PlainTerminal:
                 answer = panel.answer("always")
             case "t" | "try" if request.can_try:
                 answer = panel.answer("try")
+            case "v" | "view":
+                self._view.block([("", exposed(request.preview).rstrip("\n") + "\n")])
+                self._approvals.appendleft(request)
+                self._ask(panel)
+                return
             case "" | "n" | "no":
                 answer = panel.answer("no")
             case _:
@@ -164,7 +168,12 @@ class PlainTerminal:
         self._view.was_previewed(panel.request.id)
         if panel.rules:
             self._view.line(f"s and a would allow: {exposed(panel.rule)}")
-        self._output.print([("", QUESTION)])
+        self._ask(panel)
+
+    def _ask(self, panel: ApprovalPanel) -> None:
+        """Offer what a line can answer: hunks and comments have keys of a live screen."""
+        offered = (panel.label(choice) for choice in panel.choices if choice not in ("comment", "hunks"))
+        self._output.print([("", f"{panel.verb}? {', '.join(offered)}, or say what to do instead: ")])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C

@@ -32,14 +32,18 @@ class View(Struct, frozen=True):
     folded: Folded | None = None
 
 
-def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False) -> View:
-    """The view of a finished call."""
+def tool_view(
+    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfolds: bool = True
+) -> View:
+    """The view of a finished call; `unfolds` says whether Ctrl-O shows the whole of what is cut."""
     head = summary_line(event, title, columns)
+    diff, rest = _diff_of(event), " (Ctrl-O shows all)" if unfolds else ""
     if event.result.is_error:
-        body = _output(event.result.text, columns)
+        body = _output(event.result.text, rest)
+    elif diff and diff_was_shown:
+        body = []
     else:
-        body = _BODIES.get(event.name, _nothing)(event, columns, diff_was_shown)
-    diff = _diff_of(event)
+        body = _BODIES.get(event.name, _nothing)(event, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
@@ -49,7 +53,8 @@ def tool_view(event: ToolFinished, title: str, *, columns: int, diff_was_shown: 
 def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
     """`✓ Read a.py · 12 lines · 3 ms`; a long title is cut so that the outcome stays on its line."""
     mark: Fragment = ("error", "✗") if event.result.is_error else ("ok", "✓")
-    parts = [" ".join(printable(event.summary).split()), duration(event.duration_ms)]
+    took = duration(event.duration_ms) if event.duration_ms else ""  # a call that did not run took no time
+    parts = [" ".join(printable(event.summary).split()), took]
     outcome = "".join(f" · {part}" for part in parts if part)
     room = max(12, columns - 2 - width(outcome))
     return [mark, ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
@@ -64,16 +69,16 @@ def duration(milliseconds: float) -> str:
     return f"{minutes} min {seconds} s"
 
 
-def _nothing(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+def _nothing(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
     return []
 
 
-def _first_lines(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+def _first_lines(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
     output = event.structured.get("output") if isinstance(event.structured, dict) else None
-    return _output(output if isinstance(output, str) else event.result.text, columns)
+    return _output(output if isinstance(output, str) else event.result.text, rest)
 
 
-def _output(text: str, columns: int) -> list[Fragment]:
+def _output(text: str, rest: str) -> list[Fragment]:
     """The last lines, since that is where a command says how it ended."""
     lines = printable(text).strip("\n").split("\n")
     if lines == [""]:
@@ -82,7 +87,7 @@ def _output(text: str, columns: int) -> list[Fragment]:
     shown: list[Fragment] = []
     if hidden > 0:
         lines = lines[-OUTPUT_LINES:]
-        shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''} (Ctrl-O shows all)\n"))
+        shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n"))
     return [*shown, *(("muted", f"  {_cut(line)}\n") for line in lines)]
 
 
@@ -95,16 +100,15 @@ def _diff_of(event: ToolFinished) -> str:
     return diff if isinstance(diff, str) else ""
 
 
-def _diff(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
-    diff = _diff_of(event)
-    return diff_fragments(diff, width=columns, most_lines=DIFF_LINES) if diff and not diff_was_shown else []
+def _diff(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
+    return diff_fragments(_diff_of(event), width=columns, most_lines=DIFF_LINES, rest=rest)
 
 
-def _todo(event: ToolFinished, columns: int, diff_was_shown: bool) -> list[Fragment]:
+def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
     return [("muted", f"  {line}\n") for line in printable(event.result.text).strip().split("\n")[:20]]
 
 
-_BODIES: dict[str, Callable[[ToolFinished, int, bool], list[Fragment]]] = {
+_BODIES: dict[str, Callable[[ToolFinished, int, str], list[Fragment]]] = {
     "bash": _first_lines,
     "file_edit": _diff,
     "file_write": _diff,

@@ -26,14 +26,14 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.own_command import OWN_CALL
-from agentcli.conversation.entries import Assistant, Entry, Result, User, retracted_ids
+from agentcli.conversation.entries import Assistant, Entry, Result, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.highlight import warm_up
 from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
 from agentcli.frontends.terminal.markdown import MarkdownStream
 from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
-from agentcli.llm.messages import Block, Text, ToolUse
+from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
 
 MOST_FOLDED = 50
@@ -61,7 +61,7 @@ class TurnView:
     """Shows a session's events through `print`; `columns` tells how wide the window is now.
 
     `stream` makes what prints an answer (None: Markdown). Without a live screen calls are told of when they start, and
-    what was typed stands there already.
+    what was typed stands there already. `unfolds` says whether Ctrl-O shows the whole of what is cut.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class TurnView:
         at_line_start: Callable[[], bool],
         stream: Callable[[], TextStream] | None = None,
         is_live: bool = True,
+        unfolds: bool = True,
     ) -> None:
         self._print = print
         self._columns = columns
@@ -81,6 +82,7 @@ class TurnView:
         self._clean = PrintableStream()
         self._new_stream = stream or (lambda: MarkdownStream(width=columns))
         self._is_live = is_live
+        self._unfolds = unfolds
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
@@ -235,6 +237,12 @@ class TurnView:
                     self._show_tool(finished, title)
                 case _:
                     pass
+        for id in open_calls(entries):  # the program ended while they ran
+            if call := calls.get(id):
+                cut = ToolFinished(
+                    id, call.name, ToolResult(id, "", is_error=True), 0.0, "cut off; its outcome is unknown"
+                )
+                self._show_tool(cut, exposed(call_title(call.name, call.input)))
         if shown:
             self.gap()
 
@@ -246,7 +254,8 @@ class TurnView:
         self._show_tool(event, call.title if call else event.name)
 
     def _show_tool(self, event: ToolFinished, title: str) -> None:
-        view = tool_view(event, title, columns=self._columns(), diff_was_shown=event.id in self._previewed)
+        shown = event.id in self._previewed
+        view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfolds=self._unfolds)
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
@@ -262,7 +271,8 @@ class TurnView:
         words = len(thought.split())
         self.folded.append(Folded("Thinking", thought))
         self._begin("calls")
-        self._print([("muted", f"∴ Thought for {took} · {words:,} words (Ctrl-O shows them)\n")])
+        rest = " (Ctrl-O shows them)" if self._unfolds else ""
+        self._print([("muted", f"∴ Thought for {took} · {words:,} words{rest}\n")])
 
     def _end_text(self) -> None:
         self._end_thinking()

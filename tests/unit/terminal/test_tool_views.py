@@ -124,6 +124,13 @@ def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
     assert shown.folded.text == lines
 
 
+def test_of_a_long_diff_the_rest_can_be_unfolded() -> None:
+    diff = "--- a\n+++ b\n@@ -0,0 +1,50 @@\n" + "+x\n" * 50
+    shown = view(finished("ok", "file_edit", structured={"diff": diff}))
+    assert plain(shown.fragments).endswith("… 20 more lines (Ctrl-O shows all)\n")
+    assert shown.folded is not None
+
+
 def test_a_line_without_end_is_cut() -> None:
     shown = text(finished("x" * 1_000_000))
     assert shown.splitlines()[1] == f"  {'x' * LONGEST_LINE}…"

@@ -1,0 +1,201 @@
+"""What the command line writes: nothing in it steers a terminal, and an output that takes nothing is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, Ran, call
+from tests.app.terminal import Open
+
+TITLE = "\x1b]0;owned\x07"
+CLIPBOARD = "\x1b]52;c;b3duZWQ=\x07"
+CLEAR = "\x1b[2J"
+# What may steer a terminal: all controls but line ends, the eight-bit ones, and turned directions.
+STEERING = {*map(chr, range(32)), *map(chr, range(127, 160)), "\u202e"} - {"\n"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def steering_in(ran: Ran) -> set[str]:
+    return STEERING & {*ran.out, *ran.err}
+
+
+@pytest.fixture
+def hostile(place: Place) -> Place:
+    """A project whose names, settings and stored sessions hold what would steer a terminal."""
+    commands = place.folder / ".agentcli" / "commands"
+    commands.mkdir(parents=True)
+    (commands / f"b{TITLE}.md").write_text("Hello")
+    model = place.script(
+        {"text": f"Hi {TITLE}{CLEAR}there", "tool_calls": [call("bash", command=f"echo {CLIPBOARD}x")]},
+        {"text": "\x1b]8;;http://evil.example\x1b\\link"},
+    )
+    place.run("-m", model, "-p", f"a question {CLEAR}", "--name", f"named{TITLE}")
+    place.run("-m", place.script({"text": "x"}), "-p", f"a title {TITLE}", "-C", str(place.folder))
+    return place
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-p", "hi", "-m", "nobody/x"),
+        ("sessions", "list"),
+        ("sessions", "show", "named"),
+        ("sessions", "show", f"no{TITLE}such"),
+        ("config", "show"),
+        ("config", "path"),
+        ("config", "trust"),
+        ("doctor",),
+        ("models", "check", f"scripted/{TITLE}"),
+        ("permissions", "explain", f"echo {TITLE}; touch b\u202ea"),
+        ("tools", "run", f"no{TITLE}such"),
+        ("-p", "hi", f"--flag{TITLE}"),
+        ("tools", f"no{TITLE}such"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_the_command_line_writes_steers_the_terminal(hostile: Place, arguments: tuple[str, ...]) -> None:
+    if arguments == ("sessions", "show", "named"):
+        arguments = ("sessions", "show", newest_named(hostile))
+    ran = hostile.run(*arguments)
+    assert ran.out + ran.err
+    assert not steering_in(ran)
+
+
+def newest_named(place: Place) -> str:
+    sessions = json.loads(place.run("sessions", "list", "--json").out)
+    return str(next(one["id"] for one in sessions if one["name"]))
+
+
+def test_what_is_left_out_of_a_shown_session_is_in_its_json(hostile: Place) -> None:
+    id = newest_named(hostile)
+    assert "Hi there" in hostile.run("sessions", "show", id).out
+    shown = json.loads(hostile.run("sessions", "show", id, "--json").out)["messages"]
+    texts = [block.get("text") for message in shown for block in message["content"]]
+    assert f"Hi {TITLE}{CLEAR}there" in texts
+
+
+@pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
+def test_a_file_name_in_a_notice_does_not_set_the_title(
+    open_terminal: Open, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    commands = tmp_path / "project" / ".agentcli" / "commands"
+    commands.mkdir(parents=True)
+    (commands / f"b{TITLE}.md").write_text("Hello")
+    terminal = open_terminal([{"text": "x"}], *flags)
+    terminal.see(r"b\.md is not used")
+    assert TITLE.encode() not in terminal.written
+
+
+def test_a_command_to_be_judged_is_shown_with_what_is_in_disguise(place: Place) -> None:
+    cat = "\N{CYRILLIC SMALL LETTER ES}at"
+    assert "�at is not known to only read" in place.run("permissions", "explain", f"{cat} a").out
+
+
+# An output that takes nothing.
+
+
+@pytest.fixture
+def full() -> Path:
+    path = Path("/dev/full")
+    if not path.exists():
+        pytest.skip("needs /dev/full")
+    return path
+
+
+def run_into(place: Place, full: Path, *arguments: str) -> tuple[int, str]:
+    with full.open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentcli", *arguments],
+            cwd=place.folder,
+            env=place.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            timeout=20,
+            check=False,
+        )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-p", "hi"),
+        ("-p", "hi", "--output-format", "json"),
+        ("-p", "hi", "--output-format", "stream-json"),
+        ("--help",),
+        ("sessions", "show", "first"),
+        ("sessions", "list", "--json"),
+        ("sessions", "--help"),
+        ("tools", "list"),
+        ("tools", "run", "file_list"),
+        ("permissions", "explain", "ls"),
+        ("doctor",),
+        ("demo",),
+    ],
+    ids=" ".join,
+)
+def test_an_output_that_cannot_be_written_is_one_clear_line(
+    place: Place, full: Path, arguments: tuple[str, ...]
+) -> None:
+    model = place.script({"text": "x"})
+    place.run("-m", model, "-p", "hi", "--name", "first")
+    code, said = run_into(place, full, *(("-m", model) if arguments[0] == "-p" else ()), *arguments)
+    assert (code, said) == (1, "agentcli: The output could not be written: No space left on device.\n")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_an_answer_that_could_not_be_written_is_in_the_session(place: Place, full: Path, format: str) -> None:
+    model = place.script({"text": "the answer"})
+    run_into(place, full, "-m", model, "-p", "hi", "--name", "first", "--output-format", format)
+    assert "the answer" in place.run("sessions", "show", "first").out
+
+
+@pytest.mark.parametrize("arguments", ["--help", "tools list", "sessions list --json", "tools run file_list"])
+def test_a_reader_that_has_left_is_no_error_to_tell(place: Place, arguments: str) -> None:
+    ran = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m agentcli {arguments} | true"],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert ran.stderr == b""
+
+
+def test_without_any_output_the_program_says_so(place: Place) -> None:
+    ran = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m agentcli -m {place.script({'text': 'x'})} -p hi >&-"],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed: send it to a file, or to /dev/null.\n")
+
+
+def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Path) -> None:
+    model = hostile.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "the answer"})
+    with full.open("wb") as err:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentcli", "-m", model, "-p", "go"],
+            cwd=hostile.folder,
+            env=hostile.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            timeout=20,
+            check=False,
+        )
+    assert done.stdout == b"the answer\n"
