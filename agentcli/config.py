@@ -18,7 +18,7 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
-from agentcli.paths import Paths, markdown_files, project_root
+from agentcli.paths import Paths, folder_text, markdown_files, project_root
 from agentcli.small_files import read_small_file
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -389,7 +389,7 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Whether the person has trusted this project's files as they are now."""
     try:
         trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
-        return trusted.get(_key(cwd)) == _fingerprint(cwd)
+        return trusted.get(folder_text(project_root(cwd))) == _fingerprint(cwd)
     except (OSError, msgspec.DecodeError):
         return False
 
@@ -400,19 +400,10 @@ def trust_project(paths: Paths, cwd: Path) -> None:
     try:
         paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        trusted[_key(cwd)] = _fingerprint(cwd)
+        trusted[folder_text(project_root(cwd))] = _fingerprint(cwd)
         file.write_bytes(msgspec.json.encode(trusted))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
-
-
-def _key(cwd: Path) -> str:
-    """The project as JSON can name it, which holds no bytes that are no UTF-8."""
-    root = os.fsencode(project_root(cwd))
-    try:
-        return root.decode()
-    except UnicodeDecodeError:
-        return f"bytes {root.hex()}"
 
 
 def _fingerprint(cwd: Path) -> str:

@@ -50,6 +50,19 @@ def project_root(cwd: Path) -> Path:
     return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
 
 
+def folder_text(folder: Path) -> str:
+    """A folder in text, as tables and JSON want it.
+
+    It is the path, or where that is no UTF-8 its `file:` address, which no other folder's path equals.
+    """
+    text = str(folder)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return folder.absolute().as_uri()
+    return text
+
+
 def markdown_files(folder: Path) -> list[Path]:
     """The Markdown files of a folder and its sub-folders, in the order of their names."""
     return sorted(file for file in folder.rglob("*.md") if file.is_file()) if folder.is_dir() else []

@@ -28,10 +28,9 @@ from agentcli.frontends.terminal.drafts import drafts_of
 from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
-from agentcli.infra.sessions.folders import folder_text
 from agentcli.llm.messages import Block
 from agentcli.model_choice import KEYED_MODELS, NoModel
-from agentcli.paths import project_root
+from agentcli.paths import folder_text, project_root
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:

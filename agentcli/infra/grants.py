@@ -12,6 +12,7 @@ import filelock
 import msgspec
 
 from agentcli.errors import StorageError
+from agentcli.paths import folder_text
 
 _Rules = list[str]
 _Grants = dict[str, _Rules]  # by project root
@@ -22,7 +23,7 @@ class FileGrants:
 
     def __init__(self, file: Path, root: Path) -> None:
         self._file = file
-        self._root = str(root)
+        self._root = folder_text(root)
 
     def list(self) -> Sequence[str]:
         return self._read().get(self._root, [])

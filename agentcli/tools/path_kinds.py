@@ -112,7 +112,9 @@ def judge_path(
     odd: not what it seems, or no file. secret: likely to hold keys. protected (writes only): makes programs run.
     outside: in none of the roots. Everything but plain is for a person to decide.
     """
-    if is_odd(path):
+    # The name of a workspace was chosen by its owner: only what is below it is looked at.
+    below = next((path[len(str(root)) + 1 :] for root in roots if f"{path}/".startswith(f"{root}/")), path)
+    if (below or not path) and is_odd(below):
         return "odd"
     if home is not None and (path == "~" or path.startswith("~/")):
         path = f"{home}{path[1:]}"

@@ -10,9 +10,9 @@ from pathlib import Path
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.folders import folder_text
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.titles import title_of
+from agentcli.paths import folder_text
 
 
 class MemoryLog:

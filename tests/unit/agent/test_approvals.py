@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,13 @@ def test_grants_are_kept_by_project_in_a_file_for_the_owner_alone(tmp_path: Path
     here.remove("bash(nothing)")
     assert (here.list(), there.list()) == (["file_edit"], ["bash(ls)"])
     assert {path.name for path in file.parent.iterdir()} <= {"grants.json", "grants.lock"}
+
+
+def test_grants_of_a_folder_that_is_no_utf_8_are_kept_apart(tmp_path: Path) -> None:
+    file, odd = tmp_path / "grants.json", tmp_path / os.fsdecode(b"caf\xe9")
+    FileGrants(file, odd).add("bash(make)")
+    assert FileGrants(file, odd).list() == ["bash(make)"]
+    assert FileGrants(file, tmp_path / "caf\ufffd").list() == []
 
 
 def test_a_broken_file_of_grants_is_told(tmp_path: Path) -> None:

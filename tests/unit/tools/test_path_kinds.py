@@ -166,6 +166,15 @@ def test_what_a_program_holds_is_secret(path: str) -> None:
     assert judged(path) == "secret"
 
 
+def test_a_workspace_may_be_called_anything() -> None:
+    root = Path("/home/u/caf\udce9 \u202eworks")
+    for path in ("a.py", f"{root}/a.py", str(root), "."):
+        assert judged(path, cwd=root, roots=[root]) == "plain"
+    assert judged(f"{root}/caf\udce9", cwd=root, roots=[root]) == "odd"
+    assert judged(f"{root}x/a.py", cwd=root, roots=[root]) == "odd"
+    assert judged("", cwd=root, roots=[root]) == "odd"
+
+
 def test_a_workspace_in_memory_is_one_like_any_other() -> None:
     root = Path("/dev/shm/work")
     assert judged("a.py", cwd=root, roots=[root]) == "plain"
