@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.tools.text_edit import Edit
 from agentcli.tools.text_encoding import DecodedText, require_encodable, shown
-from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends
+from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
 from agentcli.tools.text_nearest import nearest
 
 
@@ -65,9 +65,9 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     require_encodable(new, "new_string")
     if edit.replace_all:  # what a reader sees as the same is replaced as the same: line ends do not count
         if places := places_with_other_line_ends(text, old):
-            return [_replacement(text, place, new) for place in places], ""
+            return [_replacement(text, place, new) for place in without_overlaps(places)], ""
     elif len(places := exact_places(text, old)) == 1:
-        return [_replacement(text, places[0], new)], _left_alone(text, old)
+        return [_replacement(text, places[0], new)], _left_alone(text, old, places[0])
     elif places:
         raise _several(text, places, "")
     for look, difference, note in LADDER:
@@ -79,11 +79,12 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
 
 
-def _left_alone(text: str, old: str) -> str:
+def _left_alone(text: str, old: str, taken: Place) -> str:
     """A note when the same lines stand elsewhere with other line ends: a reader does not see which is which."""
     if "\r\n" not in text or "\n" not in old:
         return ""
-    more = len(places_with_other_line_ends(text, old)) - 1
+    places = places_with_other_line_ends(text, old)
+    more = sum(place.end <= taken.start or place.start >= taken.end for place in places)
     return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
 
 
@@ -102,7 +103,7 @@ def _several(text: str, places: Sequence[Place], difference: str) -> ToolError:
 def _replacement(text: str, place: Place, new: str) -> _Replacement:
     """What to put at a place: `new` as it has to be there, with the line ends of the lines it replaces.
 
-    Lines that stay keep their own; a line that is added gets that of its neighbour.
+    Lines that stay keep their own; a line that is added gets that of the line before it, the first that of the next.
     """
     new = place.adapted(new)
     _require_no_stand_in(text[place.start : place.end], new)
@@ -116,7 +117,7 @@ def _replacement(text: str, place: Place, new: str) -> _Replacement:
     head = next((n for n in range(most) if old_lines[n] != new_lines[n]), most)
     tail = next((n for n in range(most - head) if old_lines[-1 - n] != new_lines[-1 - n]), most - head)
     middle = ends[head : len(ends) - tail]
-    usual = ends[head - 1] if head else middle[0] if middle else _end_of_line_at(text, place)
+    usual = ends[max(head - 1, 0)] if ends else _end_of_line_at(text, place)
     middle = (middle + [usual] * wanted)[: wanted - head - tail]
     ends = [*ends[:head], *middle, *ends[len(ends) - tail :], ""]
     return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, ends, strict=True))))

@@ -5,7 +5,7 @@ The ways stand in `LADDER`, the strictest first; each is for when the one before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, pairwise
 
 from msgspec import Struct
@@ -32,7 +32,7 @@ class Place(Struct, frozen=True):
 
 
 def exact_places(text: str, old: str) -> list[Place]:
-    """Every one, from top to bottom; none that begins or ends between the two characters of a CRLF."""
+    """Every one, from top to bottom, also where they overlap; none that begins or ends inside a CRLF."""
 
     def is_whole(start: int, end: int) -> bool:
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
@@ -41,9 +41,18 @@ def exact_places(text: str, old: str) -> list[Place]:
 
 
 def places_with_other_line_ends(text: str, old: str) -> list[Place]:
-    """Where it stands with LF or CRLF, each as it comes."""
+    """Where it stands with LF or CRLF, each as it comes, also where they overlap."""
     view, sought = with_lf(text), _lf(old)
     return [Place(view.origin(start), view.origin(end)) for start, end in _finds(view.text, sought, view.is_between)]
+
+
+def without_overlaps(places: Iterable[Place]) -> Iterator[Place]:
+    """Of places from top to bottom, the first, and each that begins where the one taken before has ended."""
+    end = 0
+    for place in places:
+        if place.start >= end:
+            yield place
+            end = place.end
 
 
 def _places_without_last_line_end(text: str, old: str) -> list[Place]:
@@ -83,15 +92,18 @@ LADDER: tuple[tuple[Callable[[str, str], list[Place]], str, str], ...] = (
 
 
 def _finds(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """Start and end of each one that is whole; none overlaps the one before."""
-    start = text.find(sought)
+    """Start and end of each one that is whole, also of those that begin inside the one before."""
+    start, step = text.find(sought), 0
     while start >= 0:
         end = start + len(sought)
         if is_whole(start, end):
             yield start, end
-            start = text.find(sought, end)
+        # In a long row of the same, searching anew from each place would take the square of its length.
+        if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
+            start += step
         else:
-            start = text.find(sought, start + 1)
+            following = text.find(sought, start + 1)
+            start, step = following, following - start
 
 
 def _places_by_lines(text: str, old: str, look: Callable[[str], View]) -> list[Place]:
@@ -135,11 +147,12 @@ class _KeptLines(Struct, frozen=True):
 
     def adapted(self, new: str) -> str:
         lines = lines_of(_lf(new))
+        lacks_end = self.old_lines[-1].endswith("\n") and not self.own[-1].endswith("\n")
+        own = [*self.own[:-1], self.own[-1] + "\n"] if lacks_end else self.own  # new lines may stand behind it
         parts: list[str] = []
         for tag, start, end, new_start, new_end in opcodes(self.old_lines, lines_of(self.look(new).text)):
-            parts += self.own[start:end] if tag == "equal" else map(self.shift, lines[new_start:new_end])
+            parts += own[start:end] if tag == "equal" else map(self.shift, lines[new_start:new_end])
         adapted = "".join(parts)
-        lacks_end = self.old_lines[-1].endswith("\n") and not self.own[-1].endswith("\n")
         return adapted.removesuffix("\n") if lacks_end else adapted
 
 

@@ -33,7 +33,10 @@ class Choice(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A line without its line feed; `cut` counts the bytes left out of one longer than `LONGEST_KEPT`."""
+    """A line without its line feed; `cut` counts the bytes left out of one longer than `LONGEST_KEPT`.
+
+    Those of UTF-16 and UTF-32 count as UTF-8.
+    """
 
     text: str
     cut: int = 0
@@ -72,13 +75,21 @@ def read_lines(head: bytes, file: BinaryIO, choice: Choice) -> LinesRead | None:
         return None
     codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, errors_of(encoding))
     return LinesRead(
-        tuple(Line(shown(line.decode(*codec)), cut) for line, cut in chosen.lines),
+        tuple(_line(content, cut, *codec) for content, cut in chosen.lines),
         chosen.is_full,
         chosen.newlines + (not chosen.ends_with_newline),
         chosen.ends_with_newline,
         encoding,
         digest.digest(),
     )
+
+
+def _line(content: bytes, cut: int, encoding: str, errors: str) -> Line:
+    """The line of which `content` was kept; one that is cut ends with a whole character."""
+    if not cut or encoding != "utf-8":
+        return Line(shown(content.decode(encoding, errors)), cut)
+    text, used = codecs.utf_8_decode(content, errors, False)
+    return Line(shown(text), cut + len(content) - used)
 
 
 def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:

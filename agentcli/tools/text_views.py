@@ -19,7 +19,8 @@ _LOOK_ALIKES = str.maketrans(
     }
 )
 _LINE_END = re.compile("\r\n")
-_NOT_PLAIN = re.compile("\r\n|[\x00-\x7f]?[^\x00-\x7f]+")
+# A mark changes the character before it, but no control character: behind a line end it begins the next line.
+_NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
 class View:

@@ -60,6 +60,11 @@ def _change(given: FileEdit, before: bytes, shown: str) -> _Change:
 
 def _edits(given: FileEdit) -> tuple[Edit, ...]:
     if given.edits:
+        if given.old_string or given.new_string:
+            raise ToolError(
+                "file_edit takes old_string and new_string, or edits, not both: put this one among edits.",
+                kind="invalid_parameters",
+            )
         return given.edits
     if given.old_string is None or given.new_string is None:
         raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")

@@ -53,7 +53,7 @@ def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
     if given.limit == 0 and read.is_full:
         raise ToolError(
             f"These lines are more than {LARGEST_CHOICE / 1e6:.0f} MB: give a limit, or use grep_search.",
-            kind="resource_error",
+            kind="validation_error",
         )
     rows: list[str] = []
     size = 0

@@ -39,9 +39,11 @@ def fitted(content: bytes, shown: str) -> tuple[bytes, str, str]:
             picture = _plain(ImageOps.exif_transpose(image))
     except Image.DecompressionBombError as error:
         raise _too_many(shown, "") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        # What Pillow says of bytes it does not know names the object that holds them.
+        reason = "no format that can be read" if isinstance(error, UnidentifiedImageError) else error
         raise ToolError(
-            f"{shown} is a broken image ({error}): look at it with bash (file, xxd).", kind="validation_error"
+            f"{shown} is a broken image ({reason}): look at it with bash (file, xxd).", kind="validation_error"
         ) from error
     picture.thumbnail((LONGEST_EDGE, LONGEST_EDGE), Image.Resampling.LANCZOS)
     encoded, name = _encoded(picture, was_jpeg=was_jpeg)

@@ -78,6 +78,24 @@ def test_a_call_without_an_edit_says_what_is_needed(bench: Bench, given: dict[st
     assert "old_string and new_string, or edits" in str(error)
 
 
+@pytest.mark.parametrize(
+    "beside", [{"old_string": "one", "new_string": "1"}, {"old_string": "one"}, {"new_string": "1"}]
+)
+def test_an_edit_beside_several_is_an_error_and_not_passed_over(bench: Bench, beside: dict[str, str]) -> None:
+    path = bench.put("a", "one\ntwo\n")
+    error = bench.fails("file_edit", path="a", edits=[{"old_string": "two", "new_string": "2"}], **beside)
+    assert error.kind == "invalid_parameters"
+    assert "put this one among edits" in str(error)
+    assert path.read_text() == "one\ntwo\n"
+
+
+def test_empty_strings_beside_several_edits_say_nothing(bench: Bench) -> None:
+    path = bench.put("a", "one\ntwo\n")
+    edits = [{"old_string": "two", "new_string": "2"}]
+    bench.call("file_edit", path="a", edits=edits, old_string="", new_string="")
+    assert path.read_text() == "one\n2\n"
+
+
 def test_the_same_old_and_new_string_is_an_error(bench: Bench) -> None:
     bench.put("a", "one\r\n")
     assert "the same" in str(bench.fails("file_edit", path="a", old_string="one\n", new_string="one\r\n"))
@@ -209,7 +227,7 @@ def test_a_file_too_large_to_be_edited_is_an_error_that_says_what_to_use(bench: 
     with bench.put("a").open("wb") as file:
         file.truncate(LARGEST_EDITABLE + 1)
     error = bench.fails("file_edit", path="a", old_string="a", new_string="b")
-    assert error.kind == "resource_error"
+    assert error.kind == "validation_error"
     assert "sed -i" in str(error)
 
 

@@ -86,11 +86,40 @@ def test_the_rest_of_a_line_of_megabytes_is_left_out_and_counted(bench: Bench) -
     assert output.structured["total_lines"] == 2
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize(("sign", "ahead"), [("日", ""), ("日", "x"), ("é", "x"), ("😀", "xyz")])
+def test_an_endless_line_ends_at_a_whole_character(bench: Bench, encoding: str, sign: str, ahead: str) -> None:
+    text = f"a b c {ahead}" * 20_000 + sign * 700_000
+    bench.put("a", f"{text}\nnext\n".encode(encoding))
+    output = bench.call("file_read", path="a")
+    line, following = str(output.structured["text"]).removesuffix("\n").split("\n")
+    assert text.startswith(line)
+    kept = len(line.encode())
+    assert LONGEST_KEPT - len(sign.encode()) < kept <= LONGEST_KEPT
+    assert f"[and {len(text.encode()) - kept:,} bytes behind them]\n2\tnext" in str(output.content)
+    assert following == "next"
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF\x08\0\0\0WEBPVP8 ", b"%PDF-1.7\n"]
+)
+def test_what_is_said_of_broken_media_names_no_object_of_the_program(bench: Bench, head: bytes) -> None:
+    bench.put("a", head + bytes(40))
+    said = str(bench.fails("file_read", path="a"))
+    assert said.startswith("a is a broken ")
+    assert "object at 0x" not in said
+
+
+def test_an_endless_line_of_half_characters_is_shown(bench: Bench) -> None:
+    bench.put("a", b"\xff\xfe" + "\ud800".encode("utf-16-le", "surrogatepass") * 700_000)
+    assert str(bench.call("file_read", path="a").structured["text"]) == "\ufffd" * (LONGEST_KEPT // 3)
+
+
 def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(bench: Bench) -> None:
     lines = LARGEST_CHOICE // 1_000 + 2
     bench.put("big.log", (b"x" * 999 + b"\n") * lines)
     error = bench.fails("file_read", path="big.log", limit=0)
-    assert error.kind == "resource_error"
+    assert error.kind == "validation_error"
     assert "give a limit" in str(error)
     assert bench.text("file_read", path="big.log", offset=lines) == f"{lines}\t{'x' * 999}"
 

@@ -1,0 +1,176 @@
+"""What a match says is so: no line is glued, lost or left with a foreign end; what stands twice is not one place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentcli.errors import ToolError
+from agentcli.tools.text_apply import Applied, apply_edits
+from agentcli.tools.text_edit import Edit
+from agentcli.tools.text_encoding import DecodedText
+from agentcli.tools.text_match import exact_places
+from agentcli.tools.text_views import folded
+
+
+def edit(before: str, old: str, new: str, *, replace_all: bool = False) -> Applied:
+    applied = apply_edits(before.encode(), DecodedText(before, "utf-8"), [Edit(old, new, replace_all)])
+    assert applied.content.decode() == applied.text
+    return applied
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "more", "after"),
+    [
+        pytest.param(
+            "class A:\n    def f(self):\n        return 1",
+            "def f(self):\n    return 1\n",
+            "def g(self):\n    return 2\n",
+            "class A:\n    def f(self):\n        return 1\n    def g(self):\n        return 2",
+            id="indentation",
+        ),
+        pytest.param(
+            "class A:\n    def f(self):\n        return 1",
+            "def f(self):\n    return 1\n",
+            "\ndef g(self):\n    return 2\n",
+            "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2",
+            id="a blank line between",
+        ),
+        pytest.param("if a:\r\n\tb", "  b\n", "  c\n", "if a:\r\n\tb\r\n\tc", id="CRLF"),
+        pytest.param("x\n\tsay(“a”)", '  say("a")\n', "  b()\n", "x\n\tsay(“a”)\n\tb()", id="look-alikes, indented"),
+        pytest.param("x\nsay(“a”)", 'say("a")\n', "b()\n", "x\nsay(“a”)\nb()", id="look-alikes"),
+        pytest.param("x\ny", "y\n", "z\n", "x\ny\nz", id="line ends alone"),
+        pytest.param("x\n\ty", "    y\n", "\n", "x\n\ty\n", id="a blank line behind"),
+    ],
+)
+def test_lines_put_behind_a_last_line_without_an_end_stand_on_their_own(
+    before: str, old: str, more: str, after: str
+) -> None:
+    assert edit(before, old, old + more).text == after
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        pytest.param("“a”\n\u0301 acute\nend\n", '"a"\n', '"b"\n', "“b”\n\u0301 acute\nend\n", id="behind the place"),
+        pytest.param(
+            "“a”\nend\n", '"a"\nend\n', '"a"\n\u0301 acute\nend\n', "“a”\n\u0301 acute\nend\n", id="in new_string"
+        ),
+        pytest.param("“a”\n\u0301x\n", '"a"\n\u0301x\n', '"a"\n\u0301y\n', "“a”\n\u0301y\n", id="in the place"),
+        pytest.param("“a”\r\n\u0301x\r\n", '"a"\n', '"b"\n', "“b”\r\n\u0301x\r\n", id="CRLF"),
+        pytest.param("\t“a”\n\u0301 b\nc\n", '  "a"\n', "  b\n", "\tb\n\u0301 b\nc\n", id="with other indentation"),
+        pytest.param("\u0301“a”\nb\n", '\u0301"a"', '\u0301"c"', "\u0301“c”\nb\n", id="at the beginning of the file"),
+    ],
+)
+def test_a_line_that_begins_with_a_combining_mark_is_a_line_of_its_own(
+    before: str, old: str, new: str, after: str
+) -> None:
+    applied = edit(before, old, new)
+    assert applied.text == after
+    assert "look-alike" in "".join(applied.notes)
+
+
+_PIECES = st.lists(
+    st.sampled_from(
+        ["\n", "\r\n", "\r", "\t", "\x00", " ", "a", "é", "e\u0301", "\u0301", "\u0323", "“", "…", "≠", "한"]
+    )
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=_PIECES)
+@example(text="a\n\u0301")
+def test_the_beginning_of_every_line_is_between_characters(text: str) -> None:
+    view = folded(text)
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    starts = [0, *(place + 1 for place, sign in enumerate(view.text) if sign == "\n")]
+    assert all(map(view.is_between, starts))
+    cuts = [*map(view.origin, starts), len(text)]
+    shown = [text[start:end].removesuffix("\n").removesuffix("\r") for start, end in pairwise(cuts)]
+    assert shown == lines
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "lines"),
+    [
+        pytest.param("}\n}\n}\n", "}\n}\n", "1, 2", id="as it is"),
+        pytest.param("x\n}\n}\n}\n}\n", "}\n}\n", "2, 3, 4", id="three of four"),
+        pytest.param("aaa\n", "aa", "1, 1", id="in a line"),
+        pytest.param("}\r\n}\r\n}\r\n", "}\n}\n", "1, 2", id="line ends"),
+        pytest.param("\t}\n\t}\n\t}\n", "  }\n  }\n", "1, 2", id="indentation"),
+        pytest.param("”\n”\n”\n", '"\n"\n', "1, 2", id="look-alikes"),
+        pytest.param("\t”\n\t”\n\t”\n", '  "\n  "\n', "1, 2", id="look-alikes, indented"),
+    ],
+)
+def test_places_that_overlap_are_several(before: str, old: str, lines: str) -> None:
+    count = lines.count(",") + 1
+    with pytest.raises(ToolError, match=rf"stands {count} times \(lines {lines}\)"):
+        edit(before, old, f"{old}X")
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text("ab", max_size=60), old=st.text("ab", min_size=1, max_size=12))
+@example(text="aabaabaaabaabaa", old="aabaabaa")
+def test_every_place_is_found_however_they_overlap(text: str, old: str) -> None:
+    found = [(place.start, place.end) for place in exact_places(text, old)]
+    assert found == [(at, at + len(old)) for at in range(len(text)) if text.startswith(old, at)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(row=st.text("ab", min_size=1, max_size=3), times=st.integers(1, 12), more=st.text("ab", max_size=8))
+def test_every_place_in_a_row_of_the_same_is_found(row: str, times: int, more: str) -> None:
+    text, old = row * 30 + more + row * 30, row * times
+    starts = [place.start for place in exact_places(text, old)]
+    assert starts == [at for at in range(len(text)) if text.startswith(old, at)]
+
+
+def test_a_long_piece_of_a_long_row_is_soon_refused() -> None:
+    with pytest.raises(ToolError, match="stands 180001 times"):
+        edit("a" * 200_000, "a" * 20_000, "b")
+
+
+def test_replace_all_takes_places_that_do_not_overlap_from_the_left() -> None:
+    assert edit("}\n}\n}\n", "}\n}\n", "X\n", replace_all=True).text == "X\n}\n"
+    assert edit("}\r\n}\n}\r\n}\n", "}\n}\n", "X\n", replace_all=True).text == "X\nX\n"
+
+
+def test_of_the_same_text_with_other_line_ends_only_what_lies_outside_is_said_to_be_left_alone() -> None:
+    assert edit("}\n}\n}\r\n", "}\n}\n", "X\n") == Applied(b"X\n}\r\n", "X\n}\r\n")
+    (note,) = edit("}\n}\n}\r\n}\r\n", "}\n}\n", "X\n").notes
+    assert "stands 1 times more and was left alone" in note
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        pytest.param("a\r\nb\r\n", "a\nb\n", "x\na\nb\n", "x\r\na\r\nb\r\n", id="before all"),
+        pytest.param("a\r\n", "a\r\n", "b\nc\r\n", "b\r\nc\r\n", id="two for one"),
+        pytest.param("a\r\n", "a\n", "x\ny\na\n", "x\r\ny\r\na\r\n", id="two before one"),
+        pytest.param("a\r\nb", "a\nb", "x\ny\nz", "x\r\ny\r\nz", id="everything"),
+        pytest.param(
+            "a\r\nb\nc\n", "a\nb\n", "x\na\nb\n", "x\r\na\r\nb\nc\n", id="mixed, as the line it stands before"
+        ),
+        pytest.param("a\nb\r\nc\r\n", "a\nb\n", "x\na\nb\n", "x\na\nb\r\nc\r\n", id="mixed, before LF"),
+    ],
+)
+def test_a_line_put_before_all_others_gets_the_end_of_the_next(before: str, old: str, new: str, after: str) -> None:
+    assert edit(before, old, new).text == after
+
+
+_LINES = st.lists(st.sampled_from(["a", "b", "", " c"]), min_size=1, max_size=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(lines=_LINES, new=_LINES, data=st.data())
+def test_a_file_with_crlf_alone_gets_no_other_line_end(lines: list[str], new: list[str], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(lines) - 1))
+    end = data.draw(st.integers(start + 1, len(lines)))
+    before, old = "\r\n".join([*lines, ""]), "\n".join([*lines[start:end], ""])
+    try:
+        after = edit(before, old, "\n".join([*new, ""])).text
+    except ToolError:  # it stands there several times, or both are the same
+        return
+    assert after.split("\r\n") == [*lines[:start], *new, *lines[end:], ""]
