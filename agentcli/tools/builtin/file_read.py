@@ -17,6 +17,7 @@ from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 DEFAULT_LINES = 2_000
 LARGEST_CHOICE = 50 * 1024 * 1024  # bytes of text that one call with limit 0 gives
+MOST_CHOSEN_LINES = 1_000_000  # the same in lines: a short one takes ten times its bytes while it is handled
 
 
 async def run(given: FileRead, context: ToolContext) -> ToolOutput:
@@ -42,7 +43,7 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
 def _choice(given: FileRead) -> Choice:
     first = given.offset or 1
     if given.limit == 0:
-        return Choice(first, None, LARGEST_CHOICE, LONGEST_KEPT)
+        return Choice(first, MOST_CHOSEN_LINES, LARGEST_CHOICE, LONGEST_KEPT)
     return Choice(first, given.limit or DEFAULT_LINES, PAGE_BYTES, LONGEST_LINE)
 
 
@@ -50,9 +51,10 @@ def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
     total, first = read.total_lines, given.offset or 1
     if first > max(total, 1):
         raise ToolError(f"{shown} has {total} lines; offset {first} is past its end.", kind="invalid_parameters")
-    if given.limit == 0 and read.is_full:
+    if given.limit == 0 and (read.is_full or total - first >= MOST_CHOSEN_LINES):
         raise ToolError(
-            f"These lines are more than {LARGEST_CHOICE / 1e6:.0f} MB: give a limit, or use grep_search.",
+            f"These are more than {LARGEST_CHOICE / 1e6:.0f} MB or {MOST_CHOSEN_LINES:,} lines: give a limit, or use "
+            "grep_search.",
             kind="validation_error",
         )
     rows: list[str] = []

@@ -124,6 +124,14 @@ def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(benc
     assert bench.text("file_read", path="big.log", offset=lines) == f"{lines}\t{'x' * 999}"
 
 
+def test_a_choice_of_too_many_short_lines_is_refused(bench: Bench) -> None:
+    bench.put("short", "\n" * 1_000_001)
+    error = bench.fails("file_read", path="short", limit=0)
+    assert error.kind == "validation_error"
+    assert "1,000,000 lines" in str(error)
+    assert bench.call("file_read", path="short", limit=0, offset=2).structured["total_lines"] == 1_000_001
+
+
 def test_an_offset_past_the_end_says_how_many_lines_there_are(bench: Bench) -> None:
     bench.put("a", "1\n2\n")
     error = bench.fails("file_read", path="a", offset=3)
