@@ -91,12 +91,18 @@ class Place:
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                preexec_fn=_hear_hangups,  # noqa: PLW1509  # it takes no lock
             )
         )
 
     @staticmethod
     def _command(arguments: tuple[str | bytes, ...]) -> list[str | bytes]:
         return [sys.executable, "-m", "agentcli", *arguments]
+
+
+def _hear_hangups() -> None:
+    """As in a terminal, also where the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Running:
