@@ -335,7 +335,7 @@ def test_granted_folders_are_held_back_and_granted_files_cannot_be_written(base:
         runs = try_runs(base, US, (mechanism,), writable=(granted, file), cache=base / "cache")
         script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
         async with await runs.try_command(script, cwd=base / "ws", timeout_s=20) as tried:
-            assert [change.name for change in tried.changes] == [f"{granted}/x"]
+            assert [change.name for change in tried.changes] == [f"{granted}/x"], tried.result
             assert not (granted / "x").exists()
             await tried.keep()
 
