@@ -160,28 +160,25 @@ def test_an_answer_that_could_not_be_written_is_in_the_session(place: Place, ful
     assert "the answer" in place.run("sessions", "show", "first").out
 
 
-@pytest.mark.parametrize("arguments", ["--help", "tools list", "sessions list --json", "tools run file_list"])
-def test_a_reader_that_has_left_is_no_error_to_tell(place: Place, arguments: str) -> None:
-    ran = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m agentcli {arguments} | true"],
+def in_bash(place: Place, rest: str) -> subprocess.CompletedProcess[bytes]:
+    """The program with what stands behind its name on a command line, redirections included."""
+    return subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m agentcli {rest}"],
         cwd=place.folder,
         env=place.environment,
         capture_output=True,
         timeout=20,
         check=False,
     )
-    assert ran.stderr == b""
+
+
+@pytest.mark.parametrize("arguments", ["--help", "tools list", "sessions list --json", "tools run file_list"])
+def test_a_reader_that_has_left_is_no_error_to_tell(place: Place, arguments: str) -> None:
+    assert in_bash(place, f"{arguments} | true").stderr == b""
 
 
 def test_without_any_output_the_program_says_so(place: Place) -> None:
-    ran = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m agentcli -m {place.script({'text': 'x'})} -p hi >&-"],
-        cwd=place.folder,
-        env=place.environment,
-        capture_output=True,
-        timeout=20,
-        check=False,
-    )
+    ran = in_bash(place, f"-m {place.script({'text': 'x'})} -p hi >&-")
     assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed: send it to a file, or to /dev/null.\n")
 
 
