@@ -54,11 +54,16 @@ class Bounds(Struct, frozen=True):
 
 
 class Launch(NamedTuple):
-    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment."""
+    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
+
+    `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
+    that cannot be told.
+    """
 
     argv: list[str]
     pass_fds: tuple[int, ...]
     environment: Mapping[str, str]
+    refusal: str = ""
 
 
 class Confinement(Protocol):

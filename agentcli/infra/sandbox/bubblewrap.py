@@ -68,6 +68,7 @@ class Bubblewrap:
                 [*self._start, *mounts, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
                 _environment(bounds),
+                refusal="bwrap: ",
             )
 
     def command_group(self, pid: int) -> int | None:

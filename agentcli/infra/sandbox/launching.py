@@ -28,11 +28,12 @@ def shell_argv() -> list[str]:
 
 @dataclass(eq=False)
 class Running:
-    """A command that was started, with what confines it."""
+    """A command that was started, with what confines it; `refusal` as in `Launch`."""
 
     command: str
     process: Process
     confinement: ExitStack
+    refusal: str = ""
 
     def is_over(self) -> bool:
         """Whether nothing of it is left, as far as is known now."""
@@ -83,7 +84,7 @@ class Starter:
                 keeps_output=keeps_output,
                 time_limit_s=time_limit_s,
             )
-            running = Running(command, process, confinement.pop_all())
+            running = Running(command, process, confinement.pop_all(), launch.refusal)
         self._running = {other for other in self._running if not other.is_over()} | {running}
         return running
 

@@ -66,7 +66,11 @@ class Keeper:
             socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *pass_fds])
             await asyncio.get_running_loop().sock_sendall(ours, request)
             process = Process(ours)
-            await process.started()
+            try:
+                await process.started()
+            except asyncio.CancelledError:  # it may run already, unheard of
+                await asyncio.shield(process.end())
+                raise
         except BaseException:
             ours.close()
             raise

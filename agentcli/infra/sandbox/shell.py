@@ -32,9 +32,13 @@ _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _FIRST_SECONDS = 6.0
 
-# The shell tells where it ended through a pipe named by path: a command may use every short descriptor itself. The
-# command stands on the same line, so that line numbers in its errors are right.
-_REPORT_CWD = "trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+# The shell tells that it has begun, and where it ended, through a pipe named by path: a command may use every short
+# descriptor itself. The command stands on the same line, so that line numbers in its errors are right.
+_REPORT = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+
+# A sandbox is planned from what is there, and what is there can be gone before it is mounted: another program's socket,
+# a file that is being replaced. Then it is planned again.
+_TRIES = 4
 
 
 class Shell:
@@ -67,13 +71,31 @@ class Shell:
         detach: asyncio.Event | None = None,
         is_confined: bool = True,
     ) -> CommandResult:
-        output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
+        for _ in range(_TRIES):
+            output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
+            foreground = await self._start(command, cwd, output, on_output, is_confined=is_confined)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    goes_on = await foreground.wait(detach)
+                goes_on = goes_on or await foreground.left_something()
+            except TimeoutError:
+                return await asyncio.shield(foreground.end())
+            except asyncio.CancelledError:
+                await asyncio.shield(foreground.end())
+                raise
+            result = await asyncio.shield(self._to_background(foreground) if goes_on else foreground.close())
+            if not foreground.was_refused:
+                return result
+        raise ToolError(f"The sandbox could not be set up: {result.output.strip()}", kind="resource_error")
+
+    async def _start(
+        self, command: str, cwd: Path, output: CommandOutput, on_output: Callable[[str], None], *, is_confined: bool
+    ) -> _Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
         try:
-            script = _REPORT_CWD.format(fd=report_write) + command
             running = await self._starter.start(
-                script,
+                _REPORT.format(fd=report_write) + command,
                 command=command,
                 cwd=cwd,
                 output=pipe_write,
@@ -89,17 +111,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        foreground = _Foreground(running, output, pipe, report, on_output)
-        try:
-            async with asyncio.timeout(timeout_s):
-                goes_on = await foreground.wait(detach)
-            goes_on = goes_on or await foreground.left_something()
-        except TimeoutError:
-            return await asyncio.shield(foreground.end())
-        except asyncio.CancelledError:
-            await asyncio.shield(foreground.end())
-            raise
-        return await asyncio.shield(self._to_background(foreground) if goes_on else foreground.close())
+        return _Foreground(running, output, pipe, report, on_output)
 
     async def _to_background(self, foreground: _Foreground) -> CommandResult:
         try:
@@ -144,11 +156,15 @@ class Shell:
 
 
 class _Foreground:
-    """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last."""
+    """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last.
+
+    `was_refused` says after `close` that its confinement could not be set up, and that nothing of it ran.
+    """
 
     def __init__(
         self, running: Running, output: CommandOutput, pipe: int, report: int, on_output: Callable[[str], None]
     ) -> None:
+        self.was_refused = False
         self._running = running
         self._output = output
         self._on_output = on_output
@@ -229,7 +245,9 @@ class _Foreground:
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
         text, cut = self._output.close()
-        cwd = _read_cwd(self._report)
+        has_begun, cwd = _read_report(self._report)
+        refusal = self._running.refusal
+        self.was_refused = not has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         os.close(self._pipe)
         os.close(self._report)
         return CommandResult(
@@ -247,7 +265,7 @@ class _Foreground:
         await self._stop_reading()
         process = self._running.process
         was_left, stall = process.exit_code is not None, self._stall.text if self._stall else ""
-        cwd = _read_cwd(self._report) if was_left else None
+        cwd = _read_report(self._report)[1] if was_left else None
         try:
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -304,10 +322,12 @@ def _not_started(what: str, error: OSError | ValueError) -> ToolError:
     return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
 
 
-def _read_cwd(descriptor: int) -> Path | None:
+def _read_report(descriptor: int) -> tuple[bool, Path | None]:
+    """Whether the shell has begun, and where it ended, when it has."""
     os.set_blocking(descriptor, False)
     try:
         said = os.read(descriptor, 8_192)
     except BlockingIOError:
-        return None
-    return Path(os.fsdecode(said.removesuffix(b"\n"))) if said.startswith(b"/") else None
+        return False, None
+    where = said[1:].removesuffix(b"\n")
+    return said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None

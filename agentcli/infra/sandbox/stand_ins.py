@@ -77,7 +77,8 @@ class OverlayStandIn:
     def wrap(self, launch: Launch, hidden: str) -> Launch:
         merged = {area: layer[3] for area, layer in zip(self.areas, self._layers, strict=True)}
         argv = change_mounts(launch.argv, lambda mount: _redirected(mount, merged), hidden)
-        return Launch([*self._launcher(), *argv], _still_used(launch.pass_fds, launch.argv, argv), launch.environment)
+        passed = _still_used(launch.pass_fds, launch.argv, argv)
+        return launch._replace(argv=[*self._launcher(), *argv], pass_fds=passed)
 
     def changes(self, take: Callable[[Entry], None]) -> dict[str, Touched]:
         return {
@@ -117,7 +118,7 @@ class CopyStandIn:
     def wrap(self, launch: Launch, hidden: str) -> Launch:
         argv = change_mounts(launch.argv, lambda mount: self._opened_mount(_redirected(mount, self._paths)), hidden)
         passed = (*_still_used(launch.pass_fds, launch.argv, argv), *self._opened)
-        return Launch(argv, passed, launch.environment)
+        return launch._replace(argv=argv, pass_fds=passed)
 
     def _opened_mount(self, mount: Mount) -> Mount:
         if mount.option != "--bind":

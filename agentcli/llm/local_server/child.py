@@ -121,7 +121,7 @@ class _Users:
         try:
             while await reader.read(4096):  # nothing is expected; only the end matters
                 pass
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # cancelled: we end, and streams would log that as a fault of theirs
             pass
         finally:
             self._open.discard(writer)

@@ -59,10 +59,13 @@ def test_a_pager_that_is_left_early_is_no_error(tmp_path: Path) -> None:
 
 def test_ctrl_c_is_the_pagers_while_it_runs(tmp_path: Path) -> None:
     script = f"cat > {tmp_path}/seen; kill -INT $PPID; kill -QUIT $PPID; kill -INT $$; echo alive >> {tmp_path}/seen"
-    before = signal.getsignal(signal.SIGINT)
-    show("text\n", {"PATH": SYSTEM, "PAGER": program(tmp_path, "pager", script)})
-    assert (tmp_path / "seen").read_text() == "text\n"  # the pager itself is not deaf
-    assert signal.getsignal(signal.SIGINT) is before
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
+    try:
+        show("text\n", {"PATH": SYSTEM, "PAGER": program(tmp_path, "pager", script)})
+        assert (tmp_path / "seen").read_text() == "text\n"  # the pager itself is not deaf
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_text_comes_back_as_the_editor_left_it(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""Sandboxes that cannot be set up as planned, because what they were planned around has gone meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.tools.sandbox import CommandResult
+from tests.conformance.confining import confinement_for, folder_on_disk
+from tests.unit.tools.bench import is_alive
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with folder_on_disk() as folder:
+        (folder / "ws").mkdir()
+        yield folder
+
+
+class Churning:
+    """A confinement beside a program that makes a socket before commands are planned, and removes it afterwards."""
+
+    def __init__(self, confinement: Confinement, path: Path, times: int) -> None:
+        self._confinement = confinement
+        self._path = path
+        self.times = times
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._confinement, name)
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        with socket.socket(socket.AF_UNIX) as server:
+            if self.times:
+                server.bind(str(self._path))
+                server.listen()
+            with self._confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as launch:
+                if self.times:
+                    self.times -= 1
+                    self._path.unlink()
+                yield launch
+
+
+def run(home: Path, command: str, *, times: int) -> CommandResult:
+    confinement = confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0]
+    sandbox = LocalSandbox(
+        [home / "ws"],
+        environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        job_folder=home / "jobs",
+        limits=CommandLimits("workspace-write", home=home),
+        choose=lambda: Churning(confinement, home / "socket", times),
+    )
+
+    async def execute() -> CommandResult:
+        try:
+            return await sandbox.exec(command, cwd=home / "ws", timeout_s=20)
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(execute())
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_command_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
+    result = run(home, "echo ran | tee -a runs; cd /", times=times)
+    assert (result.output, result.exit_code, result.cwd) == ("ran\n", 0, Path("/"))
+    assert (home / "ws/runs").read_text() == "ran\n"
+
+
+def test_a_sandbox_that_cannot_be_set_up_again_and_again_is_an_error_and_nothing_runs(home: Path) -> None:
+    with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: .*socket") as caught:
+        run(home, "echo ran >runs", times=1_000)
+    assert caught.value.kind == "resource_error"
+    assert list((home / "ws").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo ran >>runs; echo 'bwrap: not permitted'; exit 1",
+        "echo ran >>runs; exec sh -c \"echo 'bwrap: not permitted'; exit 1\"",
+        "echo ran >>runs; exec bwrap --no-such-option",
+    ],
+)
+def test_a_command_that_talks_like_a_sandbox_runs_once(home: Path, command: str) -> None:
+    result = run(home, command, times=0)
+    assert result.exit_code == 1
+    assert result.output.startswith("bwrap: ")
+    assert (home / "ws/runs").read_text() == "ran\n"
+
+
+def test_a_line_that_is_no_command_says_so(home: Path) -> None:
+    result = run(home, "if; then", times=0)
+    assert result.exit_code == 2
+    assert "line 1: syntax error" in result.output
+
+
+async def test_a_command_that_is_cancelled_before_its_start_was_heard_of_is_ended_too(tmp_path: Path) -> None:
+    sandbox = LocalSandbox([tmp_path], environment={"PATH": "/usr/bin:/bin"}, job_folder=tmp_path / "jobs")
+    await sandbox.exec("true", cwd=tmp_path, timeout_s=20)
+    call = asyncio.create_task(sandbox.exec("echo $$ >pid; trap '' TERM; sleep 40", cwd=tmp_path, timeout_s=20))
+    await asyncio.sleep(0)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):  # without the loop, which would hear of it
+        time.sleep(0.005)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not is_alive(int(pid.read_text()))
+    await sandbox.aclose()
