@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +13,7 @@ from agentcli.llm.messages import Text
 from agentcli.tools.tool import Content, ToolOutput
 
 if TYPE_CHECKING:
+    from agentcli.tools.secrets.finding import Found
     from agentcli.tools.secrets.masking import Masker, StreamMask
 
 
@@ -52,14 +55,56 @@ class Mask:
         return tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
 
     def _structured(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.text(value)
-            case dict():
-                return {key: self._structured(item) for key, item in value.items()}
-            case list() | tuple():
-                return [self._structured(item) for item in value]
-            case msgspec.Struct():
-                return self._structured(msgspec.to_builtins(value))
-            case _:
-                return value
+        """In plain values. All texts are looked at together: a key may be in several, and one look costs least."""
+        with contextlib.suppress(TypeError, ValueError):  # what is not for JSON is left as it is
+            value = msgspec.to_builtins(value)
+        texts = dict.fromkeys(_texts(value))
+        found = self._mask.secrets("\n".join(texts))
+        return _replaced(value, _masked(texts, found)) if found else value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+    elif isinstance(value, msgspec.Struct):
+        yield from _texts(msgspec.structs.asdict(value))
+
+
+def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:
+    """Those of the texts in which something was found, a line end between each two; and what they are masked."""
+    masked: dict[str, str] = {}
+    begin, waiting = 0, deque(found)
+    for text in texts:
+        end = begin + len(text)
+        pieces: list[str] = []
+        position = begin
+        while waiting and waiting[0].end <= begin:
+            waiting.popleft()
+        while waiting and waiting[0].start < end:
+            secret = waiting[0]
+            pieces += (text[position - begin : max(secret.start, begin) - begin], f"[masked: {secret.rule}]")
+            position = min(secret.end, end)
+            if secret.end > end:
+                break
+            waiting.popleft()
+        if pieces:
+            masked[text] = "".join((*pieces, text[position - begin :]))
+        begin = end + 1
+    return masked
+
+
+def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
+    match value:
+        case str():
+            return masked.get(value, value)
+        case dict():
+            return {key: _replaced(item, masked) for key, item in value.items()}
+        case list() | tuple():
+            return [_replaced(item, masked) for item in value]
+        case msgspec.Struct():
+            return _replaced(msgspec.structs.asdict(value), masked)
+        case _:
+            return value

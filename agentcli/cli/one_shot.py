@@ -14,10 +14,10 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import warn
-from agentcli.cli.signals import interrupt_on_signals
 from agentcli.config import Config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError
+from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 

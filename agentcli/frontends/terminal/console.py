@@ -20,6 +20,7 @@ from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.prompt import PromptArea
@@ -170,6 +171,8 @@ class Console:
                 self.exit_code = 128 + signal.SIGHUP
 
     def _leave_on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            ignore_hangups()
         self.exit_code = 128 + number
         self.leave()
 

@@ -12,6 +12,7 @@ from typing import TextIO
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt
 from agentcli.frontends.printable import exposed, printable
+from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval import ApprovalPanel
 from agentcli.frontends.terminal.desk import House, TerminalDesk
 from agentcli.frontends.terminal.fragments import Fragment
@@ -184,6 +185,8 @@ class PlainTerminal:
             self.leave()
 
     def _leave_on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            ignore_hangups()
         self._exit_code = 128 + number
         self.leave()
 

@@ -28,10 +28,8 @@ def mask(text: str) -> str:
 
 
 def find_secrets(text: str) -> list[Found]:
-    """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
-    stream = StreamMask(_FORMATS)
-    stream.add(text)
-    return stream.settle(is_all=True)
+    """The secrets of known formats in `text`, as `Masker.secrets` has them."""
+    return _FORMATS.secrets(text)
 
 
 class Masker:
@@ -47,6 +45,12 @@ class Masker:
     def mask(self, text: str) -> str:
         stream = self.stream()
         return stream.feed(text) + stream.close()
+
+    def secrets(self, text: str) -> list[Found]:
+        """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
+        stream = self.stream()
+        stream.add(text)
+        return stream.settle(is_all=True)
 
     def stream(self) -> StreamMask:
         """For a text that comes in pieces."""
