@@ -7,22 +7,23 @@ from typing import Any
 
 import msgspec
 
-from agentcli.config import Settings
+from agentcli.config import NOT_FROM_PROJECTS, Settings
 
 HEAD = """# Settings
 
 Defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) < `.agentcli/config.local.toml` <
 `--settings FILE` < environment < flags. `agentcli config path` says where the files are, `agentcli config show` what is set.
 Every setting below is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
-`AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. A project's files may
-not set `provider`, `providers` or `observability`, and lists of rules add up.
+`AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. Lists of rules add up. A
+project's files may not set {not_from_projects}.
 
 This page is written by `python docs/make_settings.py`; a test compares it with the program.
 """
 
 
 def page() -> str:
-    parts = [HEAD]
+    *names, last = (f"`{name}`" for name in NOT_FROM_PROJECTS)
+    parts = [HEAD.replace("{not_from_projects}", f"{', '.join(names)} or {last}")]
     for group in msgspec.structs.fields(Settings):
         if not (isinstance(group.type, type) and issubclass(group.type, msgspec.Struct)):
             continue

@@ -104,7 +104,7 @@ def hidden_character(text: str) -> str:
 def _as_bash_reads(text: str) -> str:
     """Characters that are letters to bash and something else to other readers, as a letter to all."""
     return "".join(
-        "\ue002" if char not in "\t\n " and (not char.isprintable() or char.isspace()) else char for char in text
+        "\ufffd" if char not in "\t\n " and (not char.isprintable() or char.isspace()) else char for char in text
     )
 
 
