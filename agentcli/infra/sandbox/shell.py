@@ -34,7 +34,8 @@ _FIRST_SECONDS = 6.0
 
 # The shell tells that it has begun, and where it ended, through a pipe named by path: a command may use every short
 # descriptor itself. The command stands on the same line, so that line numbers in its errors are right.
-_REPORT = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+_BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
+_REPORT = _BEGUN + "trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 
 # A sandbox is planned from what is there, and what is there can be gone before it is mounted: another program's socket,
 # a file that is being replaced. Then it is planned again.
@@ -86,7 +87,7 @@ class Shell:
             result = await asyncio.shield(self._to_background(foreground) if goes_on else foreground.close())
             if not foreground.was_refused:
                 return result
-        raise ToolError(f"The sandbox could not be set up: {result.output.strip()}", kind="resource_error")
+        raise _refused(result.output)
 
     async def _start(
         self, command: str, cwd: Path, output: CommandOutput, on_output: Callable[[str], None], *, is_confined: bool
@@ -126,19 +127,47 @@ class Shell:
     ) -> BackgroundJob:
         try:
             id, path = self._jobs.next_file()
-            with path.open("ab") as file:
-                running = await self._starter.start(
-                    command,
-                    command=command,
-                    cwd=cwd,
-                    output=file.fileno(),
-                    keeps_output=True,
-                    time_limit_s=timeout_s,
-                    is_confined=is_confined,
-                )
+            for _ in range(_TRIES):
+                running = await self._start_job(command, cwd, path, timeout_s, is_confined=is_confined)
+                if running is not None:
+                    return self._jobs.keep(id, running, path)
+            raise _refused(path.read_text(errors="replace"))
         except (OSError, ValueError) as error:
             raise _not_started("the job", error) from error
-        return self._jobs.keep(id, running, path)
+
+    async def _start_job(
+        self, command: str, cwd: Path, path: Path, time_limit_s: float | None, *, is_confined: bool
+    ) -> Running | None:
+        """None where its confinement could not be set up; why is in the file then. Raises `OSError`, `ValueError`."""
+        begun, begun_write = _pipe_above(9)
+        try:
+            try:
+                with path.open("ab") as file:
+                    file.truncate(0)
+                    running = await self._starter.start(
+                        _BEGUN.format(fd=begun_write) + command,
+                        command=command,
+                        cwd=cwd,
+                        output=file.fileno(),
+                        pass_fds=(begun_write,),
+                        keeps_output=True,
+                        time_limit_s=time_limit_s,
+                        is_confined=is_confined,
+                    )
+            finally:
+                os.close(begun_write)
+            try:
+                await readable(begun)
+            except asyncio.CancelledError:
+                await asyncio.shield(running.end())
+                raise
+            if os.read(begun, 1) or not running.refusal:
+                return running
+            await running.process.wait_until_gone()
+            said = await asyncio.to_thread(path.read_bytes)
+            return None if said.startswith(running.refusal.encode()) else running
+        finally:
+            os.close(begun)
 
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._jobs.list()
@@ -320,6 +349,10 @@ def _not_started(what: str, error: OSError | ValueError) -> ToolError:
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
     why = error.strerror if isinstance(error, OSError) else error
     return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
+
+
+def _refused(said: str) -> ToolError:
+    return ToolError(f"The sandbox could not be set up: {said.strip()}", kind="resource_error")
 
 
 def _read_report(descriptor: int) -> tuple[bool, Path | None]:

@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.sandbox import CommandResult
 from tests.conformance.confining import confinement_for, folder_on_disk
-from tests.unit.tools.bench import is_alive
+from tests.unit.tools.bench import is_alive, until
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ class Churning:
                 yield launch
 
 
-def run(home: Path, command: str, *, times: int) -> CommandResult:
+def sandbox_in(home: Path, times: int) -> LocalSandbox:
     confinement = confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0]
-    sandbox = LocalSandbox(
+    return LocalSandbox(
         [home / "ws"],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home / "jobs",
@@ -64,9 +64,27 @@ def run(home: Path, command: str, *, times: int) -> CommandResult:
         choose=lambda: Churning(confinement, home / "socket", times),
     )
 
+
+def run(home: Path, command: str, *, times: int) -> CommandResult:
     async def execute() -> CommandResult:
+        sandbox = sandbox_in(home, times)
         try:
             return await sandbox.exec(command, cwd=home / "ws", timeout_s=20)
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(execute())
+
+
+def started(home: Path, command: str, *, times: int) -> tuple[str, int | None]:
+    """What a job says, and its exit code."""
+
+    async def execute() -> tuple[str, int | None]:
+        sandbox = sandbox_in(home, times)
+        try:
+            job = await sandbox.start_job(command, cwd=home / "ws")
+            await until(lambda: not sandbox.jobs()[0].is_running)
+            return sandbox.read_job(job.id, 10_000), sandbox.jobs()[0].exit_code
         finally:
             await sandbox.aclose()
 
@@ -78,6 +96,25 @@ def test_a_command_runs_once_although_a_socket_went_while_its_sandbox_was_made(h
     result = run(home, "echo ran | tee -a runs; cd /", times=times)
     assert (result.output, result.exit_code, result.cwd) == ("ran\n", 0, Path("/"))
     assert (home / "ws/runs").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_job_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
+    assert started(home, "echo ran | tee -a runs", times=times) == ("ran\n", 0)
+    assert (home / "ws/runs").read_text() == "ran\n"
+
+
+def test_a_job_that_cannot_be_confined_is_an_error_and_nothing_runs(home: Path) -> None:
+    with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: .*socket"):
+        started(home, "echo ran >runs", times=1_000)
+    assert list((home / "ws").iterdir()) == []
+
+
+def test_a_job_that_is_no_command_or_talks_like_a_sandbox_is_left_to_say_so(home: Path) -> None:
+    output, code = started(home, "if; then", times=0)
+    assert code == 2
+    assert "line 1: syntax error" in output
+    assert started(home, "echo 'bwrap: no'; exit 1", times=0) == ("bwrap: no\n", 1)
 
 
 def test_a_sandbox_that_cannot_be_set_up_again_and_again_is_an_error_and_nothing_runs(home: Path) -> None:
