@@ -150,6 +150,7 @@ def begin_turn(
 
 def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
     said: list[Body] = [User(tuple(message)) for message in messages]
+    turn.runtime.calls.forget_results()
     if not from_queue:
         return [entry.id for entry in add(turn, *said)]
     entries = add(turn, *said, queue_event(turn.state))

@@ -85,6 +85,10 @@ class CallRunner:
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         self._last_calls = [*self._last_calls[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
 
+    def forget_results(self) -> None:
+        """A person has spoken: what they ask for again is done again."""
+        self._last_calls = []
+
     @contextmanager
     def detachable(self) -> Iterator[asyncio.Event]:
         """The sign for a call that runs meanwhile to let its command go on in the background."""

@@ -163,6 +163,15 @@ async def test_the_same_call_with_the_same_result_is_stopped_the_fourth_time(tmp
     assert "the same result 3 times in a row" in str(stage.results["c3"].content)
 
 
+async def test_what_a_person_asks_for_again_is_done_again(tmp_path: Folder) -> None:
+    replies = [reply for n in range(5) for reply in ({"tool_calls": [call("look", "x", id=f"c{n}")]}, END)]
+    works = Works()
+    async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
+        for _ in range(5):
+            await stage.ask("Look again")
+    assert works.order == ["+x", "-x"] * 5
+
+
 async def test_a_repeated_call_whose_result_changes_is_not_stopped(tmp_path: Folder) -> None:
     numbers = iter(range(100))
 
