@@ -57,13 +57,15 @@ class Launch(NamedTuple):
     """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
-    that cannot be told.
+    that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
+    become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
     """
 
     argv: list[str]
     pass_fds: tuple[int, ...]
     environment: Mapping[str, str]
     refusal: str = ""
+    launcher: int = 0
 
 
 class Confinement(Protocol):

@@ -163,9 +163,10 @@ class Supervisor:
         """Start the command in a session of its own; its number."""
         header, descriptors = _receive(self._control, 8, 64)
         fields = self._read(int.from_bytes(header, "big")).split(b"\0")
-        keeps_output, limit, most, targets, cwd, count, *words = fields
+        keeps_output, limit, most, launcher, targets, cwd, count, *words = fields
         self._most = int(most)
         argv, variables = words[: int(count)], words[int(count) :]
+        environment = dict(variable.split(b"=", 1) for variable in variables if variable)
         output, *passed = descriptors
         wanted = [int(target) for target in targets.split(b",") if target]
         # Above every number the command wants, so that none is overwritten before it was put in place.
@@ -175,20 +176,11 @@ class Supervisor:
             self._pipe, output = os.pipe()
             self._take_pipe()
         os.chdir(cwd)
-        main = os.posix_spawn(
-            argv[0],
-            argv,
-            dict(variable.split(b"=", 1) for variable in variables if variable),
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_DUP2, output, 2),
-                *((os.POSIX_SPAWN_DUP2, source, target) for source, target in zip(sources, wanted, strict=True)),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_RESET,
-        )
+        streams = [(output, 1), (output, 2), *zip(sources, wanted, strict=True)]
+        if int(launcher):
+            main = _fork_bounded(argv[int(launcher) :], environment, streams, plan=wanted[-1])
+        else:
+            main = _spawn(argv, environment, streams)
         os.chdir("/")
         for descriptor in (output, *passed, *sources):
             os.close(descriptor)
@@ -321,6 +313,50 @@ class Supervisor:
             self._control.sendall(said)
         except OSError:  # nobody listens: it is ending then
             pass
+
+
+def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]]) -> int:
+    """Start a program in a session of its own with these descriptors, each under its new number; its process number."""
+    return os.posix_spawn(
+        argv[0],
+        argv,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            *((os.POSIX_SPAWN_DUP2, source, target) for source, target in streams),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_RESET,
+    )
+
+
+def _fork_bounded(
+    argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
+) -> int:
+    """The same for a program that Landlock bounds by a plan; what keeps it from starting is in its output."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 126
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in _RESET:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
+            os.dup2(source, target)
+        from agentcli.infra.sandbox.landlock_launcher import bound_and_become  # noqa: PLC0415  # few need it
+
+        bound_and_become(parent, plan, argv, environment)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else code
+    except BaseException as error:  # noqa: BLE001  # told, whatever it is: nothing else could
+        print(f"agentcli: the command was not started: {error}", file=sys.stderr)
+    finally:
+        os._exit(code)
 
 
 def _reap() -> tuple[dict[int, int], bool]:

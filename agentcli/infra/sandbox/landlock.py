@@ -1,7 +1,8 @@
 """Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
 
 Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
-processes and its sockets; nothing ends what it left behind. Costs the start of a Python for each command.
+processes and its sockets; nothing ends what it left behind. The keeper bounds its commands itself; started in any other
+way, each costs the start of a Python.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Landlock:
         try:
             with _plan(bounds, scratch) as plan:
                 environment = cache_environment(str(bounds.cache or f"{scratch}/.cache")) | {"TMPDIR": scratch}
-                yield Launch([*_launcher(self._python, plan), *argv], (*pass_fds, plan), environment)
+                launcher = _launcher(self._python, plan)
+                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """A program that bounds itself with Landlock and seccomp, and then becomes the command.
 
-Imported by a `python -I -S`, so it needs the standard library alone. Arguments: a descriptor to read the plan from, and
-the command. It never starts a command that it could not bound: it ends with 126 and a line that says why.
+Imported by a `python -I -S`, and by the keeper in a process that is to become a command, so it needs the standard
+library alone. Arguments: a descriptor to read the plan from, and the command. It never starts a command that it could
+not bound: it ends with 126 and a line that says why.
 
 The plan is a list of entries with NULs between: `filter HEX`, `mask PATH`, `show PATH`, `write PATH`.
 Landlock only ever allows, so everything but the masked paths has to be allowed to be read. Numbers and structures:
@@ -37,11 +38,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    parent = os.getppid()
     plan_descriptor, *command = sys.argv[1:]
+    bound_and_become(os.getppid(), int(plan_descriptor), list(map(os.fsencode, command)), _own_environment())
+
+
+def bound_and_become(parent: int, plan: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Ends with the process `parent`; `plan` is a descriptor. Without a command, print the version and return."""
     try:
         _die_with(parent)
-        plan = _Plan(int(plan_descriptor))
+        planned = _Plan(plan)
         _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         abi = landlock_abi()
         if abi < OLDEST_ABI:
@@ -49,13 +54,13 @@ def main() -> None:
         if not command:
             print(abi)
             return
-        _restrict_files(plan, abi)
+        _restrict_files(planned, abi)
         _drop_capabilities()
-        _filter_system_calls(plan.filter)
+        _filter_system_calls(planned.filter)
     except OSError as error:
         print(f"agentcli: the command was not started, because it could not be confined: {error}", file=sys.stderr)
         sys.exit(126)
-    _become(command)
+    _become(command, environment)
 
 
 class _Plan:
@@ -145,16 +150,20 @@ def _filter_system_calls(program: bytes) -> None:
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "the filter of system calls")
 
 
-def _become(command: list[str]) -> None:
+def _own_environment() -> dict[bytes, bytes]:
+    """As it was given: Python adds LC_CTYPE to what os.environ holds."""
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib costs a quarter of the launcher's time
+        lines = file.read().split(b"\0")
+    return dict(line.split(b"=", 1) for line in lines if b"=" in line)
+
+
+def _become(command: list[bytes], environment: dict[bytes, bytes]) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
         signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib costs a quarter of the launcher's time
-        original = file.read()  # Python adds LC_CTYPE to what os.environ holds
-    environment = dict(line.split(b"=", 1) for line in original.split(b"\0") if b"=" in line)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  # the arguments are the command
     except OSError as error:
-        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        print(f"{os.fsdecode(command[0])}: {error.strerror}", file=sys.stderr)
         sys.exit(127)
 
 

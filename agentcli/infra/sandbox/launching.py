@@ -83,6 +83,7 @@ class Starter:
                 pass_fds=launch.pass_fds,
                 keeps_output=keeps_output,
                 time_limit_s=time_limit_s,
+                launcher=launch.launcher,
             )
             running = Running(command, process, confinement.pop_all(), launch.refusal)
         self._running = {other for other in self._running if not other.is_over()} | {running}

@@ -50,14 +50,15 @@ class Keeper:
         pass_fds: Sequence[int] = (),
         keeps_output: bool = False,
         time_limit_s: float | None = None,
+        launcher: int = 0,
     ) -> Process:
         """Start a program in a session of its own, without input; both its streams go to `output`.
 
         `pass_fds` keep their numbers. With `keeps_output` the descriptor is a regular file, which grows to 1 GB at
-        most and may fail to grow without harm to the program. Raises `OSError` when the program cannot be started, and
-        `ValueError` for a NUL or a lone surrogate.
+        most and may fail to grow without harm to the program. `launcher` as in `Launch`. Raises `OSError` when the
+        program cannot be started, and `ValueError` for a NUL or a lone surrogate.
         """
-        limits = (str(time_limit_s or 0), str(self._most_processes))
+        limits = (str(time_limit_s or 0), str(self._most_processes), str(launcher))
         request = _request(argv, cwd, environment, pass_fds, limits, keeps_output=keeps_output)
         ours, theirs = socket.socketpair()
         try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement
+from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.shell import Shell
 from tests.conformance.confining import alive, confinement_for, folder_on_disk, git, run, wait_until
 
 
@@ -107,3 +110,69 @@ def test_descriptors_that_are_passed_arrive(landlock: Confinement, ws: Path) -> 
     finally:
         os.close(read)
         os.close(write)
+
+
+def said_in_shell(
+    landlock: Confinement, bounds: Bounds, command: str, *, has_launcher: bool = False, plan: str | None = None
+) -> tuple[int | None, str]:
+    """As commands of a session run: bounded by the keeper, or with a launcher of their own."""
+
+    @contextmanager
+    def launch(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        with landlock.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as made:
+            if plan is not None:
+                os.ftruncate(made.pass_fds[-1], 0)
+                os.pwrite(made.pass_fds[-1], plan.encode(), 0)
+            yield made._replace(launcher=0) if has_launcher else made
+
+    async def execute() -> tuple[int | None, str]:
+        shell = Shell({"PATH": "/usr/bin:/bin", "NAME": "value"}, bounds.home / "jobs", launch=launch)
+        try:
+            result = await shell.exec(command, cwd=bounds.roots[0], timeout_s=20)
+            return result.exit_code, result.output
+        finally:
+            await shell.aclose()
+
+    return asyncio.run(execute())
+
+
+STATE = """
+    env | sed 's/agentcli-[a-z0-9_]*/scratch/' | sort; umask; ulimit -a; pwd; ps -o sid=,pgid=,tty= -p $$ | tr -d 0-9
+    grep -E '^(SigBlk|SigCgt|Cap|NoNewPrivs|Seccomp|Groups|Uid)' /proc/self/status
+    for fd in /proc/$$/fd/*; do readlink $fd | tr -d 0-9; done | sort; cat /proc/$$/cmdline | tr -d 0-9 | wc -c
+"""
+
+
+def test_a_command_begins_the_same_whoever_bounds_it(landlock: Confinement, ws: Path) -> None:
+    both = [said_in_shell(landlock, bounds_of(ws), STATE, has_launcher=has_launcher) for has_launcher in (False, True)]
+    assert both[0] == both[1]
+    assert both[0][0] == 0
+    assert "NoNewPrivs:\t1" in both[0][1]
+    assert "NAME=value" in both[0][1]
+    assert said_in_shell(landlock, bounds_of(ws), "grep SigIgn /proc/self/status") == (0, f"SigIgn:\t{'0' * 16}\n")
+
+
+@pytest.mark.parametrize("has_launcher", [False, True])
+def test_what_a_session_runs_is_bounded(landlock: Confinement, ws: Path, *, has_launcher: bool) -> None:
+    (ws.parent / "secret").write_text("SECRET")
+    bounds = bounds_of(ws, masked=(ws.parent / "secret",))
+    script = """
+        cat ../secret; touch ../x; echo x >../y; mkdir ../z; echo in >x; cat x
+        python3 -c 'import socket; socket.create_connection(("127.0.0.1", 9))' 2>&1 | tail -1
+    """
+    _, said = said_in_shell(landlock, bounds, script, has_launcher=has_launcher)
+    assert "SECRET" not in said
+    assert "\nin\n" in said
+    assert "PermissionError" in said or "Permission denied" in said
+    assert {path.name for path in ws.parent.iterdir()} == {"ws", "secret"}
+
+
+@pytest.mark.parametrize("has_launcher", [False, True])
+@pytest.mark.parametrize("plan", ["filter ", "filter 00", f"filter {'ff' * 8}"])
+def test_a_command_of_a_session_that_cannot_be_bounded_is_not_started(
+    landlock: Confinement, ws: Path, plan: str, *, has_launcher: bool
+) -> None:
+    code, said = said_in_shell(landlock, bounds_of(ws), "touch x", has_launcher=has_launcher, plan=plan)
+    assert code == 126
+    assert "the command was not started" in said
+    assert not (ws / "x").exists()
