@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from agentcli.errors import ToolError
+from agentcli.tools.text_diff import opcodes
 from agentcli.tools.text_edit import Edit
 from agentcli.tools.text_encoding import DecodedText, require_encodable, shown
 from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
@@ -55,7 +56,7 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     Raises `ToolError` when it has no place in the text, or more than one.
     """
     old, new = edit.old_string, edit.new_string
-    if _lf(old) == _lf(new):
+    if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
     if not old:
         raise ToolError(
@@ -64,18 +65,25 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
         )
     require_encodable(new, "new_string")
     if edit.replace_all:  # what a reader sees as the same is replaced as the same: line ends do not count
-        if places := places_with_other_line_ends(text, old):
-            return [_replacement(text, place, new) for place in without_overlaps(places)], ""
+        places = places_with_other_line_ends(text, old)
+        if places and (_lf(old) != _lf(new) or any(_is_literal(text, place, old) for place in places)):
+            return [_replacement(text, place, old, new) for place in without_overlaps(places)], ""
     elif len(places := exact_places(text, old)) == 1:
-        return [_replacement(text, places[0], new)], _left_alone(text, old, places[0])
+        notes = (_left_alone(text, old, places[0]), _other_ends(old, new))
+        return [_replacement(text, places[0], old, new)], " ".join(filter(None, notes))
     elif places:
         raise _several(text, places, "")
+    if _lf(old) == _lf(new):
+        raise ToolError(
+            "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
+            kind="invalid_parameters",
+        )
     for look, difference, note in LADDER:
         places = look(text, old)
         if len(places) > 1:
             raise _several(text, places, difference)
         if places:
-            return [_replacement(text, places[0], new)], f"Matched apart from {difference}{note}"
+            return [_replacement(text, places[0], old, new)], f"Matched apart from {difference}{note}"
     raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
 
 
@@ -86,6 +94,18 @@ def _left_alone(text: str, old: str, taken: Place) -> str:
     places = places_with_other_line_ends(text, old)
     more = sum(place.end <= taken.start or place.start >= taken.end for place in places)
     return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
+
+
+def _other_ends(old: str, new: str) -> str:
+    """A note when lines get other ends than they had: that was asked for, or is a slip."""
+    if "\n" not in old or not (brought := _ends_in(new) - _ends_in(old)):
+        return ""
+    return f"new_string was written with its own line ends: {' and '.join(sorted(brought))}."
+
+
+def _ends_in(text: str) -> set[str]:
+    crlf = text.count("\r\n")
+    return {*(["CRLF"] if crlf else []), *(["LF"] if text.count("\n") > crlf else [])}
 
 
 def _several(text: str, places: Sequence[Place], difference: str) -> ToolError:
@@ -100,27 +120,44 @@ def _several(text: str, places: Sequence[Place], difference: str) -> ToolError:
     )
 
 
-def _replacement(text: str, place: Place, new: str) -> _Replacement:
-    """What to put at a place: `new` as it has to be there, with the line ends of the lines it replaces.
+def _is_literal(text: str, place: Place, old: str) -> bool:
+    """Whether the very line ends of the file were written in `old_string`: then those of `new_string` are meant too."""
+    return "\n" in old and text[place.start : place.end] == old
 
-    Lines that stay keep their own; a line that is added gets that of the line before it, the first that of the next.
+
+def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
+    """What to put at a place: `new` as it has to be there.
+
+    Where `old` has not the line ends of the file, lines that stay keep their own; a line that is added gets that of the
+    line before it, the first that of the next.
     """
+    if _is_literal(text, place, old):
+        _require_no_stand_in(old, new)
+        return _Replacement(place.start, place.end, new)
     new = place.adapted(new)
-    _require_no_stand_in(text[place.start : place.end], new)
+    replaced = text[place.start : place.end]
+    _require_no_stand_in(replaced, new)
     if "\n" not in new or "\r" not in text:
         return _Replacement(place.start, place.end, new)
-    *lines, last = text[place.start : place.end].split("\n")
+    *lines, last = replaced.split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     old_lines, new_lines = [*(line.removesuffix("\r") for line in lines), last], new.split("\n")
-    wanted = len(new_lines) - 1
-    most = min(len(ends), wanted)
-    head = next((n for n in range(most) if old_lines[n] != new_lines[n]), most)
-    tail = next((n for n in range(most - head) if old_lines[-1 - n] != new_lines[-1 - n]), most - head)
-    middle = ends[head : len(ends) - tail]
-    usual = ends[max(head - 1, 0)] if ends else _end_of_line_at(text, place)
-    middle = (middle + [usual] * wanted)[: wanted - head - tail]
-    ends = [*ends[:head], *middle, *ends[len(ends) - tail :], ""]
-    return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, ends, strict=True))))
+    if len(set(ends)) > 1:
+        made = _aligned(old_lines, ends, new_lines)
+    else:
+        made = [ends[0] if ends else _end_of_line_at(text, place)] * (len(new_lines) - 1)
+    return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, [*made, ""], strict=True))))
+
+
+def _aligned(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:
+    """The ends of the new lines but the last, which has none, where those of the old ones are mixed."""
+    made: list[str] = []
+    for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
+        own = ends[start:end]
+        for number in range(new_end - new_start):
+            usual = made[-1] if made else ends[0]
+            made.append(own[number] if number < len(own) else usual)
+    return made[: len(new_lines) - 1]
 
 
 def _require_no_stand_in(replaced: str, new: str) -> None:

@@ -98,7 +98,9 @@ def test_empty_strings_beside_several_edits_say_nothing(bench: Bench) -> None:
 
 def test_the_same_old_and_new_string_is_an_error(bench: Bench) -> None:
     bench.put("a", "one\r\n")
-    assert "the same" in str(bench.fails("file_edit", path="a", old_string="one\n", new_string="one\r\n"))
+    assert "the same" in str(bench.fails("file_edit", path="a", old_string="one\n", new_string="one\n"))
+    error = bench.fails("file_edit", path="a", old_string="one\n", new_string="one\r\n")
+    assert "line ends alone" in str(error)
 
 
 def test_an_empty_old_string_is_an_error_that_names_file_write(bench: Bench) -> None:
@@ -120,6 +122,18 @@ def test_an_empty_old_string_is_an_error_that_names_file_write(bench: Bench) -> 
         pytest.param(b"a\r\nb\n", "a", "a\nx", b"a\r\nx\r\nb\n", id="mixed, in a CRLF line"),
         pytest.param(b"a\r\nb\nc\r\n", "b", "b\nx", b"a\r\nb\nx\nc\r\n", id="mixed, in an LF line"),
         pytest.param(b"a\r\nb\nc\r\n", "a\nb\nc", "1\n2\n3", b"1\r\n2\n3\r\n", id="mixed, each end is kept"),
+        pytest.param(b"a\r\nb\r\n", "a\r\nb\r\n", "a\nb\n", b"a\nb\n", id="CRLF becomes LF where that is asked for"),
+        pytest.param(b"a\nb\n", "a\nb", "a\r\nc", b"a\r\nc\n", id="LF becomes CRLF where that is asked for"),
+        pytest.param(
+            b"A\nk1\r\nk2\nB\n", "A\nk1\r\nk2\nB\n", "k1\r\nk2\nB2\n", b"k1\r\nk2\nB2\n", id="mixed, as they stand"
+        ),
+        pytest.param(
+            b"A\nk1\r\nk2\nB\n",
+            "A\nk1\nk2\nB\n",
+            "A2\nNEW\nk1\nk2\nB2\n",
+            b"A2\nNEW\nk1\r\nk2\nB2\n",
+            id="mixed, lines that stay keep theirs",
+        ),
         pytest.param(b"a\r\nb\r\nc", "c", "c\nd", b"a\r\nb\r\nc\r\nd", id="in a last line without an end"),
         pytest.param(b"a\r\nb\r\n", "a\nb\n", "", b"", id="everything"),
         pytest.param(b"a\rb\r\nc\r\n", "c", "d", b"a\rb\r\nd\r\n", id="a lone CR stays"),

@@ -134,7 +134,7 @@ def test_a_long_piece_of_a_long_row_is_soon_refused() -> None:
 
 def test_replace_all_takes_places_that_do_not_overlap_from_the_left() -> None:
     assert edit("}\n}\n}\n", "}\n}\n", "X\n", replace_all=True).text == "X\n}\n"
-    assert edit("}\r\n}\n}\r\n}\n", "}\n}\n", "X\n", replace_all=True).text == "X\nX\n"
+    assert edit("}\r\n}\n}\r\n}\n", "}\n}\n", "X\n", replace_all=True).text == "X\r\nX\r\n"
 
 
 def test_of_the_same_text_with_other_line_ends_only_what_lies_outside_is_said_to_be_left_alone() -> None:
@@ -147,7 +147,7 @@ def test_of_the_same_text_with_other_line_ends_only_what_lies_outside_is_said_to
     ("before", "old", "new", "after"),
     [
         pytest.param("a\r\nb\r\n", "a\nb\n", "x\na\nb\n", "x\r\na\r\nb\r\n", id="before all"),
-        pytest.param("a\r\n", "a\r\n", "b\nc\r\n", "b\r\nc\r\n", id="two for one"),
+        pytest.param("a\r\n", "a\n", "b\nc\n", "b\r\nc\r\n", id="two for one"),
         pytest.param("a\r\n", "a\n", "x\ny\na\n", "x\r\ny\r\na\r\n", id="two before one"),
         pytest.param("a\r\nb", "a\nb", "x\ny\nz", "x\r\ny\r\nz", id="everything"),
         pytest.param(
