@@ -190,7 +190,7 @@ class Builder:
         limits = CommandLimits(
             profile or settings.profile,
             home,
-            masked=tuple(_absolute(name, config.cwd, home) for name in settings.masked),
+            masked=(*(_absolute(name, config.cwd, home) for name in settings.masked), *config.paths.secret),
             writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
             hosts=settings.hosts,
             environment=settings.environment,

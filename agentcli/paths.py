@@ -25,6 +25,11 @@ class Paths(Struct, frozen=True):
         return self.state / "sessions.db"
 
     @property
+    def secret(self) -> tuple[Path, ...]:
+        """Keys, and what was said in any project."""
+        return self.user_config, self.config / "credentials.json", self.state
+
+    @property
     def models(self) -> Path:
         """Weights of the embedded model."""
         return self.cache / "models"

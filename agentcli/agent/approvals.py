@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -27,12 +28,16 @@ Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
 
 
 class Permitted(Struct, frozen=True):
-    """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it."""
+    """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
+
+    `judged` as in `Verdict`.
+    """
 
     arguments: Any
     remark: str = ""
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
+    judged: frozenset[Path] | None = None
     is_trial: bool = False
 
 

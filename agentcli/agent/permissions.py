@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 from msgspec import Struct
 
 from agentcli.agent.path_access import (
@@ -40,12 +41,16 @@ class Need(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself."""
+    """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
+
+    `judged` is where its paths led: the call is about those, wherever they lead once it runs.
+    """
 
     decision: Literal["allow", "ask", "deny"]
     reason: str
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
+    judged: frozenset[Path] | None = None
 
 
 def parse_mode(text: str) -> Mode:
@@ -67,7 +72,9 @@ def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Works
         case "command" if isinstance(getattr(arguments, "command", None), str):
             return _judge_command(tool, arguments, mode, rules, workspace)
         case "read" | "edit":
-            return _judge_files(tool, arguments, mode, rules, workspace)
+            targets = targets_of(tool, arguments, workspace)
+            verdict = _judge_files(tool, targets, mode, rules, workspace)
+            return msgspec.structs.replace(verdict, judged=frozenset(target.real for target in targets))
         case "web":
             return _judge_address(tool, arguments, mode, rules, workspace)
         case "foreign" | "command":
@@ -81,8 +88,7 @@ _READERS = frozenset(("file_read", "file_list", "grep_search"))
 _EDITORS = frozenset(("file_edit", "file_write"))
 
 
-def _judge_files(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
-    targets = targets_of(tool, arguments, workspace)
+def _judge_files(tool: Tool, targets: Sequence[Target], mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
     needs = tuple(Need(target.real, target.access) for target in targets if target.kind != "plain")
     kin = {tool.name} | (_EDITORS if tool.effect == "edit" else _READERS)
     for rule in rules.deny:

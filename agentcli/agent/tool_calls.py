@@ -173,11 +173,12 @@ async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: P
     tool, arguments, context = parsed.tool, parsed.arguments, parsed.context
     verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
     if verdict.decision == "allow":
-        return Permitted(arguments, needs=verdict.needs, hosts=verdict.hosts)
+        return Permitted(arguments, needs=verdict.needs, hosts=verdict.hosts, judged=verdict.judged)
     try:
         if verdict.decision == "deny":
             raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
-        return await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
+        permitted = await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
+        return msgspec.structs.replace(permitted, judged=verdict.judged)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
             runner.denials.append(call)
@@ -194,7 +195,7 @@ async def perform(
             return before
         report.is_running = True
         with runner.detachable() as sign:
-            context = replace(parsed.context, detach=sign)
+            context = replace(parsed.context, detach=sign, judged=permitted.judged)
 
             async def run() -> Output:
                 if permitted.is_trial:

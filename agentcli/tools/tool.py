@@ -150,7 +150,7 @@ class ToolContext:
     """What one call is given. `emit` shows output while the call runs and never waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job.
+    background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it.
     """
 
     workspace: Workspace
@@ -158,6 +158,22 @@ class ToolContext:
     emit: Callable[[str], None] = lambda text: None
     detach: asyncio.Event | None = None
     level: OutputLevel = "standard"
+    judged: frozenset[Path] | None = None
+
+    def readable(self, path: str) -> Path:
+        """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""
+        return self._as_judged(path, self.workspace.readable(path))
+
+    def writable(self, path: str) -> Path:
+        """The same for a file to change."""
+        return self._as_judged(path, self.workspace.writable(path))
+
+    def _as_judged(self, given: str, real: Path) -> Path:
+        if self.judged is not None and real not in self.judged:
+            raise ToolError(
+                f"{given} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
+            )
+        return real
 
 
 class RetryRule(Struct, frozen=True):

@@ -86,8 +86,15 @@ class Confined:
             protected=self._protected(),
             protected_paths=(*self._at_home(), *self.limits.own_folders, *obeyed[:MOST_OBEYED]),
             proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
-            cache=limits.cache,
+            cache=self._cache,
         )
+
+    @property
+    def _cache(self) -> Path | None:
+        """None where a command could put a link in its place, which the next one would follow."""
+        cache = self.limits.cache
+        is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self._paths.roots)
+        return None if is_theirs else cache
 
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.
@@ -109,8 +116,8 @@ class Confined:
     @contextmanager
     def launch(self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
         """Raises `OSError`."""
-        if self.limits.cache is not None:
-            self.limits.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._cache is not None:
+            self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(), pass_fds=pass_fds) as launch:
             yield launch
 

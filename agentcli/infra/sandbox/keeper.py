@@ -36,6 +36,7 @@ LARGEST_FILE = 1_000_000_000  # bytes of a command's output that are kept
 _COUNT_EVERY_S = 0.5
 _GROWTH = 20  # processes more than were asked to end: it does not end, it multiplies
 _CHUNK = 65_536
+_MOST_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -161,7 +162,7 @@ class Supervisor:
 
     def _start(self) -> int:
         """Start the command in a session of its own; its number."""
-        header, descriptors = _receive(self._control, 8, 64)
+        header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
         fields = self._read(int.from_bytes(header, "big")).split(b"\0")
         keeps_output, limit, most, launcher, targets, cwd, count, *words = fields
         self._most = int(most)

@@ -6,6 +6,7 @@ background can. So what is mounted from there is opened here, looked at, and giv
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ from agentcli.infra.sandbox.protection import Protection, is_inside, kind_of
 PROXY_SOCKET = "/run/agentcli/proxy"
 RELAY = "/run/agentcli/relay.py"
 
-# How many descriptors go with one command. What is beyond is looked at in the same way, but mounted by its path.
-_MOST_DESCRIPTORS = 48
+# How many descriptors go with one command, of the 253 that a message carries. Nothing that a command of before could
+# have replaced is mounted by its path: between the look at it and the mount it would be followed wherever it leads.
+_MOST_DESCRIPTORS = 240
 
 
 class Layout:
@@ -77,14 +79,10 @@ class Layout:
         return self._arguments
 
     def _bind(self, path: str, *, is_writable: bool = False) -> None:
-        option = "--bind" if is_writable else "--ro-bind"
-        descriptor = open_real(path)
-        if len(self.descriptors) < _MOST_DESCRIPTORS:
-            self.descriptors.append(descriptor)
-            self._arguments += (f"{option}-fd", str(descriptor), path)
-        else:
-            os.close(descriptor)
-            self._arguments += (option, path, path)
+        if len(self.descriptors) == _MOST_DESCRIPTORS:
+            raise OSError(errno.EMFILE, f"more than {_MOST_DESCRIPTORS} places of the workspace are to be protected")
+        self.descriptors.append(open_real(path))
+        self._arguments += ("--bind-fd" if is_writable else "--ro-bind-fd", str(self.descriptors[-1]), path)
 
     def _show_in_private_folders(self) -> None:
         """What is needed although it is in a folder that is replaced: home, the command's own folder, Python."""

@@ -186,7 +186,11 @@ def _make_file(name: str, folder: int, *, content: bytes) -> None:
     try:
         if content:
             os.write(descriptor, content)
-            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            # A command of before that still runs can have put something else in place of the draft.
+            if not os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor)):
+                os.unlink(name, dir_fd=folder)
+                raise OSError(errno.EBUSY, "it was replaced while it was made", name)
     finally:
         os.close(descriptor)
         if content:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+S_ISUID, O_CREAT, O_TMPFILE = 0o4000, 0o100, 0o20000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME exists for unshare alone
 NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -90,6 +91,20 @@ class Architecture(NamedTuple):
     ioctl: int
 
 
+# What gives a file its mode: numbers as in `DENIED`, which argument is the mode, which holds the flags of an opening.
+GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
+    "chmod": (90, None, 1, None),
+    "fchmod": (91, 52, 1, None),
+    "fchmodat": (268, 53, 2, None),
+    "fchmodat2": (452, 452, 2, None),
+    "mknod": (133, None, 1, None),
+    "mknodat": (259, 33, 2, None),
+    "creat": (85, None, 1, None),
+    "open": (2, None, 2, 1),
+    "openat": (257, 56, 3, 2),
+}
+OPENAT2 = 437  # everywhere
+
 ARCHITECTURES = {
     "x86_64": Architecture(0xC000003E, 0, socket=41, socketpair=53, clone=56, unshare=272, ioctl=16),
     "aarch64": Architecture(0xC00000B7, 1, socket=198, socketpair=199, clone=220, unshare=97, ioctl=29),
@@ -101,7 +116,7 @@ X32_BIT = 0x40000000  # the other numbering of calls on x86_64
 # comes first. The kernel's own functions take these arguments as 32-bit numbers: a comparison of all 64 bits would be
 # fooled by rubbish in the high half (CVE-2019-10063).
 _NR, _ARCH = 0, 4
-_LOW_HALF_OF = (16, 24, 32)
+_LOW_HALF_OF = (16, 24, 32, 40)
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
@@ -113,8 +128,9 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     """The filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
 
     `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
-    vsock, Bluetooth …) never. What is refused fails with EPERM, `clone3` with ENOSYS: its flags are behind a pointer,
-    and the C libraries fall back to `clone`. Raises `NotImplementedError` for another processor.
+    vsock, Bluetooth …) never. No file gets the set-user-ID bit: a command of root's would leave a way to root to
+    everybody. What is refused fails with EPERM, `clone3` and `openat2` with ENOSYS: what they are asked for is behind a
+    pointer, and programs fall back to `clone` and `openat`. Raises `NotImplementedError` for another processor.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
@@ -131,6 +147,10 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
         if number is not None:
             code.when(_EQUAL, number, "deny")
     code.when(_EQUAL, CLONE3, "missing")
+    code.when(_EQUAL, OPENAT2, "missing")
+    for name, given in GIVES_MODE.items():
+        if (number := given[arch.column]) is not None:
+            code.when(_EQUAL, number, name)
     code.when(_EQUAL, arch.socket, "socket")
     code.when(_EQUAL, arch.socketpair, "socket")
     code.when(_EQUAL, arch.clone, "clone")
@@ -162,6 +182,19 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     code.when(_EQUAL, TIOCLINUX, "denied")
     code.label("allowed")
     code.give(_ALLOW)
+
+    for name, (_, _, mode, flags) in GIVES_MODE.items():
+        if GIVES_MODE[name][arch.column] is None:
+            continue
+        code.label(name)
+        if flags is not None:
+            code.load(_LOW_HALF_OF[flags])
+            code.when(_ANY_BIT, O_CREAT | O_TMPFILE, f"{name} makes")
+            code.give(_ALLOW)
+            code.label(f"{name} makes")
+        code.load(_LOW_HALF_OF[mode])
+        code.when(_ANY_BIT, S_ISUID, "denied")
+        code.give(_ALLOW)
 
     code.label("denied")
     code.give(_ERRNO | errno.EPERM)

@@ -25,13 +25,13 @@ class SomeHunks(FileEdit, frozen=True):
 
 
 async def run(given: FileEdit, context: ToolContext) -> ToolOutput:
-    path = context.workspace.writable(given.path)
+    path = context.writable(given.path)
     return await naming_similar(asyncio.to_thread(_edit, given, path, context), path, context.workspace)
 
 
 async def preview(given: FileEdit, context: ToolContext) -> str:
     """The diff the call would make. Raises `ToolError` when an edit does not apply."""
-    path = context.workspace.writable(given.path)
+    path = context.writable(given.path)
     return await naming_similar(asyncio.to_thread(_preview, given, path, context), path, context.workspace)
 
 

@@ -21,7 +21,7 @@ MOST_CHOSEN_LINES = 1_000_000  # the same in lines: a short one takes ten times 
 
 
 async def run(given: FileRead, context: ToolContext) -> ToolOutput:
-    path = context.workspace.readable(given.path)
+    path = context.readable(given.path)
     return await naming_similar(asyncio.to_thread(read_file, given, path, context.workspace), path, context.workspace)
 
 

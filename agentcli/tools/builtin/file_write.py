@@ -23,13 +23,13 @@ class SomeHunks(FileWrite, frozen=True):
 
 
 async def run(given: FileWrite, context: ToolContext) -> ToolOutput:
-    path = context.workspace.writable(given.path)
+    path = context.writable(given.path)
     return await asyncio.to_thread(_write, given, path, context)
 
 
 async def preview(given: FileWrite, context: ToolContext) -> str:
     """The diff the call would make. Raises `ToolError` when the file may not be replaced."""
-    path = context.workspace.writable(given.path)
+    path = context.writable(given.path)
     return await asyncio.to_thread(_preview, given, path, context)
 
 

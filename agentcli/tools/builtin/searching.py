@@ -33,7 +33,7 @@ class Place(Struct, frozen=True):
 def searchable(path: str, context: ToolContext) -> Place:
     """A file or folder to look at. Raises `ToolError` when there is none."""
     workspace = context.workspace
-    found = workspace.readable(path)
+    found = context.readable(path)
     try:
         status = workspace.sandbox.status(found)
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path as Folder
 from typing import Any
 
@@ -426,3 +428,43 @@ async def test_a_tool_whose_name_is_taken_is_refused_with_its_prompt(tmp_path: F
         assert "two tools named 'bash' (builtin, client)" in failed.error
         await stage.ask("Without it")
     assert len(stage.provider.requests) == 1
+
+
+class Swapping:
+    """Locks beside a program that puts a link in place of the folder `d` once a call was judged."""
+
+    def __init__(self, work: Folder) -> None:
+        self._work = work
+
+    @asynccontextmanager
+    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
+        (self._work / "d").rename(self._work / "away")
+        (self._work / "d").symlink_to(".vscode")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("file_write", {"path": "d/new", "content": "x"}),
+        ("file_edit", {"path": "d/a", "old_string": "mine", "new_string": "theirs"}),
+        ("file_read", {"path": "d/a"}),
+        ("file_list", {"path": "d"}),
+        ("grep_search", {"path": "d", "pattern": "mine"}),
+    ],
+)
+async def test_a_path_that_leads_elsewhere_once_it_was_judged_is_not_used(
+    tmp_path: Folder, tool: str, arguments: dict[str, Any]
+) -> None:
+    work = tmp_path / "work"
+    for name in ("d", ".vscode"):
+        (work / name).mkdir(parents=True)
+        (work / name / "a").write_text("mine")
+    replies = [{"tool_calls": [call(tool, id="c", **arguments)]}, END]
+    async with on_stage(tmp_path, replies, mode="acceptEdits") as stage:
+        stage.session.runtime.calls.locks = Swapping(work)
+        await stage.ask("Go")
+    result = stage.results["c"]
+    assert result.is_error
+    assert "leads elsewhere" in str(result.content)
+    assert {path.name: path.read_text() for path in (work / ".vscode").iterdir()} == {"a": "mine"}

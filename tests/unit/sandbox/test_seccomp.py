@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.seccomp import ARCHITECTURES, CLONE3, DENIED, NEW_NAMESPACES, filter_program
+from agentcli.infra.sandbox.seccomp import (
+    ARCHITECTURES,
+    CLONE3,
+    DENIED,
+    GIVES_MODE,
+    NEW_NAMESPACES,
+    OPENAT2,
+    filter_program,
+)
 
 ALLOWED = 0x7FFF0000
 ERRNO = 0x00050000
@@ -49,6 +57,29 @@ def test_what_is_on_the_list_is_refused(machine: str) -> None:
     for name, numbers in DENIED.items():
         if numbers[column] is not None:
             assert answer(machine, numbers[column]) == EPERM, name
+
+
+@both
+def test_no_file_gets_the_set_user_id_bit(machine: str) -> None:
+    o_creat, o_tmpfile = 0o100, 0o20000000
+    for name, (*numbers, mode_at, flags_at) in GIVES_MODE.items():
+        number = numbers[ARCHITECTURES[machine].column]
+        if number is None:
+            continue
+        for mode, flags, expected in [
+            (0o755, o_creat, ALLOWED),
+            (0o2775, o_creat, ALLOWED),
+            (0o4755, o_creat, EPERM),
+            (0o6711, o_creat | 0o1, EPERM),
+            (0o4000, o_tmpfile | 0o1, EPERM),
+            (0o4755, 0, EPERM if flags_at is None else ALLOWED),  # opening what is there: nothing is said of a mode
+        ]:
+            arguments = [0, 0, 0, 0]
+            arguments[mode_at] = mode
+            if flags_at is not None:
+                arguments[flags_at] = flags
+            assert answer(machine, number, *arguments) == expected, (name, oct(mode), flags)
+    assert answer(machine, OPENAT2) == ERRNO | errno.ENOSYS
 
 
 @both
@@ -99,7 +130,7 @@ def test_other_numberings_of_calls_are_refused(machine: str) -> None:
 @both
 def test_everything_else_is_allowed(machine: str) -> None:
     arch = ARCHITECTURES[machine]
-    special = {n[arch.column] for n in DENIED.values()} | {arch.socket, arch.socketpair, CLONE3}
+    special = {n[arch.column] for n in DENIED.values()} | {arch.socket, arch.socketpair, CLONE3, OPENAT2}
     assert {answer(machine, number) for number in range(470) if number not in special} == {ALLOWED}
 
 

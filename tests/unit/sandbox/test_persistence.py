@@ -1,0 +1,119 @@
+"""Commands that try to reach out of the workspace by what they leave there for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
+from tests.conformance.confining import confinement_for, folder_on_disk, git
+
+WHO = "root" if os.getuid() == 0 else "user"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with folder_on_disk() as folder:
+        yield folder
+
+
+def said_by(root: Path, home: Path, *commands: str, kind: str = "bubblewrap", **limits: object) -> list[str]:
+    """What commands of one session say, one after the other."""
+    sandbox = LocalSandbox(
+        [root],
+        environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        job_folder=home.parent / f"{home.name}.jobs",
+        limits=CommandLimits("workspace-write", home=home, **limits),
+        choose=lambda: confinement_for(f"{kind}, {WHO}")[0],
+    )
+
+    async def run() -> list[str]:
+        try:
+            return [(await sandbox.exec(c, cwd=root, timeout_s=20)).output for c in commands]
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(run())
+
+
+def test_a_draft_that_is_replaced_by_a_link_gives_no_way_to_where_it_leads(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "theirs").write_text("theirs")
+    folder = home / "ws"
+    folder.mkdir()
+    write = os.write
+
+    def write_and_replace(descriptor: int, data: bytes) -> int:
+        """As a job would, just then."""
+        for draft in folder.iterdir():
+            draft.unlink()
+            draft.symlink_to("../theirs")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_and_replace)
+    with MountPoints() as points, pytest.raises(OSError, match="replaced"):
+        points.hold_file(f"{folder}/commondir", COMMON_FOLDER_IS_HERE)
+    assert not list(folder.iterdir())
+    assert (home / "theirs").stat().st_nlink == 1
+
+
+def test_nothing_in_the_workspace_is_mounted_by_its_path(home: Path) -> None:
+    root = home / "ws"
+    for number in range(70):
+        git_folder = root / f"nested{number}/.git"
+        git_folder.mkdir(parents=True)
+    confinement, _ = confinement_for(f"bubblewrap, {WHO}")
+    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), home)) as launch:
+        by_path = [launch.argv[n + 1] for n, word in enumerate(launch.argv) if word in ("--bind", "--ro-bind")]
+    assert not [path for path in by_path if path.startswith(str(root))]
+    assert len(launch.pass_fds) > 70
+    tried = "for f in nested*; do touch $f/.git/x 2>/dev/null && echo $f; done; echo done"
+    assert said_by(root, home, tried) == ["done\n"]
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+def test_a_cache_that_a_command_can_replace_is_not_used(home: Path, kind: str) -> None:
+    outside = home.with_name(f"{home.name}.outside")
+    outside.mkdir()
+    cache = home / ".cache/agentcli/sandbox/workspace"
+    swap = f"cd; rm -rf .cache/agentcli; mkdir -p .cache/agentcli/sandbox; ln -sfn {outside} {cache}"
+    swap_above = f"cd; rm -rf .cache/agentcli; ln -sfn {outside} .cache/agentcli"
+    try:
+        said = said_by(
+            home, home, "echo $PIP_CACHE_DIR", swap, f"touch {cache}/x", swap_above, "echo on", kind=kind, cache=cache
+        )
+        assert str(cache) not in said[0]
+        assert said[-1] == "on\n"
+        assert not list(outside.iterdir())
+    finally:
+        for path in outside.rglob("*"):
+            path.rmdir() if path.is_dir() else path.unlink()
+        outside.rmdir()
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+def test_no_file_becomes_one_that_runs_as_its_owner(home: Path, kind: str) -> None:
+    root = home / "ws"
+    root.mkdir()
+    git(root, "init", "-q")
+    said_by(
+        root,
+        home,
+        "cp /bin/true a; chmod 4755 a; chmod u+s a; install -m 4755 /bin/true b; chmod g+s .; chmod 750 a",
+        "python3 -c 'import os; os.open(\"c\", os.O_CREAT | os.O_WRONLY, 0o4755)'",
+        "git add a && git commit -qm x; echo x >d",
+        kind=kind,
+    )
+    modes = {path.name: path.stat().st_mode for path in root.iterdir() if path.is_file()}
+    assert {"a", "d"} <= modes.keys()
+    assert not [name for name, mode in modes.items() if mode & stat.S_ISUID]
+    assert stat.S_IMODE(modes["a"]) == 0o750
