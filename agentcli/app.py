@@ -187,6 +187,9 @@ class Builder:
             raise UsageError(f"{missing} is not a folder that could be added.")
         home, settings = home_of(config.environment), config.settings.sandbox
         state, cache = config.paths.state, config.paths.cache
+        for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
+            with suppress(OSError):  # whoever needs it says what is wrong
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         limits = CommandLimits(
             profile or settings.profile,
             home,

@@ -214,7 +214,7 @@ def load_config(
     found = project_files(cwd)
     command_folders = [paths.config / "commands"]
     if found and (trust or is_trusted(paths, cwd)):
-        command_folders.append(_project_folder(cwd) / "commands")
+        command_folders += [_project_folder(cwd) / "commands"] if _project_commands(cwd) else []
     elif found:
         names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
         notices.append(
@@ -377,8 +377,14 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def project_files(cwd: Path) -> list[Path]:
     """What of a project is used only when it is trusted: its settings, its slash commands."""
     folder = _project_folder(cwd)
-    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if file.is_file()]
-    return [*settings, *markdown_files(folder / "commands")]
+    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if os.path.isfile(file)]  # noqa: PTH113  # never raises
+    return [*settings, *_project_commands(cwd)]
+
+
+def _project_commands(cwd: Path) -> list[Path]:
+    """None where the folder is a link: a repository has no say about what lies elsewhere."""
+    folder = _project_folder(cwd) / "commands"
+    return [] if os.path.islink(folder) or os.path.islink(folder.parent) else markdown_files(folder)  # noqa: PTH114
 
 
 def _project_folder(cwd: Path) -> Path:

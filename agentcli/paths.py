@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
 from msgspec import Struct
+
+from agentcli.errors import UsageError
+
+_MOST_FILES = 1_000
+_DEEPEST = 10
 
 
 class Paths(Struct, frozen=True):
@@ -44,6 +51,14 @@ def find_paths(home: str | None) -> Paths:
     return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
 
 
+def current_folder() -> Path:
+    """Raises `UsageError` when it is gone."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError("The current folder is gone: `cd` to another one.") from error
+
+
 def home_of(environment: Mapping[str, str]) -> Path:
     """The person's home folder."""
     home = environment.get("HOME", "")
@@ -52,7 +67,7 @@ def home_of(environment: Mapping[str, str]) -> Path:
 
 def project_root(cwd: Path) -> Path:
     """The nearest folder upwards that holds `.git`, else `cwd` itself."""
-    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
+    return next((folder for folder in (cwd, *cwd.parents) if os.path.exists(folder / ".git")), cwd)  # noqa: PTH110
 
 
 def folder_text(folder: Path) -> str:
@@ -69,5 +84,21 @@ def folder_text(folder: Path) -> str:
 
 
 def markdown_files(folder: Path) -> list[Path]:
-    """The Markdown files of a folder and its sub-folders, in the order of their names."""
-    return sorted(file for file in folder.rglob("*.md") if file.is_file()) if folder.is_dir() else []
+    """The Markdown files of a folder and its sub-folders, in the order of their names.
+
+    Links to other folders are not followed, and of what nests very deep or has no end not everything is looked at.
+    """
+    found: list[Path] = []
+    waiting = [(folder, 0)]
+    while waiting and len(found) < _MOST_FILES:
+        here, depth = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in itertools.islice(entries, _MOST_FILES):
+                    if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+                        waiting.append((here / entry.name, depth + 1))
+                    elif entry.name.endswith(".md") and entry.is_file():
+                        found.append(here / entry.name)
+        except OSError:  # not there, or not to be looked into
+            continue
+    return sorted(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import project_files, to_toml, trust_project
+from agentcli.paths import current_folder
 
 app = make_app("Look at the settings.")
 
@@ -59,9 +59,9 @@ def path(json: AsJson = False) -> None:
 def trust() -> None:
     """Use this project's own settings from now on, until their files change."""
     config = configuration()
-    files = project_files(Path.cwd())
+    files = project_files(current_folder())
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
-    trust_project(config.paths, Path.cwd())
+    trust_project(config.paths, current_folder())
     tell("Trusted as they are now: " + ", ".join(str(file) for file in files))

@@ -14,6 +14,7 @@ from typing import Any
 from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import WatchedOutput, tell, warn
 from agentcli.errors import AgentcliError, UsageError, UserError
+from agentcli.paths import current_folder
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
 COMMANDS = {
@@ -112,12 +113,12 @@ def _run_session(options: argparse.Namespace) -> int:
 
 def _working_directory(given: str | None) -> Path:
     if given is None:
-        return Path.cwd()
+        return current_folder()
     try:
         os.chdir(given)
     except OSError as error:
         raise UsageError(f"Could not work in {given}: {error.strerror}.") from error
-    return Path.cwd()
+    return current_folder()
 
 
 def _is_terminal() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +16,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
 from agentcli.llm.transcript import doctor
 from agentcli.llm.wire.anthropic import block_to_wire
+from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
 
 app = make_app("Look at stored sessions.")
@@ -33,7 +33,7 @@ def list_sessions(
     json: AsJson = False,
 ) -> None:
     """The sessions of this directory, newest first."""
-    found = wait_for(_with_store(lambda store: store.list(cwd=None if everywhere else Path.cwd(), limit=limit)))
+    found = wait_for(_with_store(lambda store: store.list(cwd=None if everywhere else current_folder(), limit=limit)))
     if json:
         print_json([msgspec.to_builtins(info) for info in found])
         return

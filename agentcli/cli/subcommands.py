@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,7 +14,7 @@ import typer
 from agentcli.cli.output import tell
 from agentcli.config import Config, load_config
 from agentcli.frontends.printable import printable
-from agentcli.paths import find_paths
+from agentcli.paths import current_folder, find_paths
 
 T = TypeVar("T")
 
@@ -38,7 +37,9 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 def configuration(*, flags: dict[str, Any] | None = None, trust: bool = False) -> Config:
     """The settings as a session here would have them. Raises `ConfigError`."""
-    return load_config(find_paths(os.environ.get("AGENTCLI_HOME")), Path.cwd(), os.environ, flags=flags, trust=trust)
+    return load_config(
+        find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ, flags=flags, trust=trust
+    )
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -32,12 +34,13 @@ from agentcli.config import (
     WebSettings,
     is_trusted,
     load_config,
+    project_files,
     read_layer,
     to_toml,
     trust_project,
 )
-from agentcli.errors import ConfigError
-from agentcli.paths import Paths, find_paths, project_root
+from agentcli.errors import ConfigError, UsageError
+from agentcli.paths import Paths, current_folder, find_paths, project_root
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "provider": ProviderSettings,
@@ -629,3 +632,48 @@ def test_json_and_toml_say_the_same(paths: Paths, project: Path) -> None:
     toml = write(project / "a.toml", value)
     as_json = write(project / "a.json", json.dumps(value))
     assert load(paths, project, extra_file=toml).settings == load(paths, project, extra_file=as_json).settings
+
+
+def test_of_a_projects_commands_only_what_lies_in_it_counts(tmp_path: Path) -> None:
+    own = tmp_path / "ws/.agentcli"
+    (own / "commands/sub").mkdir(parents=True)
+    for name in ("a.md", "sub/b.md", "c.txt"):
+        (own / "commands" / name).write_text("x")
+    (own / "commands/elsewhere").symlink_to("/")
+    (own / "commands/none.md").symlink_to("nowhere")
+    assert [str(path.relative_to(own)) for path in project_files(tmp_path / "ws")] == [
+        "commands/a.md",
+        "commands/sub/b.md",
+    ]
+    (own / "commands").rename(tmp_path / "commands")
+    (own / "commands").symlink_to(tmp_path / "commands")
+    assert project_files(tmp_path / "ws") == []
+
+
+def test_folders_without_end_do_not_keep_it_from_starting(tmp_path: Path) -> None:
+    folder = tmp_path / ".agentcli/commands"
+    folder.mkdir(parents=True)
+    (folder / "a.md").write_text("x")
+    here = Path.cwd()
+    try:
+        os.chdir(folder)
+        for _ in range(1_500):
+            os.mkdir("d")
+            os.chdir("d")
+        assert [file.name for file in project_files(tmp_path)] == ["a.md"]
+    finally:
+        os.chdir(here)
+        subprocess.run(["rm", "-rf", tmp_path / ".agentcli"], check=True)
+
+
+def test_a_working_directory_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    here = Path.cwd()
+    try:
+        os.chdir(gone)
+        gone.rmdir()
+        with pytest.raises(UsageError, match="`cd` to another one"):
+            current_folder()
+    finally:
+        os.chdir(here)
