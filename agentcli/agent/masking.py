@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Mask:
     """Of one session; `make` gives the masker at the first output: importing it takes 20 ms.
 
-    `keeps_structured` leaves the part for programs as it is, for callers that are the person's own scripts.
+    Of the tools in `keeps_structured` the part for programs stays as it is, for the person's own scripts.
     """
 
-    def __init__(self, make: Callable[[], Masker], *, keeps_structured: bool = False) -> None:
+    def __init__(self, make: Callable[[], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make
         self._masker: Masker | None = None
         self.keeps_structured = keeps_structured
@@ -41,12 +41,12 @@ class Mask:
     def text(self, text: str) -> str:
         return self._mask.mask(text)
 
-    def output(self, output: ToolOutput) -> ToolOutput:
+    def output(self, output: ToolOutput, *, tool: str) -> ToolOutput:
         return msgspec.structs.replace(
             output,
             content=self._content(output.content),
             summary=self.text(output.summary),
-            structured=output.structured if self.keeps_structured else self._structured(output.structured),
+            structured=output.structured if tool in self.keeps_structured else self._structured(output.structured),
         )
 
     def _content(self, content: Content | None) -> Content | None:

@@ -71,8 +71,11 @@ class Report:
     def finish(self, output: Output, error: CallError | None = None) -> None:
         self._end_output()
         if self.mask is not None:
-            output = self.mask.output(output)
+            output = self.mask.output(output, tool=self.call.name)
         call = self.call
+        if error is None and output.error_kind is not None:
+            failed = ToolError(_last_line(str(output.content)), kind=output.error_kind)
+            error = CallError(failed.kind, failed.code, str(failed), call.id, failed.is_retryable)
         result = ToolResult(call.id, output.content or "", output.is_error)
         took_ms = round(self.seconds * 1000, 1)
         kind = error.kind if error else ""
@@ -136,6 +139,11 @@ def _parts(structured: object) -> Iterator[object]:
             yield from (value[start : start + _SLICE] for start in range(0, len(value), _SLICE))
         else:
             yield value
+
+
+def _last_line(text: str) -> str:
+    """Where a tool says what was out of the ordinary."""
+    return text.rsplit("\n", 1)[-1].strip("[]")[:200]
 
 
 def _first_line(text: str) -> str:

@@ -37,13 +37,15 @@ Content = str | tuple[Text | Image | Document, ...]
 class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
-    Without content the structured part is formatted for the model, as detailed as the output level says.
+    Without content the structured part is formatted for the model, as detailed as the output level says. `error_kind`
+    is for an error that still has a result of its own, such as a command whose time was up.
     """
 
     content: Content | None = None
     structured: Any = None
     summary: str = ""
     is_error: bool = False
+    error_kind: ToolErrorKind | None = None
 
 
 class FileLedger:

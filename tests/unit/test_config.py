@@ -658,7 +658,7 @@ def test_folders_without_end_do_not_keep_it_from_starting(tmp_path: Path) -> Non
     try:
         os.chdir(folder)
         for _ in range(1_500):
-            os.mkdir("d")
+            Path("d").mkdir()
             os.chdir("d")
         assert [file.name for file in project_files(tmp_path)] == ["a.md"]
     finally:

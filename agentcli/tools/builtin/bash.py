@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
-from agentcli.tools.observation import PAGE_BYTES
+from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
@@ -93,7 +93,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[it made {names}, which other programs obey by themselves: the user should look at it first]")
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
-    text = "\n".join(part for part in (result.output.rstrip("\n"), *notes) if part)
+    output = cut_middle(result.output, _MOST_BYTES["brief"]) if result.timed_out else result.output
+    text = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)
     structured = {
         "exit_code": result.exit_code,
         "output": result.output,
@@ -105,7 +106,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
-    return ToolOutput(text, structured, summary, is_error=failed)
+    return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:

@@ -468,3 +468,17 @@ async def test_a_path_that_leads_elsewhere_once_it_was_judged_is_not_used(
     assert result.is_error
     assert "leads elsewhere" in str(result.content)
     assert {path.name: path.read_text() for path in (work / ".vscode").iterdir()} == {"a": "mine"}
+
+
+async def test_a_command_whose_time_is_up_is_an_error_of_that_kind_with_what_it_said(tmp_path: Folder) -> None:
+    command = "yes | head -n 20000; sleep 20"
+    replies = [{"tool_calls": [call("bash", id="c", command=command, timeout_ms=400)]}, END]
+    async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:
+        await stage.ask("Go")
+    (finished,) = stage.of(ToolFinished)
+    assert finished.error is not None
+    assert (finished.error.kind, finished.error.call_id) == ("timeout", "c")
+    assert "ended after 0.4 s" in finished.error.message
+    assert str(finished.result.content).startswith("y\ny\n")
+    assert len(str(finished.result.content)) < 2_500
+    assert finished.structured["timed_out"]

@@ -25,7 +25,7 @@ PLAIN = [{"path": "a.py", "text": f"line {n}"} for n in range(2_000)]
 
 
 def masked(structured: Any) -> Any:
-    return Mask(lambda: Masker(["known value"])).output(ToolOutput("", structured)).structured
+    return Mask(lambda: Masker(["known value"])).output(ToolOutput("", structured), tool="look").structured
 
 
 def test_secrets_are_masked_wherever_they_stand_and_all_else_stays() -> None:
@@ -63,3 +63,10 @@ def test_a_private_key_over_several_rows_is_masked_in_all_of_them() -> None:
     texts = [row["text"] for row in rows]
     assert (texts[0], texts[-1]) == ("before", "after")
     assert set(texts[1:-1]) == {"[masked: private-key]"}
+
+
+def test_what_a_script_reads_of_a_file_is_the_file() -> None:
+    mask = Mask(lambda: Masker([]), keeps_structured=("file_read",))
+    output = ToolOutput(SECRET, {"text": SECRET})
+    assert mask.output(output, tool="file_read") == ToolOutput(MASKED, {"text": SECRET})
+    assert mask.output(output, tool="bash") == ToolOutput(MASKED, {"text": MASKED})
