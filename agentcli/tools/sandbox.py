@@ -116,7 +116,8 @@ class CommandResult(Struct, frozen=True):
     `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
-    there before and that other programs obey by themselves, such as an editor's tasks.
+    there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
+    in the background, which the sandbox ended with it.
     """
 
     output: str
@@ -128,6 +129,7 @@ class CommandResult(Struct, frozen=True):
     job: BackgroundJob | None = None
     stall: str = ""
     made: tuple[Path, ...] = ()
+    ended: int = 0
 
 
 class Sandbox(Protocol):

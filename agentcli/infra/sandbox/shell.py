@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.jobs import Jobs, new_file
@@ -32,10 +33,10 @@ _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _FIRST_SECONDS = 6.0
 
-# The shell tells that it has begun, and where it ended, through a pipe named by path: a command may use every short
-# descriptor itself. The command stands on the same line, so that line numbers in its errors are right.
+# The shell tells that it has begun, where it ended and what it left running, through a pipe named by path: a command may
+# use every short descriptor itself. The command stands on the same line, so that line numbers in its errors are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-_REPORT = _BEGUN + "trap '{{ pwd -P >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+_REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 
 # A sandbox is planned from what is there, and what is there can be gone before it is mounted: another program's socket,
 # a file that is being replaced. Then it is planned again.
@@ -274,19 +275,20 @@ class _Foreground:
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
         text, cut = self._output.close()
-        has_begun, cwd = _read_report(self._report)
+        report = _read_report(self._report)
         refusal = self._running.refusal
-        self.was_refused = not has_begun and not timed_out and refusal != "" and text.startswith(refusal)
+        self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         os.close(self._pipe)
         os.close(self._report)
         return CommandResult(
             text,
             None if timed_out else self._running.process.exit_code,
             timed_out,
-            cwd,
+            report.cwd,
             cut,
             self._output.file,
             stall=SWARMED if self._running.process.was_swarm else stall,
+            ended=report.left if refusal else 0,  # without a sandbox it has ended by itself: it would be a job else
         )
 
     async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:
@@ -294,7 +296,7 @@ class _Foreground:
         await self._stop_reading()
         process = self._running.process
         was_left, stall = process.exit_code is not None, self._stall.text if self._stall else ""
-        cwd = _read_report(self._report)[1] if was_left else None
+        cwd = _read_report(self._report).cwd if was_left else None
         try:
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -355,12 +357,21 @@ def _refused(said: str) -> ToolError:
     return ToolError(f"The sandbox could not be set up: {said.strip()}", kind="resource_error")
 
 
-def _read_report(descriptor: int) -> tuple[bool, Path | None]:
-    """Whether the shell has begun, and where it ended, when it has."""
+class _Report(NamedTuple):
+    """What a shell tells of itself: whether it began, where it ended, how many processes it left running."""
+
+    has_begun: bool = False
+    cwd: Path | None = None
+    left: int = 0
+
+
+def _read_report(descriptor: int) -> _Report:
     os.set_blocking(descriptor, False)
     try:
         said = os.read(descriptor, 8_192)
     except BlockingIOError:
-        return False, None
-    where = said[1:].removesuffix(b"\n")
-    return said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None
+        return _Report()
+    where, *left = said[1:].removesuffix(b"\n").split(b"\n")
+    while left and not left[0].isdigit():  # a folder with a line end in its name
+        where += b"\n" + left.pop(0)
+    return _Report(said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, len(left))

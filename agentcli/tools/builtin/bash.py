@@ -91,6 +91,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
         notes.append(f"[it made {names}, which other programs obey by themselves: the user should look at it first]")
+    if result.ended:
+        notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
     output = cut_middle(result.output, _MOST_BYTES["brief"]) if result.timed_out else result.output

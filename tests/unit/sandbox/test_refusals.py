@@ -139,6 +139,16 @@ def test_a_command_that_talks_like_a_sandbox_runs_once(home: Path, command: str)
     assert (home / "ws/runs").read_text() == "ran\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [("sleep 40 & sleep 40 &", 2), ("(sleep 40; echo late) & cd /", 1), ("true & wait", 0), ("cd /", 0)],
+)
+def test_what_was_put_in_the_background_and_ended_is_counted(home: Path, command: str, ended: int) -> None:
+    result = run(home, command, times=0)
+    assert (result.exit_code, result.ended, result.job) == (0, ended, None)
+    assert result.cwd == (Path("/") if "cd /" in command else home / "ws")
+
+
 def test_a_line_that_is_no_command_says_so(home: Path) -> None:
     result = run(home, "if; then", times=0)
     assert result.exit_code == 2
