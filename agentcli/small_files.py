@@ -10,16 +10,27 @@ from pathlib import Path
 LARGEST_SMALL_FILE = 1024 * 1024  # bytes
 
 
-def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE) -> bytes:
+def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path | None = None) -> bytes:
     """A regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
 
-    It never waits: opening a FIFO without a writer would, for ever.
+    It never waits: opening a FIFO without a writer would, for ever. `really` is where the path led when that was looked
+    at; what it leads to by now is not read, if that is something else.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if really is not None and _place_of(descriptor) not in (None, really):
+            raise OSError(errno.ELOOP, "it leads elsewhere by now", str(path))
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     return content
+
+
+def _place_of(descriptor: int) -> Path | None:
+    """None where the system does not tell."""
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+    except OSError:
+        return None

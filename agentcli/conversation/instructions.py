@@ -41,17 +41,18 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
     choose what of this machine the model is shown.
     """
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(root)]
-    candidates = [file for file in user_files if _is_file(file)]
+    candidates: list[tuple[Path, Path | None]] = [(file, None) for file in user_files if _is_file(file)]
     found, left_out, size = [], [], 0
     for folder in folders:
         if file := next((folder / name for name in PER_FOLDER if _is_file(folder / name)), None):
-            if why := _why_not(file, root, home):
+            real = _real(file)
+            if why := _why_not(real, root, home):
                 left_out.append((file, why))
             else:
-                candidates.append(file)
-    for file in candidates:
+                candidates.append((file, real))
+    for file, real in candidates:
         try:
-            content = read_small_file(file, most=BUDGET - size)
+            content = read_small_file(file, most=BUDGET - size, really=real)
         except OSError as error:
             left_out.append(
                 (file, _TOO_LARGE if error.errno == errno.EFBIG else f"it cannot be read ({error.strerror})")
@@ -64,11 +65,16 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
     return Instructions(tuple(found), tuple(left_out))
 
 
-def _why_not(file: Path, root: Path, home: Path | None) -> str:
+def _real(file: Path) -> Path | None:
     try:
-        real = file.resolve(strict=True)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
+        return file.resolve(strict=True)
+    except OSError:
+        return None
+
+
+def _why_not(real: Path | None, root: Path, home: Path | None) -> str:
+    if real is None:
+        return "it cannot be read"
     if not real.is_relative_to(root.resolve()):
         return "it leads out of the project"
     return "it leads to a file that may hold secrets" if is_secret(real, home) else ""

@@ -33,8 +33,9 @@ _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _FIRST_SECONDS = 6.0
 
-# The shell tells that it has begun, where it ended and what it left running, through a pipe named by path: a command may
-# use every short descriptor itself. The command stands on the same line, so that line numbers in its errors are right.
+# The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
+# command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
+# are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 

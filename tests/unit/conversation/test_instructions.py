@@ -9,6 +9,7 @@ import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions
 from agentcli.paths import project_root
+from agentcli.small_files import read_small_file
 
 
 def put(path: Path, text: str) -> Path:
@@ -170,3 +171,12 @@ def test_of_two_repositories_the_inner_one_is_the_root(tmp_path: Path) -> None:
     put(tmp_path / ".git/HEAD", "")
     put(tmp_path / "inner/.git", "gitdir: ../.git/modules/inner")
     assert project_root(tmp_path / "inner") == tmp_path / "inner"
+
+
+def test_a_file_that_leads_elsewhere_once_it_was_looked_at_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("SECRET")
+    file = tmp_path / "AGENTS.md"
+    file.symlink_to("mine")
+    with pytest.raises(OSError, match="elsewhere"):
+        read_small_file(file, really=file)
+    assert read_small_file(file, really=tmp_path / "mine") == read_small_file(file) == b"SECRET"
