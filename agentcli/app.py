@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,6 +49,7 @@ from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
+from agentcli.tools.path_kinds import SECRET_HOME_PATHS
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
@@ -193,7 +194,11 @@ class Builder:
         limits = CommandLimits(
             profile or settings.profile,
             home,
-            masked=(*(_absolute(name, config.cwd, home) for name in settings.masked), *config.paths.secret),
+            masked=(
+                *(_absolute(name, config.cwd, home) for name in settings.masked),
+                *config.paths.secret,
+                *_secrets_moved(config.environment),
+            ),
             writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
             hosts=settings.hosts,
             environment=settings.environment,
@@ -316,6 +321,13 @@ class Builder:
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()
+
+
+def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
+    """The secret files of a home that XDG variables put elsewhere."""
+    for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
+        if (folder := environment.get(variable, "")).startswith("/"):
+            yield from (Path(folder, path.removeprefix(usual)) for path in SECRET_HOME_PATHS if path.startswith(usual))
 
 
 def _absolute(name: str, cwd: Path, home: Path) -> Path:

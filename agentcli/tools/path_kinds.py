@@ -100,7 +100,10 @@ PROTECTED_NAMES = PROTECTED_FOLDERS + PROTECTED_FILES
 PROTECTED_GIT_PATHS = ("hooks", "config", "config.worktree", "info", "modules", "worktrees")
 # Below a home: what starts with the machine, the session or a program used every day.
 PROTECTED_HOME_PATHS = tuple(
-    ".config/fish .config/autostart .config/systemd .config/git .config/nvim .local/bin Library/LaunchAgents".split()
+    """
+    .config/fish .config/autostart .config/systemd .config/environment.d .config/git .config/nvim .vim .emacs.d
+    .local/bin .local/lib .local/share/systemd .local/share/agentcli .cargo/bin .cargo/env .nvm Library/LaunchAgents
+    """.split()
 )
 
 
