@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from agentcli.tools.shell.expansion import Field
 from agentcli.tools.shell.look import Look
-from agentcli.tools.shell.options import options, read_arguments
+from agentcli.tools.shell.options import options, read_arguments, without_pattern
 
 # The options each may have, and those of which it needs one. Operands are an archive and names inside it.
 _LISTING = {
@@ -64,7 +64,7 @@ def _prints(name: str) -> Callable[[Sequence[Field], Look], str]:
             return read.problem
         if needed and not set(needed) & set(read.given):
             return f"{name} replaces files"
-        files = read.operands[1:] if name == "zgrep" and "-e" not in read.given else read.operands
+        files = without_pattern(read.operands) if name == "zgrep" and "-e" not in read.given else read.operands
         if name == "zgrep" and any(field.is_glob for field in files):
             return "zgrep is a script that a file's name can break"
         inside = [Field(field.text.removesuffix(".gz"), field.is_glob) for field in files]

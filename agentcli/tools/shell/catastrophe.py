@@ -25,11 +25,14 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     name = fields[0].text.rpartition("/")[2]
     if name in _COREUTILS and len(fields) > 1 and fields[1].text in ("--help", "--version"):
         return ""  # the first option there is: the program answers, or complains, and ends
+    if _MKFS_WITH_DRY_RUN.fullmatch(name) and len(fields) > 1 and fields[1].text == "-n":
+        return ""  # the first option: further on it may be another one's value
     judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
     return judge(fields[1:], state) if judge else ""
 
 
 _COREUTILS = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_MKFS_WITH_DRY_RUN = re.compile(r"mkfs\.ext[234]|mke2fs")
 _MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
 
 

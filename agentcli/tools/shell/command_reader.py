@@ -11,6 +11,11 @@ _CONTROL = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;&|()\n]")
 _REDIRECT = re.compile(r"(\d*|\{[A-Za-z_]\w*(?:\[\w+\])?\})(<<<|<<-|<<|<&|<>|<|&>>|&>|>>|>&|>\||>)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _BARE = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
+_PLAIN_NAME = re.compile(r"[\w./+-]+")
+_RESERVED = frozenset(
+    "if then elif else fi for in do done while until case esac select function coproc time export declare typeset "
+    "local readonly".split()
+)
 _ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
 
 
@@ -65,7 +70,7 @@ class CommandReader(WordReader):
         word = self._word()
         if self._next_is("("):
             raise NotUnderstood("a parenthesis inside a word")
-        if not words and re.match(r"[^\"'$`]*\\\n", word.text):
+        if not words and re.match(r"[^\"'$`]*\\\n", word.text) and not self._is_plain_name(word):
             raise NotUnderstood("a command's name over two lines")
         if found:
             self.at = found.end()
@@ -73,6 +78,15 @@ class CommandReader(WordReader):
             assignments.append(Assignment(found[1], value, bool(found[2])))
         else:
             words.append(word)
+
+    def _is_plain_name(self, word: Word) -> bool:
+        """Whether a first word that is continued on the next line names a program once it is joined."""
+        name = word.text.replace("\\\n", "")
+        end = self.at
+        self._blanks()
+        is_function = self._next_is("(")
+        self.at = end
+        return _PLAIN_NAME.fullmatch(name) is not None and name not in _RESERVED and not is_function
 
     def _array(self) -> tuple[Word, ...]:
         words: list[Word] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentcli.tools.shell.expansion import Field
-from agentcli.tools.shell.globs import is_open
+from agentcli.tools.shell.globs import finds, is_open
 from agentcli.tools.shell.look import Look
 
 # How many words follow. Tests that narrow down what is found stand apart: they matter to what `-delete` deletes.
@@ -127,6 +127,8 @@ def _read_part(rest: list[Field], call: FindCall, groups: list[_Group]) -> None:
         del rest[-_WRITING[name] :]
     elif name in _NAMING_FILES or (name.startswith("-newer") and len(name) == 8):
         groups[-1].note(narrows=True, both_ways=name != "-samefile")
+        if any(map(_may_add_action, rest[-1:])):
+            call.problem = "what find does cannot be told"
         call.files += rest[-1:]
         del rest[-1:]
     elif name in _NARROWING or name in _NEUTRAL:
@@ -134,7 +136,7 @@ def _read_part(rest: list[Field], call: FindCall, groups: list[_Group]) -> None:
         values = rest[len(rest) - count :]
         narrows = name in _NARROWING and not any(map(_is_any_name, values))
         groups[-1].note(narrows=narrows, both_ways=_MEASURING.fullmatch(name) is not None)
-        if any(value.may_vanish for value in values):
+        if any(value.may_vanish or _may_add_action(value) for value in values):
             call.problem = "what find does cannot be told"
         del rest[len(rest) - count :]
     else:
@@ -149,6 +151,11 @@ def _is_any_name(value: Field) -> bool:
     """Whether nearly all names are like this: `*`, `?*`, `./*`."""
     parts = [part for part in value.text.split("/") if part not in ("", ".")]
     return all(map(is_open, parts)) and parts != []
+
+
+def _may_add_action(value: Field) -> bool:
+    """Whether one of the files that the shell finds for an unquoted value may be called `-delete`."""
+    return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *_WRITING))
 
 
 def _close(groups: list[_Group]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 
 from agentcli.tools.shell.expansion import Field
 from agentcli.tools.shell.look import WILD, Look
-from agentcli.tools.shell.options import Arguments, options, read_arguments
+from agentcli.tools.shell.options import Arguments, options, read_arguments, without_pattern
 
 _DIFF = (
     "-abDpPqRsuvwWz -B? -C? -M? -U? -S: -G: -l: -X? --abbrev? --binary --break-rewrites? --cached --cc --check "
@@ -146,10 +147,12 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
     if not call.words:
         return ""
     name, rest = call.words[0].text, call.words[1:]
-    if any(field.text in ("--help", "-h") for field in rest):
-        return (
-            "" if all(field.is_known for field in rest) and len(rest) == 1 else f"git {name} is given more than --help"
-        )
+    if [field.text for field in rest] in (["--help"], ["-h"]):
+        return "" if name in _BUILT_IN else f"git {name} may be an alias or a program"
+    if any(field.text == "--help" for field in rest):
+        return f"git {name} is given more than --help"
+    if any(_may_check_signatures(field, before) for before, field in itertools.pairwise(call.words)):
+        return "git checks signatures with the program that is set for it"
     if special := _SPECIAL.get(name):
         return special(rest, look)
     if row := _READING.get(name):
@@ -159,6 +162,25 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
     if name in _SECOND_WORDS:
         return _second_problem(name, rest, look)
     return f"git {name} is not known to only read"
+
+
+# Subcommands that no alias can hide (git-config(1), alias.*).
+_BUILT_IN = frozenset((
+    *_READING, *_LISTING, *_SECOND_WORDS, *(
+        "add am apply archive bundle checkout cherry-pick clean clone commit commit-graph commit-tree config fetch "
+        "format-patch fsck gc hash-object help init ls-remote merge merge-file merge-tree mktag mktree mv pack-refs "
+        "prune pull push read-tree rebase repack replace rerere reset restore revert rm sparse-checkout stripspace "
+        "switch symbolic-ref update-index update-ref var verify-commit verify-tag write-tree"
+    ).split(),
+))  # fmt: skip
+_SIGNATURE = re.compile(r"%[-+ ]?G|signature")  # git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
+_FORMAT = re.compile(r"--(format|pretty|sort)(=|$)")
+
+
+def _may_check_signatures(field: Field, before: Field) -> bool:
+    """Whether an argument behind another may be a format that shows whether a signature is good."""
+    is_format = _FORMAT.match(field.text) is not None or _FORMAT.fullmatch(before.text) is not None
+    return is_format and (not field.is_known or _SIGNATURE.search(field.text) is not None)
 
 
 class GitCall(Struct):
@@ -173,9 +195,10 @@ _PLAIN_GLOBALS = frozenset(
     "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
     "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
 )
-_ENDS = ("--help", "-h", "--version", "-v", "--html-path", "--man-path", "--info-path", "--exec-path")
+_HELPS = ("--help", "-h")  # as the subcommand `help`, with what follows
+_ENDS = ("--version", "-v", "--html-path", "--man-path", "--info-path", "--exec-path")
 _HARMLESS_SETTING = re.compile(
-    r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|log\.\w+|diff\.renames|diff\.context)=\w*"
+    r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|(?!(?i:log\.showsignature))log\.\w+|diff\.renames|diff\.context)=\w*"
     r"|pager\.\w+=(false)?|core\.fsmonitor=(false)?|core\.hooksPath=/dev/null"
 )
 
@@ -199,10 +222,13 @@ def read_call(fields: Sequence[Field]) -> GitCall:
             call.folders.append(Field(text[2:], field.is_glob))
         elif text == "-c" and rest and _HARMLESS_SETTING.fullmatch(rest[-1].text):
             rest.pop()
+        elif text in _HELPS:
+            call.words = [Field("help"), *reversed(rest)]
+            return call
         elif text in _ENDS:
             return call
         elif text == "--":  # git knows no such option: it says so
-            call.problem = "" if all(each.text in _ENDS for each in rest) else "git is given `--` and more"
+            call.problem = "" if all(each.text in (*_HELPS, *_ENDS) for each in rest) else "git is given `--` and more"
             return call
         elif text not in _PLAIN_GLOBALS:
             call.problem = f"the option {text} of git can run programs or lead elsewhere"
@@ -219,7 +245,9 @@ def _problem_of(read: Arguments, look: Look, *, operands: bool = True) -> str:
 
 def _pathspec_problem(name: str, read: Arguments, look: Look) -> str:
     """Why the globs that git matches itself may find secrets; what `git grep` searches for is none."""
-    operands = read.operands[1:] if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
+    operands = (
+        without_pattern(read.operands) if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
+    )
     paths = (path for field in operands if not field.is_glob for path in _paths_in(field))
     return look.filter_problem([path for path in paths if WILD.search(path.text) or "\\" in path.text])
 

@@ -175,7 +175,7 @@ def _awk_is_clean(text: str, at: int, *, before: str, is_printing: bool, nesting
             return False
         if part in ("print", "printf"):
             is_printing, nesting = True, 0
-        elif part in (";", "{", "}", "\n"):
+        elif part in (";", "{", "}"):  # no newline: behind `,`, `&&` and some others it ends nothing
             is_printing, nesting = False, 0
         elif part in ("(", "["):
             nesting += 1
@@ -188,9 +188,12 @@ def _awk_is_clean(text: str, at: int, *, before: str, is_printing: bool, nesting
 _JQ_FORBIDDEN = re.compile(
     r"(?<![.\w])(env|input_filename|import|include|modulemeta|get_search_list)\b|\$(ENV|__prog_args)\b"
 )
+_JQ_CUT_VARIABLE = re.compile(r"\$[\s#]")  # `$ ENV` is `$ENV`, and a comment may stand between
 
 
 def jq_problem(program: str) -> str:
     """Why a jq program is not known to only compute: `env` shows the environment, `import` reads other files."""
+    if _JQ_CUT_VARIABLE.search(program) and ("ENV" in program or "__prog_args" in program):
+        return "jq can show the environment with $ENV"
     found = _JQ_FORBIDDEN.search(program)
     return f"jq can do more than compute with {found[0]}" if found else ""

@@ -20,24 +20,31 @@ class Options(Struct, frozen=True):
     the other arguments are: "content" (files it shows), "lines" (as before, and of a folder it shows nothing), "sizes"
     (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths of
     which it says something), "text", or "none".
-    `is_tolerant`: no option the program knows or may get can write, run or send.
+    `is_tolerant`: no option the program knows or may get can write, run or send. `most`: operands behind as many are
+    written. `has_responses`: an argument `@x` stands for what is written in the file x, options as well.
     """
 
     operands: str
     kinds: dict[str, str]
     is_tolerant: bool = False
     most: int | None = None
+    has_responses: bool = False
 
 
 @functools.cache
 def options(row: str) -> Options:
-    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`; `most=2`."""
+    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`.
+
+    Also `tolerant`, `most=1`, and `@` for `has_responses`.
+    """
     operands, *words = row.split()
     kinds: dict[str, str] = {}
-    is_tolerant, most = False, None
+    is_tolerant, has_responses, most = False, False, None
     for word in words:
         if word == "tolerant":
             is_tolerant = True
+        elif word == "@":
+            has_responses = True
         elif word.startswith("most="):
             most = int(word[5:])
         else:
@@ -47,7 +54,7 @@ def options(row: str) -> Options:
             for option in given:
                 assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
                 kinds[option] = kind
-    return Options(operands, kinds, is_tolerant, most)
+    return Options(operands, kinds, is_tolerant, most, has_responses)
 
 
 class Arguments(Struct):
@@ -63,6 +70,8 @@ class Arguments(Struct):
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Options may stand among the operands, up to `--`; with `stops_at_operand` only before the first one."""
     read = Arguments([], [], [])
+    if known.has_responses and any(field.text.startswith("@") or may_be_option(field) for field in fields):
+        read.problem = "an argument may turn out to be a file of options"
     rest = list(reversed(fields))
     while rest and not read.problem:
         field = rest.pop()
@@ -81,9 +90,17 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             _read_long(field, rest, known, read)
         else:
             _read_short(field, rest, known, read)
-    if known.most is not None and len(read.operands) > known.most:
-        read.problem = read.problem or f"{read.operands[known.most].text} is one operand too many"
+    if known.most is not None:
+        if any(field.is_glob or field.may_vanish for field in read.operands):
+            read.problem = read.problem or "an argument may turn out to be several, of which the last is written"
+        if len(read.operands) > known.most:
+            read.problem = read.problem or f"{read.operands[known.most].text} is one operand too many"
     return read
+
+
+def without_pattern(operands: list[Field]) -> list[Field]:
+    """The files among the operands of a search: all of them where the pattern may turn out to be several words."""
+    return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
 def may_be_option(field: Field) -> bool:

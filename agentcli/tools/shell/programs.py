@@ -12,7 +12,7 @@ from agentcli.tools.shell.find import find_problem
 from agentcli.tools.shell.git import git_problem
 from agentcli.tools.shell.little_languages import awk_problem, jq_problem, sed_problem
 from agentcli.tools.shell.look import Look
-from agentcli.tools.shell.options import options, read_arguments
+from agentcli.tools.shell.options import may_be_option, options, read_arguments, without_pattern
 from agentcli.tools.shell.readers import READERS, VERSIONS
 
 _TRUSTED_FOLDER = re.compile(r"/(usr/)?s?bin/")
@@ -45,7 +45,7 @@ def _reader_problem(row: str, arguments: Sequence[Field], look: Look) -> str:
     if known.operands == "none" and operands:
         return f"{operands[0].text} may be something to change"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
-        operands = operands[1:]
+        operands = without_pattern(operands)
     return (
         look.problem(operands, known.operands)
         or look.problem(read.files, "content")
@@ -57,11 +57,13 @@ def _printf_problem(arguments: Sequence[Field], look: Look) -> str:
     if not arguments:
         return ""
     form = arguments[0].text
+    if "\\%" not in form:
+        form = form.replace("%%", "")
     if (
         not arguments[0].is_known
         or arguments[0].may_vanish
         or form.startswith("-")
-        or re.search(r"%[^%a-zA-Z]*n", form)
+        or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form)
     ):
         return "printf can set a variable"
     return look.problem(arguments, "text")
@@ -76,27 +78,52 @@ def _date_problem(arguments: Sequence[Field], look: Look) -> str:
     return look.problem(read.files, "facts")
 
 
+# The options whose last letter takes the next word; a letter before it that takes one would have the rest as its value.
 _PS_TAKES_VALUE = re.compile(
-    r"-\w*[oOpCGgUutsq]|\w*[oOpqtUk]|--(format|sort|pid|ppid|user|group|cols|columns|lines|rows)"
+    r"-[^oOpCGgUutsqkN-]*[oOpCGgUutsq]|[^oOpqtUkN-]*[oOpqtUk]|--(format|sort|pid|ppid|user|group|cols|columns|lines|rows)"
 )
 
 
 def _ps_problem(arguments: Sequence[Field], look: Look) -> str:
     """`ps` shows the environment of processes for the BSD option `e` and, on macOS, for `-E`."""
-    before = ""
+    takes_value = False
     for field in arguments:
         text = field.text
-        if not field.is_known or "env" in text.lower():
+        if not field.is_known or field.is_glob or "env" in text.lower():
             return "ps may show the environment of processes"
         if text.startswith("--"):
             pass
         elif text.startswith("-"):
             if not re.fullmatch(r"-[A-DF-Za-z]+[\d,]*|-[oOpCGgUutsqk]\S+", text):
                 return "ps may show the environment of processes"
-        elif not _PS_TAKES_VALUE.fullmatch(before) and not re.fullmatch(r"[a-df-zA-DF-Z]+|[\d,]+", text):
+        elif takes_value:
+            takes_value = False
+            continue
+        elif not re.fullmatch(r"[a-df-zA-DF-Z]+|[\d,]+", text):
             return "ps may show the environment of processes"
-        before = text
+        takes_value = _PS_TAKES_VALUE.fullmatch(text) is not None
     return ""
+
+
+_SS_WORDS = frozenset(
+    "dst src dport sport state exclude and or not eq ne neq gt ge geq lt le leq all connected synchronized bucket big "
+    "established syn-sent syn-recv fin-wait-1 fin-wait-2 time-wait closed close-wait last-ack listen listening closing"
+    "".split()
+)
+_SS_ADDRESS = re.compile(
+    r"((\*|\d{1,3}(\.\d{1,3}){0,3}|\[[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*\])(/\d+)?)?(:([\w-]+|\*))?", re.IGNORECASE
+)
+
+
+def _ss_problem(arguments: Sequence[Field], look: Look) -> str:
+    """`ss` asks the name servers about the hosts its filter names (ss(8), HOST SYNTAX)."""
+    read = read_arguments(arguments, options(READERS["ss"]))
+    for field in read.operands:
+        words = re.split(r"[\s()=<>!&|,]+", field.text)
+        is_plain = field.is_known and not field.is_glob and not field.may_vanish
+        if not is_plain or not all(word in _SS_WORDS or _SS_ADDRESS.fullmatch(word) for word in words):
+            return "ss may look up the name of a host"
+    return read.problem
 
 
 def _sed_problem(arguments: Sequence[Field], look: Look) -> str:
@@ -107,6 +134,8 @@ def _sed_problem(arguments: Sequence[Field], look: Look) -> str:
     operands = read.operands
     if not {"-e", "--expression"} & set(read.given):
         scripts, operands = [field.text for field in operands[:1]], operands[1:]
+    if any(field.is_glob for field in read.operands[: len(read.operands) - len(operands)]):
+        return "what sed does cannot be told"
     if any(HOLE in script or MAYBE in script for script in scripts):
         return "what sed does cannot be told"
     return sed_problem("\n".join(scripts)) or look.problem(operands, "content")
@@ -149,12 +178,19 @@ def _awk_problem(arguments: Sequence[Field], look: Look) -> str:
 
 
 def _jq_problem(arguments: Sequence[Field], look: Look) -> str:
-    """`--arg` and `--argjson` take two words; they are taken off first."""
+    """`--arg` and `--argjson` take two words; they are taken off first.
+
+    Behind `--` they are names of files, but for jq 1.6 options.
+    """
     rest: list[Field] = []
     words = list(reversed(arguments))
     while words:
         field = words.pop()
+        if field.text == "--" and any(word.text.startswith("-") or may_be_option(word) for word in words):
+            return "an argument may turn out to be an option"
         if field.text in ("--arg", "--argjson"):
+            if any(word.may_vanish or word.is_glob for word in words[-2:]):
+                return f"what follows {field.text} cannot be told"
             del words[-2:]
         else:
             rest.append(field)
@@ -249,6 +285,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
     "ps": _ps_problem,
     "read": _read_variable_problem,
     "sed": _sed_problem,
+    "ss": _ss_problem,
     "set": _set_problem,
     "tee": _tee_problem,
     "test": lambda arguments, look: condition_problem(arguments, look, is_double=False),

@@ -26,7 +26,7 @@ READERS = {
     "bc": "none -lqs --mathlib --quiet",
     "cal": "text -13jmy",
     "cksum": _SUM,
-    "cmp": "content most=4 -bls -n: -i: --bytes: --ignore-initial: --print-bytes --quiet --silent --verbose --help",
+    "cmp": "content -bls -n: -i: --bytes: --ignore-initial: --print-bytes --quiet --silent --verbose --help",
     "column": "content -tenxL -c: -s: -o: -N: -H: --table --separator: --output-separator: --columns: --help",
     "comm": "content -123z --check-order --nocheck-order --output-delimiter: --total --zero-terminated --help",
     "cut": "lines tolerant -b: -c: -d: -f: -nsz --bytes: --characters: --delimiter: --fields: --complement "
@@ -43,7 +43,7 @@ READERS = {
     "dirname": "text -z --zero --help",
     "du": "names tolerant -0abcDhHklmPsSx -B: -d: -t: --all --apparent-size --block-size: --bytes --count-links "
     "--exclude: --human-readable --inodes --max-depth: --null --one-file-system --separate-dirs --si --summarize "
-    "--threshold: --time? --time-style: --total --help",
+    "--threshold: --time? --time-style: --total --files0-from! --help",
     "echo": "text tolerant",
     "egrep": _GREP,
     "expand": "content -i -t: --initial --tabs: --help",
@@ -92,12 +92,12 @@ READERS = {
     "md5sum": _SUM,
     "b2sum": _SUM,
     "nl": "lines tolerant -p -b: -d: -f: -h: -i: -l: -n: -s: -v: -w: --body-numbering: --number-format: --help",
-    "nm": "content -aABCDgnopPrSu --defined-only --demangle --dynamic --extern-only --numeric-sort --undefined-only",
+    "nm": "content @ -aABCDgnopPrSu --defined-only --demangle --dynamic --extern-only --numeric-sort --undefined-only",
     "nproc": "none --all --ignore: --help",
     "numfmt": "text -z -d: --debug --delimiter: --field: --format: --from: --from-unit: --grouping --header? "
     "--invalid: "
     "--padding: --round: --suffix: --to: --to-unit: --zero-terminated --help",
-    "objdump": "content -adDfhprsStTwx -j: -M: --all-headers --demangle --disassemble --headers --section: --syms",
+    "objdump": "content @ -adDfhprsStTwx -j: -M: --all-headers --demangle --disassemble --headers --section: --syms",
     "od": "content -abcdfilosxv -A: -j: -N: -S: -t: -w? --address-radix: --skip-bytes: --read-bytes: --strings? "
     "--format: --output-duplicates --width? --help",
     "paste": "lines tolerant -sz -d: --delimiters: --serial --zero-terminated",
@@ -107,7 +107,7 @@ READERS = {
     "pstree": "text -aAchlnpstTuU",
     "pwd": "text tolerant",
     "readlink": "facts -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --help",
-    "readelf": "content -adehlnrsSuVW -p: -x: --all --dynamic --headers --relocs --sections --segments --symbols "
+    "readelf": "content @ -adehlnrsSuVW -p: -x: --all --dynamic --headers --relocs --sections --segments --symbols "
     "--wide",
     "realpath": "facts -eLmPqsz --canonicalize-existing --canonicalize-missing --logical --physical --quiet "
     "--no-symlinks --strip --zero --relative-to@ --relative-base@ --help",
@@ -132,7 +132,7 @@ READERS = {
     "sha384sum": _SUM,
     "sha512sum": _SUM,
     "shasum": _SUM,
-    "size": "content -ABdox -t --format: --totals",
+    "size": "content @ -ABdox -t --format: --totals",
     "shuf": "content -erz -i: -n: --echo --head-count: --input-range: --repeat --zero-terminated",
     "sleep": "text",
     "sort": "content -bcCdfghiMmnrRsuVz -k: -S: -t: --batch-size: --buffer-size: --check? --debug --dictionary-order "
@@ -141,14 +141,14 @@ READERS = {
     "--stable --unique --version-sort --zero-terminated --help",
     "ss": "text -0468adefHilmnopstuwxZ --all --listening --numeric --processes --summary --tcp --udp --no-header",
     "stat": "facts tolerant -fLtxnqrs -c: --dereference --file-system --format: --printf: --terse --help",
-    "strings": "content -adfo -n: -t: -e: -s: -# --all --bytes: --print-file-name --radix: --encoding: --help",
+    "strings": "content @ -adfo -n: -t: -e: -s: -# --all --bytes: --print-file-name --radix: --encoding: --help",
     "sum": "sizes tolerant -rs --sysv",
     "sw_vers": "none -productName -productVersion -buildVersion",
     "tac": "lines tolerant -br -s: --before --regex --separator:",
     "tail": "lines tolerant -fFqrvz -b: -c: -n: -s: -# --bytes: --follow? --lines: --pid: --quiet --retry --silent "
     "--sleep-interval: --verbose --zero-terminated --max-unchanged-stats:",
     "top": "none -bcHiS1 -n: -d: -o: -p: -u: -w? -l:",
-    "tr": "text most=2 -cCdstu --complement --delete --squeeze-repeats --truncate-set1 --help",
+    "tr": "text -cCdstu --complement --delete --squeeze-repeats --truncate-set1 --help",
     "tree": "names -aACdDfFghiJnNpqQrsStuUvx -I: -L: -P: -T: -H: --charset: --dirsfirst --du --filelimit: --gitignore "
     "--inodes --device --matchdirs --metafirst --noreport --prune --sort? --si --timefmt: --filesfirst --help "
     "--version",
@@ -165,7 +165,7 @@ READERS = {
     "users": "none",
     "vmstat": "text -adfmnstw -S:",
     "w": "text -hsfio",
-    "wc": "sizes tolerant -clLmw --bytes --chars --lines --max-line-length --words --files0-from@",
+    "wc": "sizes tolerant -clLmw --bytes --chars --lines --max-line-length --words --files0-from!",
     "whereis": "text -bms",
     "which": "text tolerant -as --all",
     "who": "none -abdHlmpqrstTuw --all --boot --count --heading --users",
@@ -187,15 +187,16 @@ READERS = {
 }
 
 # Programs that may be asked for their version, and how: they answer before they read anything of the project's. Not
-# here: those that first start what the project names (yarn, cargo and go choose a tool chain, pytest loads plugins).
+# here: those that first start what the project names (yarn, cargo and go choose a tool chain, rustup
+# as well, pytest loads plugins, terraform asks the network for a newer one).
 _SYSTEM = (
     "chgrp chmod chown cp csplit dd install ln mkdir mkfifo mktemp mv nice nohup pr rm rmdir shred split stdbuf tee "
     "timeout touch truncate unlink xargs kill pkill mount umount"
 )
 _OTHERS_WITH_VERSIONS = """
     awk bash cc clang clang++ cmake curl diff docker env find g++ gawk gcc gh git gpg helm jq less make ninja node
-    nodejs npm openssl perl php pip pip3 pipx podman python python2 python3 ruby rustup sed sh sqlite3 ssh sudo tar
-    terraform tmux uv vim wget zsh
+    nodejs npm openssl perl php pip pip3 pipx podman python python2 python3 ruby sed sh sqlite3 ssh sudo tar
+    tmux uv vim wget zsh
 """
 VERSIONS = {
     **dict.fromkeys(_SYSTEM.split(), ("--help", "--version")),

@@ -82,6 +82,8 @@ def judge_assignments(node: Command, state: State) -> tuple[State, str]:
     problem = ""
     for given in node.assignments:
         problem = problem or next((why for word in given.words if (why := word_problem(word, state))), "")
+        if any(_may_have_subscript(word) for word in given.elements):
+            problem = problem or "the subscript of an array's element may run a command"
         value = _assigned(given, state)
         is_for_read = bool(node.words) and given.name == "IFS" and node.words[0].text == "read"
         if not is_for_read and not may_set(f"{given.name}={value if isinstance(value, str) else '?'}"):
@@ -91,6 +93,16 @@ def judge_assignments(node: Command, state: State) -> tuple[State, str]:
         else:
             state = state.set(given.name, value)
     return state, problem
+
+
+_PLAIN_SUBSCRIPT = re.compile(r"\[\d+\]\+?=")
+
+
+def _may_have_subscript(element: Word) -> bool:
+    """Whether an element is `[...]=x`: a subscript is an expression, in which a variable's value can run a command."""
+    text = element.text.replace("\\\n", "")
+    is_assigned = text.startswith(("[", "{")) and ("]=" in text or "]+=" in text)
+    return is_assigned and not _PLAIN_SUBSCRIPT.match(text)
 
 
 def _assigned(given: Assignment, state: State) -> Value:

