@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
@@ -11,6 +12,8 @@ from agentcli.errors import ToolError
 from agentcli.tools.tool import Tool, ToolOutput
 
 LONGEST_LIMIT_S = 300.0
+
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # the same at the next try
 
 
 class Attempts(Struct, frozen=True):
@@ -44,4 +47,7 @@ async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[
     except TimeoutError as error:
         raise ToolError(f"{name} took longer than {limit_s:g} s.", kind="timeout") from error
     except OSError as error:
-        raise ToolError(f"{name} failed: {error}.", kind="resource_error") from error
+        is_lasting = error.errno in _REFUSALS
+        raise ToolError(
+            f"{name} failed: {error}.", kind="permission_denied" if is_lasting else "resource_error"
+        ) from error

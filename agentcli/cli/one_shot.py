@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import sys
 from collections.abc import Callable
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
-from agentcli.cli.options import text_or_file
+from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.config import Config
 from agentcli.conversation.mentions import with_attachments
@@ -56,7 +55,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
                         session,
                         content,
                         out=sys.stdout.buffer,
-                        input=_unshared_stdin() if takes_stream else None,
+                        input=unshared_stdin() if takes_stream else None,
                         partial=options.include_partial_messages,
                         fail_on_denial=options.fail_on_denial,
                         leaving=leaving,
@@ -83,13 +82,6 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
         return 128 + received["signal"] if received and code == 130 else code
     finally:
         await builder.aclose()
-
-
-def _unshared_stdin() -> BinaryIO:
-    """Stdin for a thread that may still read when the program ends: Python aborts when that thread holds its own."""
-    if sys.stdin is None:  # closed by whoever started this
-        return io.BytesIO()
-    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

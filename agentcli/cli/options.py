@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions import MODES
 from agentcli.errors import UsageError
@@ -134,6 +135,13 @@ def read_stdin() -> str:
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return ""
     return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+
+
+def unshared_stdin() -> BinaryIO:
+    """Stdin for a thread that may still read when the program ends: Python aborts when that thread holds its own."""
+    if sys.stdin is None:  # closed by whoever started this
+        return io.BytesIO()
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def stdin_is_piped() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from typing import Annotated, Any
 
@@ -23,10 +24,11 @@ from agentcli.agent.rules import Rules
 from agentcli.app import Builder
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.tools.shell.records import CommandAnalysis, Segment
+from agentcli.tools.sandbox import Profile
+from agentcli.tools.shell.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")
@@ -56,27 +58,44 @@ def explain(
 
     Also what it would read, write and delete, and which hosts it would talk to.
     """
+    if not (jsonl or command.strip()):
+        raise UsageError('There is no command to explain: agentcli permissions explain "git push".')
     judging = Judging(permission_mode)
     if jsonl:
-        for line in sys.stdin.buffer:
+        for number, line in enumerate(sys.stdin.buffer):
+            line = line if number else line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
-                sys.stdout.buffer.write(msgspec.json.encode(judging.explained(_command_of(line))) + b"\n")
-        sys.stdout.buffer.flush()
+                sys.stdout.buffer.write(msgspec.json.encode(_answer(line, judging)) + b"\n")
+                sys.stdout.buffer.flush()
     elif json:
         print_json(judging.explained(command))
     else:
         tell(judging.told(command))
 
 
-def _command_of(line: bytes) -> str:
+class Line(msgspec.Struct, frozen=True):
+    """One line of input."""
+
+    command: str
+
+
+def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
+    """The verdict for a line; one that cannot be judged is not allowed, and has an `error` beside the rest."""
+    command = ""
     try:
-        return str(msgspec.json.decode(line, type=dict[str, Any])["command"])
-    except (msgspec.DecodeError, KeyError) as error:
-        raise UsageError(f'Not a line like {{"command": "ls"}}: {line[:200].decode(errors="replace")!r}.') from error
+        command = msgspec.json.decode(line, type=Line).command
+        return judging.explained(command)
+    except (ValueError, RecursionError, ToolError) as error:
+        said = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
+        effects = msgspec.to_builtins(Effects())
+        return {"command": command, "verdict": "ask", "rule": "", "segments": [], "effects": effects, "error": said}
 
 
 class Judging:
-    """Commands as a session here would judge them, by their text: no sandbox is asked."""
+    """Commands as a session here would judge them, by their text.
+
+    The sandbox is asked for the mode `auto` alone, in which all depends on whether it confines.
+    """
 
     def __init__(self, permission_mode: str) -> None:
         config = configuration()
@@ -84,7 +103,8 @@ class Judging:
         self.mode: Mode = parse_mode(permission_mode or config.settings.permissions.mode)
         self.rules: Rules = builder.rules()
         self.bash: Tool = builder.tool_registry().get("bash")
-        self.workspace: Workspace = builder.workspace(profile="danger-full-access")
+        profile: Profile | None = None if self.mode == "auto" else "danger-full-access"
+        self.workspace: Workspace = builder.workspace(profile=profile)
 
     def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis, Any]:
         arguments = self.bash.parse({"command": command})

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
+import secrets
 import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import typer
@@ -16,8 +22,10 @@ from agentcli.agent.permissions import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
 from agentcli.agent.tool_calls import CallRunner, run_call
 from agentcli.app import Builder
+from agentcli.cli.options import unshared_stdin
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
 from agentcli.errors import UsageError
+from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
@@ -38,10 +46,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 @app.command("list")
-def list_tools(json: AsJson = False) -> None:
+def list_tools(as_json: AsJson = False) -> None:
     """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
-    if json:
+    if as_json:
         kept = ("name", "source", "mode", "effect")
         print_json([{k: getattr(t, k) for k in kept} | msgspec.to_builtins(t.spec()) for t in tools])
         return
@@ -76,36 +84,123 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     workspace = builder.workspace()
     runner = builder.call_runner(builder.tool_registry(), workspace)
     if runner.mask is not None:
-        runner.mask.keeps_structured = True
+        runner.mask.keeps_structured = ("file_read",)  # the raw text
     runner.ends_loops = False  # a script may ask the same as often as it likes
     bench = Bench(runner, AgentState("", mode, rules=builder.rules()))
-    failed = False
+    answering = asyncio.ensure_future(_answer_calls(single, bench))
+
+    def leave() -> None:
+        answering.cancel()
+
+    received = interrupt_on_signals(leave)
     try:
-        if single is not None:
-            answer = await bench.answer(single)
-            failed = bool(answer["is_error"])
-            _write(answer)
-        else:
-            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-                if line.strip():
-                    _write(await _answer_line(line, bench))
+        return await answering
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received["signal"]
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()
-    return int(failed)
+
+
+async def _answer_calls(single: Call | None, bench: Bench) -> int:
+    if single is not None:
+        answer = await bench.answer(single)
+        _write(answer)
+        return int(answer["is_error"])
+    async for line in _lines():
+        if line.strip():
+            _write(await _answer_line(line, bench))
+    return 0
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """The lines of stdin, each read when the one before has been answered. Raises `UsageError`."""
+    input = unshared_stdin()
+    line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
+    while line:
+        yield line
+        line = await _next_line(input)
+
+
+async def _next_line(input: BinaryIO) -> bytes:
+    """Read in a thread that nothing waits for: one of the executor would hold up an interrupted program."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(line: bytes, error: OSError | None) -> None:
+        if came.done():
+            return
+        if error is not None:
+            came.set_exception(UsageError(f"Stdin could not be read: {error.strerror}."))
+        else:
+            came.set_result(line)
+
+    def read() -> None:
+        line, failure = b"", None
+        try:
+            line = input.readline()
+        except OSError as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, line, failure)
+
+    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
+    return await came
+
+
+_EXAMPLE = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
-        return await bench.answer(msgspec.json.decode(line, type=Call))
-    except msgspec.DecodeError as error:
-        wrong = CallError("invalid_parameters", "invalid_parameters", f"Not a call: {error}", "")
-        return _answer(Call(""), ToolFinished("", "", ToolResult("", wrong.message, is_error=True), 0.0, error=wrong))
+        call = msgspec.json.decode(line, type=Call)
+    except (ValueError, RecursionError) as error:
+        id = _id_in(line)
+        message = f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
+        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
+        return _answer(Call("", id=id), ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=wrong))
+    return await bench.answer(call)
+
+
+def _id_in(line: bytes) -> str:
+    """The id of an object that is no call; empty where there is none that could be given back."""
+    data = _read_leniently(line)
+    id = data.get("id") if isinstance(data, dict) else None
+    return id if isinstance(id, str) and id.encode(errors="replace").decode() == id else ""
+
+
+def _read_leniently(line: bytes) -> Any:
+    """Also with bytes that are no UTF-8, and with half characters; None for what is no JSON."""
+    try:
+        return json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _problem(line: bytes, error: Exception) -> str:
+    match error:
+        case msgspec.ValidationError():
+            said, _, path = str(error).replace("`", "").partition(" - at $.")
+            said = said[:1].lower() + said[1:]
+            return f"{path}: {said}" if path else said
+        case UnicodeDecodeError():
+            return "it is not encoded as UTF-8"
+        case RecursionError():
+            return "it is nested too deeply"
+        case _ if _read_leniently(line) is not None:
+            return "it holds half of a surrogate pair, which is no character"
+        case _:
+            return f"it is no JSON ({error})"
 
 
 @dataclass
 class Bench:
-    """Calls go the way they go in a conversation, but no model reads the results."""
+    """Calls go the way they go in a conversation, but no model reads the results.
+
+    One that comes again under its id, with the same arguments, is a replay; one without an id never is.
+    """
 
     runner: CallRunner
     state: AgentState
@@ -117,7 +212,8 @@ class Bench:
             if isinstance(event, ToolFinished):
                 ended.append(event)
 
-        await run_call(self.runner, self.state, ToolUse(call.id, call.name, call.input), hear, {})
+        use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
+        await run_call(self.runner, self.state, use, hear, {})
         return _answer(call, ended[-1])
 
 
@@ -132,7 +228,7 @@ def _answer(call: Call, ended: ToolFinished) -> dict[str, Any]:
         "structured": ended.structured,
     }
     if ended.error is not None:
-        answer["error"] = ended.error
+        answer["error"] = msgspec.structs.replace(ended.error, call_id=call.id)
     if ended.retry_count:
         answer |= {"retry_count": ended.retry_count, "last_error": ended.last_error}
     return answer

@@ -85,7 +85,10 @@ class FileLocks:
         # By the file's number, in order: names that share a file wait for each other here, where waiting is fair.
         numbers = sorted({zlib.crc32(key.encode(errors="surrogateescape")) % LOCK_FILES for key in keys})
         async with self._inner.held(tuple(str(number) for number in numbers), timeout_s=timeout_s):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise _not_lockable(keys[0], self._folder, error) from error
             taken: list[filelock.BaseFileLock] = []
             try:
                 for number in numbers:
@@ -107,9 +110,17 @@ async def _acquire(lock: filelock.BaseFileLock, deadline: float, key: str, timeo
                 raise _busy(key, timeout_s) from error
             await asyncio.sleep(_LOOK_EVERY_S)
         except OSError as error:
-            raise ToolError(f"{key} could not be locked: {error}.", kind="resource_error") from error
+            raise _not_lockable(key, Path(lock.lock_file).parent, error) from error
         else:
             return
+
+
+def _not_lockable(key: str, folder: Path, error: OSError) -> ToolError:
+    return ToolError(
+        f"{Path(key).name} could not be locked, so it was not changed: nothing can be written in {folder} "
+        f"({error.strerror}). Ask the user to make that folder writable, or to set AGENTCLI_HOME to one that is.",
+        kind="resource_error",
+    )
 
 
 def _busy(key: str, timeout_s: float) -> ToolError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from typing import Literal
 
 from msgspec import Struct
@@ -28,7 +29,9 @@ _BOMS = (
 )
 SNIFFED = 65_536  # bytes at the beginning of a file that tell text from binary
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
-_NOT_IN_WIDE_TEXT = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_NOT_IN_WIDE_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_FEW = 8  # characters, of which no share says anything
+_ASCII_TEXT = bytes([*b"\0\t\n\f\r", *range(0x20, 0x7F)])
 _NO_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])
 _NOT_IN_CP1252 = frozenset(b"\x81\x8d\x8f\x90\x9d")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -143,16 +146,29 @@ class EncodingGuess:
 
 
 def _wide_without_bom(head: bytes) -> str | None:
-    """UTF-16 without a BOM: one byte of many pairs is zero, always the same one, and no control characters come out.
-
-    A tenth is what the spaces and line ends of any script give.
-    """
-    units = len(head) // 2
-    zeros = head[: units * 2 : 2].count(0), head[1 : units * 2 : 2].count(0)
-    for encoding, low, high in (("utf-16-le", *zeros), ("utf-16-be", *zeros[::-1])):
-        if units > 1 and not low and high * 10 >= units:
-            text = head[: units * 2].decode(encoding, "surrogatepass")
+    """UTF-16 without a BOM: where only one byte of a pair is zero, as often as in text, and no control character."""
+    if len(head) % 2 or len(head) < 4:
+        return None
+    is_ascii = not head.translate(None, _ASCII_TEXT)
+    for encoding, low, high in (("utf-16-le", head[::2], head[1::2]), ("utf-16-be", head[1::2], head[::2])):
+        if low.count(0) * 20 <= high.count(0) and _are_high_bytes_of_text(high, is_ascii=is_ascii):
+            text = head.decode(encoding, "surrogatepass")
             if "\ud800" <= text[-1] <= "\udbff":  # the other half stands behind what was sniffed
                 text = text[:-1]
             return None if _NOT_IN_WIDE_TEXT.search(text) else encoding
     return None
+
+
+def _are_high_bytes_of_text(high: bytes, *, is_ascii: bool) -> bool:
+    """Whether these can be the high bytes of UTF-16; `is_ascii` says that all bytes could be ASCII with some NULs.
+
+    Zero stands for Latin, and for the spaces, line ends and punctuation of any script, a tenth of its text or more.
+    Other alphabets have one or two high bytes; only scripts of many characters, and what is no text, have many.
+    """
+    zeros = high.count(0)
+    if zeros * 4 >= len(high) * 3:
+        return True
+    if is_ascii or len(high) < _FEW:
+        return False
+    of_alphabets = sum(count for _, count in Counter(high).most_common(3))
+    return zeros * 3 >= len(high) or (zeros * 10 >= len(high) and of_alphabets * 10 >= len(high) * 9)

@@ -1,10 +1,13 @@
 """The subcommands, run as people and scripts run them."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +36,20 @@ class Program:
             input=stdin,
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=60,
             check=False,
+        )
+
+    def started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """It runs, its stdin open."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "agentcli", *arguments],
+            cwd=self.cwd,
+            env={**os.environ, "AGENTCLI_HOME": str(self.home)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     def session(self) -> str:
@@ -126,6 +141,90 @@ def test_calls_are_run_one_after_another_and_answered_in_the_contracts_form(prog
     assert [row["error"]["kind"] for row in rows[3:]] == ["not_found", "invalid_parameters", "invalid_parameters"]
 
 
+def rows_of(run: subprocess.CompletedProcess[str]) -> list[Any]:
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("ids", "text"), [(["", "", ""], "X"), (["1", "2", "3"], "X"), (["1", "2", "1"], "Y")])
+def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: list[str], text: str) -> None:
+    lines = [
+        json.dumps({**({"id": id} if id else {}), "name": "file_write", "input": {"path": "q", "content": content}})
+        for id, content in zip(ids, "XYX", strict=True)
+    ]
+    rows = rows_of(program("tools", "run", "--permission-mode", "bypassPermissions", stdin="\n".join(lines)))
+    assert [row["id"] for row in rows] == ids
+    assert not any(row["is_error"] for row in rows)
+    assert (program.cwd / "q").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("line", "id", "said"),
+    [
+        ('{"id": "a", "name": "think", "input": "str"}', "a", "input: expected object, got str"),
+        ('{"id": "b"}', "b", "missing required field name"),
+        ('{"id": 5, "name": "think"}', "", "id: expected str, got int"),
+        (r'{"id": "c", "name": "think", "input": {"thought": "\ud800"}}', "c", "half of a surrogate pair"),
+        (r'{"id": "\ud800", "name": 1}', "", "half of a surrogate pair"),
+        ('{"id": "d", "name": "think\udcff"}', "d", "not encoded as UTF-8"),
+        ('{"id": "e", "name": "think", "input": {"a": ' + "[" * 100_000, "", "nested too deeply"),
+        ("[1]", "", "expected object, got array"),
+        ("file_read a.py", "", "it is no JSON"),
+    ],
+)
+def test_a_line_that_is_no_call_is_answered_under_its_id(program: Program, line: str, id: str, said: str) -> None:
+    good = '{"id": "good", "name": "think", "input": {"thought": "x"}}\n'
+    wrong, right = rows_of(program("tools", "run", stdin=f"\ufeff{line}\n{good}"))
+    assert (wrong["id"], wrong["is_error"], wrong["error"]["kind"]) == (id, True, "invalid_parameters")
+    assert said in wrong["error"]["message"]
+    assert (right["id"], right["is_error"]) == ("good", False)
+
+
+def test_a_byte_order_mark_ahead_of_the_calls_is_passed_over(program: Program) -> None:
+    (row,) = rows_of(program("tools", "run", stdin='\ufeff{"id": "1", "name": "think", "input": {"thought": "x"}}'))
+    assert (row["id"], row["is_error"]) == ("1", False)
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_that_waits_for_calls_and_its_jobs(
+    program: Program, sign: signal.Signals, code: int
+) -> None:
+    with program.started("tools", "run", "--permission-mode", "bypassPermissions") as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        job = {"name": "bash", "input": {"command": "exec sleep 60", "background": True}}
+        run.stdin.write(json.dumps(job).encode() + b"\n")
+        run.stdin.flush()
+        assert json.loads(run.stdout.readline())["is_error"] is False
+        run.send_signal(sign)
+        assert run.wait(5) == code
+        assert run.stderr is not None
+        assert run.stderr.read() == b""
+    assert "sleep 60" not in jobs_in(program.cwd)
+
+
+def jobs_in(folder: Path) -> str:
+    """The commands that run in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return "\n".join(found)
+
+
+def test_an_edit_where_no_lock_can_be_kept_says_which_folder_must_be_writable(program: Program) -> None:
+    (program.home / "state").mkdir(parents=True)
+    (program.home / "state" / "file_locks").write_text("in the way")
+    run = program("tools", "run", "file_write", '{"path": "n", "content": "x"}', "--permission-mode", "acceptEdits")
+    error = json.loads(run.stdout)["error"]
+    assert error["kind"] == "resource_error"
+    assert f"{program.home / 'state' / 'file_locks'} (" in error["message"]
+    assert "AGENTCLI_HOME" in error["message"]
+    assert run.stderr == ""
+    assert not (program.cwd / "n").exists()
+
+
 def test_a_call_by_hand_is_judged_by_the_permission_mode(program: Program) -> None:
     denied = program("tools", "run", "bash", '{"command": "touch x"}')
     assert denied.returncode == 1
@@ -151,6 +250,29 @@ def test_permissions_explain_reads_and_writes_lines(program: Program) -> None:
     rows = [json.loads(line) for line in run.stdout.splitlines()]
     assert [(row["command"], row["verdict"]) for row in rows] == [("ls", "allow"), ("git push", "ask")]
     assert set(rows[0]) == {"command", "verdict", "rule", "segments", "effects"}
+
+
+def test_a_line_without_a_command_is_not_allowed_and_the_next_one_is_judged(program: Program) -> None:
+    lines = '\ufeff{"command": "ls"}\ngarbage\n[]\n{}\n{"command": 5}\n{"command": "ls"}\n'
+    first, *wrong, last = rows_of(program("permissions", "explain", "--jsonl", stdin=lines))
+    assert first == last
+    assert first["verdict"] == "allow"
+    for row in wrong:
+        assert set(row) == {*first, "error"}
+        assert (row["verdict"], row["error"][:18]) == ("ask", 'Not a line like {"')
+
+
+def test_explaining_no_command_is_a_usage_error(program: Program) -> None:
+    for arguments in ((), ("--json",), (" ",)):
+        run = program("permissions", "explain", *arguments)
+        assert (run.returncode, run.stdout) == (2, "")
+        assert "no command" in run.stderr
+
+
+def test_the_mode_auto_is_explained_as_a_session_here_would_take_it(program: Program) -> None:
+    explained = json.loads(program("permissions", "explain", "touch x", "--permission-mode", "auto", "--json").stdout)
+    run = program("tools", "run", "bash", '{"command": "touch x"}', "--permission-mode", "auto")
+    assert explained["verdict"] == ("ask" if json.loads(run.stdout)["is_error"] else "allow")
 
 
 def test_models_are_listed_with_windows_and_prices(program: Program) -> None:

@@ -50,7 +50,7 @@ def write(path: Path, content: bytes) -> None:
     with _opened(path.parent, make=True) as folder:
         status = _status_in(folder, path.name)
         if status is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
-            raise PermissionError(errno.EACCES, "the file is read-only")
+            raise _refused_by(folder)
         if status is not None and (status.st_nlink > 1 or os.geteuid() not in (0, status.st_uid)):
             _overwrite(folder, path.name, content)
             return
@@ -58,6 +58,13 @@ def write(path: Path, content: bytes) -> None:
             _replace(folder, path.name, content, status)
         except _CannotReplaceError:
             _overwrite(folder, path.name, content)
+
+
+def _refused_by(folder: int) -> OSError:
+    """Why a file of a folder may not be written."""
+    if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS))
+    return PermissionError(errno.EACCES, "the file is read-only")
 
 
 class _CannotReplaceError(Exception):

@@ -7,6 +7,7 @@ repository too.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -202,6 +203,11 @@ async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str,
     try:
         ended = await stream_output(argv, cwd=folder, environment=environment, take=take, time_limit_s=TIME_LIMIT_S)
     except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise ToolError(
+                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
+                kind="invalid_parameters",
+            ) from error
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error

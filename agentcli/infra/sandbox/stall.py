@@ -31,6 +31,8 @@ _ASKS_FOR_PASSWORDS = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passw
 _LOCK_SAID = re.compile(
     r"(?:could not get|waiting for|unable to (?:acquire|create|lock))[^\n]*?\block\b[^\n]*", re.IGNORECASE
 )
+# How a shell that is started here tells that it has begun (shell.py); its command stands behind it.
+_AHEAD_OF_A_COMMAND = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '[^']*' EXIT; )?", re.DOTALL)
 _LOCK_FILE = re.compile(r"[\w./@+-]*[\w@+-]\.lock\b")
 
 
@@ -195,5 +197,8 @@ class Tree:
 
 
 def _named(pid: int) -> str:
-    command = " ".join(waits.command_of(pid).split())
+    """Its command, without what a shell of ours puts ahead of it, and its number: the latter alone once it is gone."""
+    command = " ".join(_AHEAD_OF_A_COMMAND.sub("", waits.command_of(pid)).split())
+    if not command:
+        return f"PID {pid}"
     return f"{command[: _LONGEST_COMMAND - 1] + '…' if len(command) > _LONGEST_COMMAND else command} (PID {pid})"

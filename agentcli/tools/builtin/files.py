@@ -26,10 +26,20 @@ _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
     errno.EDQUOT: "Your quota on this disk is used up: free some space first (bash: du).",
     errno.EFBIG: "The system allows no file of this size here.",
-    errno.EROFS: "This file system is read-only: write somewhere else.",
+    errno.EROFS: "The file system is read-only: write elsewhere, or ask the user to make this place writable.",
     errno.EIO: "The disk itself failed: check that the file is whole before you go on.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.ELOOP: "Somebody is changing this path: look at it again with file_list.",
+}
+
+# What is the same at the next try; all else may pass.
+_LASTING: dict[int, ToolErrorKind] = {
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.EISDIR: "invalid_parameters",
+    errno.ENAMETOOLONG: "invalid_parameters",
+    errno.ENOTDIR: "invalid_parameters",
 }
 
 T = TypeVar("T")
@@ -91,9 +101,25 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     """Replace or create a file, all or nothing. Raises `ToolError`."""
     try:
         workspace.sandbox.write(path, content)
+    except NotADirectoryError as error:
+        file = _first_file_above(path, workspace)
+        raise ToolError(
+            f"Could not write {workspace.shown(path)}: {workspace.shown(file)} is a file, not a folder. "
+            "Choose another path.",
+            kind=_kind(error),
+        ) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
         raise ToolError(_failed("write", workspace.shown(path), error) + state, kind=_kind(error)) from error
+
+
+def _first_file_above(path: Path, workspace: Workspace) -> Path:
+    """What stands where a path wants a folder; the path itself when that has changed meanwhile."""
+    for parent in reversed(path.parents):
+        status = workspace.sandbox.status(parent)
+        if status is not None and status.kind != "folder":
+            return parent
+    return path
 
 
 async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
@@ -152,6 +178,4 @@ def _failed(what: str, shown: str, error: OSError) -> str:
 
 
 def _kind(error: OSError) -> ToolErrorKind:
-    if error.errno == errno.ENAMETOOLONG:
-        return "invalid_parameters"
-    return "permission_denied" if isinstance(error, PermissionError) else "resource_error"
+    return _LASTING.get(error.errno or 0, "resource_error")

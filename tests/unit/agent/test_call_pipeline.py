@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path as Folder
@@ -109,6 +110,25 @@ async def test_a_failure_that_will_not_pass_is_told_at_once(tmp_path: Folder, ki
     flaky = Flaky(1, kind)
     stage = await one_call(tmp_path, flaky.tool())
     assert flaky.runs == 1
+    assert finished(stage).error_kind == kind
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "runs"),
+    [(errno.EROFS, "permission_denied", 1), (errno.EACCES, "permission_denied", 1), (errno.EIO, "resource_error", 4)],
+)
+async def test_what_the_system_refuses_for_good_is_not_tried_again(
+    tmp_path: Folder, number: int, kind: str, runs: int
+) -> None:
+    ran = 0
+
+    async def run(given: Named, context: ToolContext) -> ToolOutput:
+        nonlocal ran
+        ran += 1
+        raise OSError(number, "No")
+
+    stage = await one_call(tmp_path, Tool("refused", "Refused.", Named, run, "read", retry=AT_ONCE))
+    assert ran == runs
     assert finished(stage).error_kind == kind
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import socket
 import sys
@@ -180,7 +181,18 @@ async def test_nothing_is_said_too_soon(command: str, quiet_s: float, tmp_path: 
     assert await reason(command, tmp_path, quiet_s=quiet_s) is None
 
 
+async def test_a_holder_of_a_lock_that_is_gone_has_no_name(tmp_path: Path) -> None:
+    found = await reason("exec 9>held; flock 9; " + READY + "exec flock held true", tmp_path)
+    assert found is not None
+    assert re.fullmatch(r"waits for a lock on .*/held: flock held true \(PID \d+\), held by PID \d+", found.text)
+
+
 # What the person and the model see of it.
+
+
+def test_of_a_shell_that_waits_itself_only_the_command_is_shown(bench: Bench) -> None:
+    output = bench.call("bash", command="mkfifo f; read x <f", timeout_ms=3_200)
+    assert output.structured["stall"].startswith("waits for input: mkfifo f; read x <f (PID ")
 
 
 def test_a_command_without_input_is_told_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
@@ -208,10 +220,10 @@ async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
 
 
 async def test_a_stalled_job_says_why(bench: Bench) -> None:
-    await bench.acall("bash", command="mkfifo f; cat f", background=True)
+    await bench.acall("bash", command="mkfifo f; read x <f", background=True)
     assert await until(lambda: bench.sandbox.jobs()[0].stall, 8)
     listed = await bench.acall("jobs", action="list")
-    assert str(listed.content).startswith("job_1: running, waits for input: cat f (PID ")
+    assert str(listed.content).startswith("job_1: running, waits for input: mkfifo f; read x <f (PID ")
     threading.Thread(target=(bench.ws / "f").write_text, args=("at last\n",)).start()
     assert await until(lambda: not bench.sandbox.jobs()[0].is_running)
     assert bench.sandbox.jobs()[0].stall == ""

@@ -174,6 +174,7 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
         pytest.param(
             "Привет, мир\n".encode("utf-16-be"), "1\tПривет, мир", "Привет, мир\n", "utf-16-be", id="no BOM, BE"
         ),
+        pytest.param("ἓν οἶδα\n".encode("utf-16-le"), "1\tἓν οἶδα", "ἓν οἶδα\n", "utf-16-le", id="no BOM, two blocks"),
         pytest.param(b"\xff\xfe" + b"\x00\xd8a\0", "1\t\ufffda", "\ufffda", "utf-16-le", id="half a pair"),
         pytest.param(
             "a\u2028b\x0cc\x85d\n".encode(), "1\ta\u2028b\x0cc\x85d", "a\u2028b\x0cc\x85d\n", "utf-8", id="odd"
@@ -196,6 +197,13 @@ def test_text_is_read_whatever_its_line_ends_and_encoding(
         pytest.param(b"\x7fELF\x02\x01\x01\0\0\0", id="NUL"),
         pytest.param(zlib.compress(b"no NUL has to be in here " * 9), id="control characters"),
         pytest.param(b"\xff\xfea", id="half a UTF-16 character"),
+        pytest.param(b"hello\0world\n", id="ASCII with a NUL"),
+        pytest.param(b"a\0b\n", id="little ASCII with a NUL"),
+        pytest.param(b"hello\0world\n" * 9_000, id="ASCII with NULs at odd places"),
+        pytest.param(b"\xe9\0b\n", id="Latin-1 with a NUL"),
+        pytest.param("naïve\0ab".encode(), id="UTF-8 with a NUL"),
+        pytest.param("abc".encode("utf-16-le") + b"d", id="UTF-16 and half a character, no BOM"),
+        pytest.param("a\x0bb\x1b[0m\n".encode("utf-16-be"), id="UTF-16 with control characters, no BOM"),
     ],
 )
 def test_a_binary_file_is_an_error_that_names_what_to_use(bench: Bench, content: bytes) -> None:

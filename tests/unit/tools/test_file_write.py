@@ -286,6 +286,14 @@ def test_a_fifo_is_not_written_to(bench: Bench) -> None:
     assert "not a regular file" in str(bench.fails("file_write", path="pipe", content="x"))
 
 
+@pytest.mark.parametrize("path", ["a.txt/f", "a.txt/b/f"])
+def test_a_path_through_a_file_names_the_file(bench: Bench, path: str) -> None:
+    bench.put("a.txt", "x")
+    error = bench.fails("file_write", path=path, content="x")
+    assert error.kind == "invalid_parameters"
+    assert "a.txt is a file, not a folder" in str(error)
+
+
 def test_a_read_only_file_stays_as_it_is(unprivileged_bench: Bench) -> None:
     path = unprivileged_bench.put("a", "one\n")
     path.chmod(0o444)

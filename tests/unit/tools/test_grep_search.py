@@ -166,6 +166,13 @@ def test_what_ripgrep_does_not_take_is_an_error_in_its_words(bench: Bench, given
     assert said in str(error)
 
 
+@pytest.mark.parametrize("pattern", ["x" * 200_000, "x" * 200_000 + "$"])
+def test_a_pattern_that_is_too_long_for_the_system_is_told_at_once(bench: Bench, pattern: str) -> None:
+    error = bench.fails("grep_search", pattern=pattern)
+    assert error.kind == "invalid_parameters"
+    assert "too long" in str(error)
+
+
 def test_a_pattern_with_a_line_end_is_told_of_multiline(bench: Bench) -> None:
     bench.put("a", "a\nb\n")
     assert "set multiline" in str(bench.fails("grep_search", pattern="a\\nb"))
