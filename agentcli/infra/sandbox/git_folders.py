@@ -8,10 +8,11 @@ it in every repository, not in linked worktrees alone. A worktree's `.git` is a 
 from __future__ import annotations
 
 import os
-import re
-import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from agentcli.infra.sandbox.git_named_paths import NamedPaths, named_paths, text_of
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.protection import Protection, is_inside, kind_of
 
@@ -19,23 +20,32 @@ _MOST_MODULES = 100
 _MOST_WORKTREES = 30
 _DEEPEST_MODULE = 6
 
-# Read here, because starting git for each command costs more than the rest of the preparation together. What is found
-# is only ever protected, so finding too much does no harm.
-_PATHS_IN_CONFIG = re.compile(r"^[ \t]*(hookspath|path)[ \t]*=[ \t]*(.+?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_WORKTREE_IN_CONFIG = re.compile(r"^[ \t]*worktree[ \t]*=[ \t]*(.+?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_WORKTREE_CONFIG = re.compile(r"^[ \t]*worktreeconfig\b", re.IGNORECASE | re.MULTILINE)
+# Git refuses a folder where it includes a file. To be known as ours it has to say something that means nothing.
+_NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
-def protect_repository(worktree: str) -> Protection:
+@dataclass(frozen=True)
+class GitSurroundings:
+    """`writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means."""
+
+    writable: tuple[str, ...]
+    home: str
+
+    def writable_around(self, path: str) -> str | None:
+        """The innermost of the writable folders that a path is in."""
+        return max((folder for folder in self.writable if is_inside(path, folder)), key=len, default=None)
+
+
+def protect_repository(worktree: str, around: GitSurroundings) -> Protection:
     """What there is to protect at `worktree`/.git; nothing when there is no repository."""
     protection = Protection()
     link = f"{worktree}/.git"
     match kind_of(link):
         case "folder":
-            _protect_git_folder(link, worktree, protection)
+            _protect_git_folder(link, worktree, protection, around)
         case "file":
             protection.read_only.append(link)
-            _protect_linked(link, worktree, protection)
+            _protect_linked(link, worktree, protection, around)
         case "link":
             protection.protect(worktree, ".git")
         case "nothing":
@@ -43,90 +53,133 @@ def protect_repository(worktree: str) -> Protection:
     return protection
 
 
-def protect_at_a_glance(worktree: str) -> Protection:
-    """One mount for a repository that need not be committed to: all of it is read-only."""
+def protect_at_a_glance(worktree: str, around: GitSurroundings) -> Protection:
+    """One mount for a repository that need not be committed to: all of it is read-only; and what it names elsewhere."""
     link = f"{worktree}/.git"
-    return Protection(read_only=[link] if kind_of(link) in {"folder", "file"} else [])
+    match kind_of(link):
+        case "folder":
+            protection = Protection(read_only=[link])
+            _protect_named(_named(link, around), link, worktree, protection, around)
+            return protection
+        case "file":
+            return Protection(read_only=[link])
+        case _:
+            return Protection()
 
 
-def _protect_linked(link: str, worktree: str, protection: Protection) -> None:
+def looks_like_the_inside(folder: str) -> bool:
+    """Whether git, started there, would take it for a repository's own folder."""
+    return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
+
+
+def protect_inside(folder: str, around: GitSurroundings, *, may_commit: bool) -> Protection:
+    """What to protect in a folder that is the inside of a repository: a bare one, or one whose `.git` is a file.
+
+    All of it is read-only unless commands may commit or push to it.
+    """
+    protection = Protection()
+    if may_commit:
+        _protect_git_folder(folder, "", protection, around)
+    else:
+        protection.read_only.append(folder)
+        _protect_named(_named(folder, around), folder, "", protection, around)
+    return protection
+
+
+def protect_root_inside(root: str, around: GitSurroundings) -> Protection:
+    """The same for a workspace that is itself such a folder, and that has to stay writable."""
+    protection = Protection()
+    protection.problems += _protect_one(root, "", _named(root, around), protection, around)
+    return protection
+
+
+def _protect_linked(link: str, worktree: str, protection: Protection, around: GitSurroundings) -> None:
     """A `.git` file: that of a linked worktree or of a submodule.
 
-    Whoever wrote it could lead us anywhere and have that made writable. So the other end has to point back, which only
-    git run by the person can have made: outside the roots a command cannot write.
+    Whoever wrote it could lead us anywhere and have that made writable. So the other end has to point back, and to lie
+    where no command can write: then git made it, run by the person. What commands could have made themselves makes
+    nothing writable that was not so before.
     """
     folder = _path_in_file(link, prefix="gitdir:")
     if folder is None:
         protection.problems.append(f"{link} is not a file that git understands.")
         return
-    common = _path_in_file(f"{folder}/commondir")
-    if common is not None and common != folder:  # its own: the placeholder of a command that runs now
+    common = _path_in_file(f"{folder}/commondir") or folder
+    written = around.writable_around(folder)
+    if written is not None:
+        is_genuine = is_inside(common, written)
+    elif common != folder:  # its own: the placeholder of a command that runs now
         points_back = _is_same(_path_in_file(f"{folder}/gitdir"), link)
-        is_in_place = folder.rpartition("/")[0] == f"{common}/worktrees"
-        is_genuine = points_back and is_in_place and kind_of(f"{common}/objects") == "folder"
+        is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
     else:
-        common = folder
-        told = _WORKTREE_IN_CONFIG.search(_text(f"{folder}/config"))
-        is_genuine = told is not None and _is_same(str(Path(folder, _unquoted(told[1]))), worktree)
-    if not is_genuine:
+        told = _named(folder, around).worktree
+        is_genuine = told is not None and _is_same(told, worktree)
+    if not is_genuine or not looks_like_the_inside(common):
         protection.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
         return
-    _protect_git_folder(common, worktree, protection)
+    _protect_git_folder(common, worktree, protection, around)
 
 
-def _protect_git_folder(folder: str, worktree: str, protection: Protection) -> None:
+def _protect_git_folder(folder: str, worktree: str, protection: Protection, around: GitSurroundings) -> None:
     """Add a repository's own folder, with what it keeps for its submodules and worktrees.
 
     Where something in it cannot be mounted on, all of it is read-only: no commits rather than no protection.
     """
     found = Protection(writable=[folder])
-    config = _text(f"{folder}/config")
+    named = _named(folder, around)
     linked = _folders_in(f"{folder}/worktrees")
     found.read_only += linked[_MOST_WORKTREES:]
     why_not = [
-        *_protect_one(folder, worktree, found),
-        *(why for module in _modules(f"{folder}/modules") for why in _protect_one(module, "", found)),
-        *(why for one in linked[:_MOST_WORKTREES] for why in _protect_worktree(one, config, found)),
+        *_protect_one(folder, worktree, named, found, around),
+        *(
+            why
+            for module in _modules(f"{folder}/modules")
+            for why in _protect_one(module, "", _named(module, around), found, around)
+        ),
+        *(why for one in linked[:_MOST_WORKTREES] for why in _protect_worktree(one, named, found)),
     ]
     if why_not:
         outside = [path for path in found.read_only if not is_inside(path, folder)]
         missing = [path for path in found.missing_folders if not is_inside(path, folder)]
-        found = Protection(found.writable[1:], [folder, *outside], missing, problems=found.problems)
+        files = {path: what for path, what in found.missing_files.items() if not is_inside(path, folder)}
+        found = Protection(found.writable[1:], [folder, *outside], missing, files, found.problems)
         found.problems.append(f"{why_not[0]}, so all of {folder} is read-only: commands cannot commit.")
     protection.add(found)
 
 
-def _protect_one(folder: str, worktree: str, protection: Protection) -> list[str]:
+def _protect_one(
+    folder: str, worktree: str, named: NamedPaths, protection: Protection, around: GitSurroundings
+) -> list[str]:
     """Protect what names programs in one git folder; why that is impossible, if it is."""
     why_not = _protect_entry(folder, "hooks", protection)
     if kind_of(f"{folder}/config") == "nothing":
         return [*why_not, f"{folder} has no config, which a command could add"]
-    text = _text(f"{folder}/config")
     why_not += _protect_entry(folder, "config", protection)
-    why_not += _protect_worktree_config(folder, text, protection)
+    why_not += _protect_worktree_config(folder, named, protection)
     why_not += _protect_file(folder, "commondir", COMMON_FOLDER_IS_HERE, protection)
-    if worktree:
-        _protect_named(text, folder, worktree, protection)
+    _protect_named(named, folder, worktree, protection, around)
     return why_not
 
 
-def _protect_worktree(folder: str, config: str, protection: Protection) -> list[str]:
+def _protect_worktree(folder: str, named: NamedPaths, protection: Protection) -> list[str]:
     """Protect where a linked worktree's folder leads to."""
     there = [name for name in ("commondir", "gitdir") if kind_of(f"{folder}/{name}") != "nothing"]
     why_not = [why for name in there for why in _protect_entry(folder, name, protection)]
-    return why_not + _protect_worktree_config(folder, config, protection)
+    return why_not + _protect_worktree_config(folder, named, protection)
 
 
-def _protect_worktree_config(folder: str, config: str, protection: Protection) -> list[str]:
+def _protect_worktree_config(folder: str, named: NamedPaths, protection: Protection) -> list[str]:
     """Git reads it once `extensions.worktreeConfig` is set; until then it would not notice that it is a folder."""
-    if _WORKTREE_CONFIG.search(config):
+    if named.has_worktree_config:
         return _protect_file(folder, "config.worktree", b"", protection)
     return _protect_entry(folder, "config.worktree", protection)
 
 
 def _protect_file(folder: str, name: str, if_missing: bytes, protection: Protection) -> list[str]:
     path = f"{folder}/{name}"
-    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _text(path).encode() == if_missing):
+    if kind_of(path) == "nothing" or (
+        kind_of(path) == "file" and text_of(path).encode(errors="surrogateescape") == if_missing
+    ):
         protection.missing_files[path] = if_missing
         return []
     return _protect_entry(folder, name, protection)
@@ -140,13 +193,50 @@ def _protect_entry(folder: str, name: str, protection: Protection) -> list[str]:
     return []
 
 
-def _protect_named(config: str, folder: str, worktree: str, protection: Protection) -> None:
-    """Protect the folder of hooks and the files of configuration that the configuration names, in the worktree."""
-    for key, value in _PATHS_IN_CONFIG.findall(config):
-        base = worktree if key.lower() == "hookspath" else folder
-        path = os.path.normpath(Path(base, _unquoted(value)))
-        if is_inside(path, worktree) and path != worktree and not is_inside(path, folder):
-            protection.protect(worktree, os.path.relpath(path, worktree))
+def _named(folder: str, around: GitSurroundings) -> NamedPaths:
+    """What the configuration of a git folder names, and that of each of its worktrees."""
+    named = named_paths([f"{folder}/config"], around.home)
+    if not named.has_worktree_config:
+        return named
+    folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MOST_WORKTREES])
+    return named_paths([f"{folder}/config", *(f"{one}/config.worktree" for one in folders)], around.home)
+
+
+def _protect_named(
+    named: NamedPaths, folder: str, worktree: str, protection: Protection, around: GitSurroundings
+) -> None:
+    """Protect the folders of hooks and the files of configuration that are named, where commands can write them.
+
+    A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
+    """
+    start = worktree or named.worktree or folder
+    for path in dict.fromkeys(way for hooks in named.hooks for way in _ways_to(Path(start, hooks))):
+        _protect_path(path, (worktree, folder), protection, around)
+    for path in dict.fromkeys(way for included in named.included for way in _ways_to(Path(included))):
+        _protect_path(path, (worktree, folder), protection, around)
+        if path in protection.missing_folders and kind_of(path.rpartition("/")[0]) == "folder":
+            protection.missing_folders.remove(path)
+            protection.missing_files[path] = _NO_CONFIGURATION
+        elif text_of(path).encode(errors="surrogateescape") == _NO_CONFIGURATION and path in protection.read_only:
+            protection.read_only.remove(path)
+            protection.missing_files[path] = _NO_CONFIGURATION
+
+
+def _ways_to(path: Path) -> tuple[str, str]:
+    """As it is written, which a command could lead elsewhere, and where that leads now."""
+    return os.path.normpath(path), os.path.realpath(path)
+
+
+def _protect_path(path: str, near: Sequence[str], protection: Protection, around: GitSurroundings) -> None:
+    """Protect it below the nearest folder that it is in, so that few folders on the way need a mount."""
+    inside = [base for base in near if base and is_inside(path, base)]
+    base = max(inside, key=len) if inside else around.writable_around(path)
+    if base is None:
+        return
+    if path == base or any(is_inside(folder, path) for folder in around.writable):
+        protection.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
+        return
+    protection.protect(base, os.path.relpath(path, base))
 
 
 def _modules(folder: str, depth: int = 0) -> list[str]:
@@ -172,32 +262,12 @@ def _folders_in(folder: str) -> list[str]:
 
 def _path_in_file(file: str, prefix: str = "") -> str | None:
     """The real path that one of git's files names, relative to its own folder; None when it names none."""
-    text = _text(file)
+    text = text_of(file)
     path = text.removeprefix(prefix).strip()
     if not text.startswith(prefix) or not path or "\0" in path:
         return None
     return os.path.realpath(Path(file).parent / path)
 
 
-def _text(file: str) -> str:
-    """What is in a small file; empty for anything else. A pipe is not waited for."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        return os.read(descriptor, 1_000_000).decode(errors="surrogateescape")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-
-
 def _is_same(path: str | None, other: str) -> bool:
     return path is not None and os.path.realpath(path) == os.path.realpath(other)
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value

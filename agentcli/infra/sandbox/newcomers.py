@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
+from agentcli.infra.sandbox.git_config import read_configuration
+from agentcli.infra.sandbox.git_folders import looks_like_the_inside
+from agentcli.infra.sandbox.git_named_paths import text_of
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.small_files import read_small_file
 from agentcli.tools.path_kinds import PROTECTED_NAMES
@@ -18,22 +22,32 @@ from agentcli.tools.path_kinds import PROTECTED_NAMES
 # What `git init`, `clone` and `remote add` write, and a name and address: nothing of it starts a program.
 _HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)
 _HARMLESS_CORE = re.compile(
-    r"(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol)\s*="
+    r"(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|worktree)\s*="
     r"|(?:name|email|defaultbranch|url|fetch|remote|merge|rebase)\s*=",
     re.IGNORECASE,
 )
+_MOST_SUBMODULES = 100
 _RUNS_A_HELPER = re.compile(r"=\s*ext::", re.IGNORECASE)
 
 
 def not_there(roots: Iterable[Path]) -> list[Path]:
-    """The names of a workspace that may yet appear."""
-    return [path for root in roots for name in PROTECTED_NAMES if not _is_there(path := root / name)]
+    """The names of a workspace that may yet appear.
+
+    Among them what makes a repository of a root itself, and of submodules that are not there yet: git, started in the
+    workspace, obeys those too.
+    """
+    return [
+        path
+        for root in roots
+        for name in (*PROTECTED_NAMES, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules")))
+        if not _is_there(path := root / name)
+    ]
 
 
 def appeared(paths: Sequence[Path]) -> list[Path]:
     """Those that are there by now; a repository only where it would start programs."""
     there = [path for path in paths if _is_there(path)]
-    return [path for path in there if path.name != ".git" or starts_programs(path)]
+    return [path for path in there if _is_obeyed(path)]
 
 
 def starts_programs(git: Path) -> bool:
@@ -53,6 +67,32 @@ def starts_programs(git: Path) -> bool:
         or not (line == "[core]" or _HARMLESS_SECTION.fullmatch(line) or _HARMLESS_CORE.match(line))
         for line in settings
     )
+
+
+@lru_cache(maxsize=8)
+def _of_submodules(modules: str) -> tuple[str, ...]:
+    """The folders and files that make repositories of the submodules in a `.gitmodules` (gitmodules(5))."""
+    settings = [each for each in read_configuration(modules).settings if each.section == "submodule" and each.value]
+    kept = [f".git/modules/{each.subsection}" for each in settings if each.key == "path"]
+    links = [f"{each.value}/.git" for each in settings if each.key == "path"]
+    return tuple(path for path in (*kept[:_MOST_SUBMODULES], *links[:_MOST_SUBMODULES]) if _stays_below(path))
+
+
+def _stays_below(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
+def _is_obeyed(path: Path) -> bool:
+    if path.name == "HEAD":
+        return looks_like_the_inside(str(path.parent)) and starts_programs(path.parent)
+    if "/.git/modules/" in str(path):
+        return starts_programs(path)
+    if path.name != ".git":
+        return True
+    if not path.is_file():
+        return starts_programs(path)
+    kept = path.parent / text_of(str(path)).removeprefix("gitdir:").strip()
+    return not (kept / "config").is_file() or (kept / "commondir").exists() or starts_programs(kept)
 
 
 def _is_there(path: Path) -> bool:

@@ -1,0 +1,92 @@
+"""What a repository's configuration names: folders of hooks, further files of configuration, the worktree.
+
+What is found is only ever protected, so finding too much does no harm: a condition of an include counts as met.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from agentcli.infra.sandbox.git_config import Setting, read_configuration
+
+DEEPEST_INCLUDE = 10  # git's own limit
+_MOST_INCLUDED = 100
+_LARGEST = 1_000_000  # bytes
+_TELLING_SECTIONS = frozenset(("core", "extensions", "include", "includeif"))
+_TELLING_KEYS = frozenset(("hookspath", "path", "worktree", "worktreeconfig"))
+
+
+@dataclass
+class NamedPaths:
+    """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
+
+    hooks: list[str] = field(default_factory=list)
+    included: list[str] = field(default_factory=list)
+    worktree: str | None = None
+    has_worktree_config: bool = False
+
+
+def named_paths(files: list[str], home: str) -> NamedPaths:
+    """What these files name and those that they include, each read once.
+
+    The worktree is what the first one and its neighbours say: git does not look for it in what they include.
+    """
+    found = NamedPaths()
+    waiting = deque((file, 0) for file in files)
+    seen = set(files)
+    while waiting:
+        file, depth = waiting.popleft()
+        for setting in _telling(text_of(file)):
+            match setting:
+                case Setting("core", "", "hookspath", str(value)) if value:
+                    found.hooks.append(_at_home(value, home))
+                case Setting("core", "", "worktree", str(value)) if value:
+                    if depth == 0 and Path(file).parent == Path(files[0]).parent:
+                        found.worktree = str(Path(file).parent / value)
+                case Setting("extensions", "", "worktreeconfig", _):
+                    found.has_worktree_config = True
+                case Setting("include" | "includeif", _, "path", str(value)) if value:
+                    path = os.path.normpath(Path(file).parent / _at_home(value, home))
+                    if path not in seen and len(seen) < _MOST_INCLUDED and depth < DEEPEST_INCLUDE:
+                        seen.add(path)
+                        found.included.append(path)
+                        waiting.append((path, depth + 1))
+                case _:
+                    pass
+    return found
+
+
+@lru_cache(maxsize=128)
+def _telling(text: str) -> tuple[Setting, ...]:
+    """The settings that `named_paths` looks at: the configuration of a large repository has a hundred times as many."""
+    return tuple(
+        setting
+        for setting in read_configuration(text).settings
+        if setting.section in _TELLING_SECTIONS and setting.key in _TELLING_KEYS
+    )
+
+
+def _at_home(value: str, home: str) -> str:
+    return home + value[1:] if home and value.startswith("~/") else value
+
+
+def text_of(file: str) -> str:
+    """What is in a small file; empty for anything else. A pipe is not waited for."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        return os.read(descriptor, min(found.st_size, _LARGEST)).decode(errors="surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
