@@ -78,6 +78,8 @@ def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:
     by_name = judge_path(given, access=access, cwd=cwd, roots=roots, home=home)
     if by_name in ("odd", "secret", "protected"):
         return by_name
+    if access == "write" and workspace.sandbox.is_kept(real):
+        return "protected"
     if access == "write" and _has_other_names(real, workspace):
         return "linked"
     return "plain"

@@ -163,6 +163,10 @@ class Sandbox(Protocol):
         """Whether a real path is one of the sandbox's own, such as a job's output, or was granted."""
         ...
 
+    def is_kept(self, path: Path) -> bool:
+        """Whether git runs what is at a real path in the workspace, or what it says: hooks and settings."""
+        ...
+
     def grant(self, path: Path, access: Access) -> None:
         """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
         ...

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,6 +22,10 @@ from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
 from agentcli.tools.path_kinds import PROTECTED_HOME_PATHS, PROTECTED_NAMES, SECRET_HOME_PATHS
 from agentcli.tools.sandbox import Profile
+
+if TYPE_CHECKING:
+    from agentcli.infra.sandbox.protection import Protection
+    from agentcli.infra.sandbox.repositories import Repositories
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
 
@@ -52,6 +59,9 @@ class Confined:
         self._paths = paths
         self._choose = choose
         self._secrets = KeptFiles(paths.is_secret)
+        self._repositories: Repositories | None = None
+        self._kept_places: tuple[str, ...] = ()
+        self._kept_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -95,6 +105,17 @@ class Confined:
         cache = self.limits.cache
         is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self._paths.roots)
         return None if is_theirs else cache
+
+    def is_kept(self, path: Path) -> bool:
+        """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
+        if time.monotonic() - self._kept_at > 1:
+            roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.planning")
+            self._repositories = self._repositories or planning.Repositories()
+            bounds = Bounds("workspace-write", roots, self.limits.home)
+            plan: Protection = planning.plan_protection(bounds, str(roots[0]), self._repositories)
+            self._kept_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+            self._kept_at = time.monotonic()
+        return any(path.is_relative_to(place) for place in self._kept_places)
 
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.

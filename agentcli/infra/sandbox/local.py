@@ -86,6 +86,9 @@ class LocalSandbox:
     def knows(self, path: Path, access: Access) -> bool:
         return self._paths.knows(path, access)
 
+    def is_kept(self, path: Path) -> bool:
+        return self._confined.is_kept(path)
+
     def grant(self, path: Path, access: Access) -> None:
         self._paths.grant(path, access)
 
