@@ -10,8 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -115,28 +114,13 @@ async def _search(
     """With the syntax ripgrep has, else with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
     where = ["--", f"./{_below(search.where, base)}"]
-    options = [*_search_options(search), *where]
-    if "$" in search.pattern:  # the same as --crlf, which also changes how ripgrep ends its own lines
-        with _no_pattern():
-            return await _run([f"--regexp=(?R){search.pattern}", *options], base, environment, _reader(search, take))
-    options.insert(0, f"--regexp={search.pattern}")
+    options = [f"--regexp={search.pattern}", *_search_options(search), *where]
     try:
         return await _run(options, base, environment, _reader(search, take))
     except ToolError as error:
         if "--pcre2" not in str(error):
             raise
-    options = ["--pcre2", *(("--crlf",) if "$" in search.pattern else ()), *options]
-    return await _run(options, base, environment, _reader(search, take))
-
-
-@contextmanager
-def _no_pattern() -> Iterator[None]:
-    """Go on where a pattern is refused."""
-    try:
-        yield
-    except ToolError as error:
-        if error.kind != "invalid_parameters":
-            raise
+    return await _run(["--pcre2", *options], base, environment, _reader(search, take))
 
 
 def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader:

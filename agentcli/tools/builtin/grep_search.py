@@ -46,6 +46,8 @@ def _gatherer(given: GrepSearch, place: Place, *, most: int) -> Gatherer:
 def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) -> ToolOutput:
     gathered = found.gathered()
     lines = gathered.lines or ["No matches."]
+    if not gathered.lines and "$" in given.pattern:
+        lines.append(r"[before CRLF, $ does not match: use \r?$ where files may have such line ends]")
     if gathered.left_out:
         lines.append(f"[{gathered.left_out} more]")
     if looked.binary and given.output_mode == "content":

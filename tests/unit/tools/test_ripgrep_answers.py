@@ -126,7 +126,6 @@ def question(dice: random.Random, top: Path) -> dict[str, Any]:
 def options_of(given: dict[str, Any]) -> list[str]:
     options = ["-e", given["pattern"]]
     options += ["--pcre2"] if given["pattern"] in ("foo(?=\\()", "(.)\\1") else []
-    options += ["--crlf"] if "$" in given["pattern"] else []
     options += ["--multiline", "--multiline-dotall"] if given["multiline"] else []
     options += ["--ignore-case"] if given["ignore_case"] else []
     options += ["-t", given["type"]] if "type" in given else []
