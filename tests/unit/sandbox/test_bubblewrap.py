@@ -23,7 +23,6 @@ from tests.conformance.confining import (
     alive,
     clean_environment,
     confinement_for,
-    folder_on_disk,
     git,
     give_to,
     picture,
@@ -38,17 +37,6 @@ NAMES = (".agentcli", ".vscode", ".mcp.json")
 @pytest.fixture(params=["bubblewrap, root", "bubblewrap, root in a user namespace", "bubblewrap, user"])
 def who(request: pytest.FixtureRequest) -> tuple[Confinement, int]:
     return confinement_for(request.param)
-
-
-@pytest.fixture
-def bubblewrap() -> Confinement:
-    return confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with folder_on_disk() as folder:
-        yield folder
 
 
 def repository(folder: Path) -> Path:

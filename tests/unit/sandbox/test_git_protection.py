@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentcli.infra.sandbox.bounds import Bounds, Confinement
 from agentcli.infra.sandbox.newcomers import appeared, not_there
-from tests.conformance.confining import confinement_for, folder_on_disk, git, picture, run
-
-
-@pytest.fixture
-def bubblewrap() -> Confinement:
-    return confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with folder_on_disk() as folder:
-        yield folder
+from tests.conformance.confining import git, picture, run
 
 
 def repository(folder: Path) -> Path:
