@@ -289,7 +289,8 @@ class _Foreground:
             cut,
             self._output.file,
             stall=SWARMED if self._running.process.was_swarm else stall,
-            ended=report.left if refusal else 0,  # without a sandbox it has ended by itself: it would be a job else
+            # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
+            ended=report.left if refusal and not timed_out else 0,
         )
 
     async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:

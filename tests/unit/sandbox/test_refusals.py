@@ -65,11 +65,11 @@ def sandbox_in(home: Path, times: int) -> LocalSandbox:
     )
 
 
-def run(home: Path, command: str, *, times: int) -> CommandResult:
+def run(home: Path, command: str, *, times: int, timeout_s: float = 20) -> CommandResult:
     async def execute() -> CommandResult:
         sandbox = sandbox_in(home, times)
         try:
-            return await sandbox.exec(command, cwd=home / "ws", timeout_s=20)
+            return await sandbox.exec(command, cwd=home / "ws", timeout_s=timeout_s)
         finally:
             await sandbox.aclose()
 
@@ -147,6 +147,11 @@ def test_what_was_put_in_the_background_and_ended_is_counted(home: Path, command
     result = run(home, command, times=0)
     assert (result.exit_code, result.ended, result.job) == (0, ended, None)
     assert result.cwd == (Path("/") if "cd /" in command else home / "ws")
+
+
+def test_of_a_command_whose_time_is_up_nothing_is_counted_as_left(home: Path) -> None:
+    result = run(home, "echo on; sleep 40", times=0, timeout_s=0.5)
+    assert (result.output, result.timed_out, result.ended) == ("on\n", True, 0)
 
 
 def test_a_line_that_is_no_command_says_so(home: Path) -> None:
