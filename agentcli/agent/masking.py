@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,19 +58,23 @@ class Mask:
         """In plain values. All texts are looked at together: a key may be in several, and one look costs least."""
         with contextlib.suppress(TypeError, ValueError):  # what is not for JSON is left as it is
             value = msgspec.to_builtins(value)
-        texts = dict.fromkeys(_texts(value))
+        texts: dict[str, None] = {}
+        _collect((value,), texts)
         found = self._mask.secrets("\n".join(texts))
         return _replaced(value, _masked(texts, found)) if found else value
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
-    elif isinstance(value, msgspec.Struct):
-        yield from _texts(msgspec.structs.asdict(value))
+def _collect(values: Iterable[Any], texts: dict[str, None]) -> None:
+    """Every text in them, in order, once."""
+    for value in values:
+        if isinstance(value, str):
+            texts[value] = None
+        elif isinstance(value, dict):
+            _collect(value.values(), texts)
+        elif isinstance(value, list | tuple):
+            _collect(value, texts)
+        elif isinstance(value, msgspec.Struct):
+            _collect(msgspec.structs.asdict(value).values(), texts)
 
 
 def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:
