@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
-from agentcli.small_files import read_small_file
+from agentcli.small_files import is_file, read_small_file
 
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -377,14 +377,15 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def project_files(cwd: Path) -> list[Path]:
     """What of a project is used only when it is trusted: its settings, its slash commands."""
     folder = _project_folder(cwd)
-    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if os.path.isfile(file)]  # noqa: PTH113  # never raises
+    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if is_file(file)]
     return [*settings, *_project_commands(cwd)]
 
 
 def _project_commands(cwd: Path) -> list[Path]:
     """None where the folder is a link: a repository has no say about what lies elsewhere."""
+    root = project_root(cwd)
     folder = _project_folder(cwd) / "commands"
-    return [] if os.path.islink(folder) or os.path.islink(folder.parent) else markdown_files(folder)  # noqa: PTH114
+    return markdown_files(folder) if os.path.realpath(folder) == f"{os.path.realpath(root)}/.agentcli/commands" else []
 
 
 def _project_folder(cwd: Path) -> Path:

@@ -10,6 +10,14 @@ from pathlib import Path
 LARGEST_SMALL_FILE = 1024 * 1024  # bytes
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; False too in a folder that may not be searched."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path | None = None) -> bytes:
     """A regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.entries import User, reminder
-from agentcli.small_files import read_small_file
+from agentcli.small_files import is_file, read_small_file
 from agentcli.tools.path_kinds import is_secret
 
 BUDGET = 32 * 1024  # bytes of all files together
@@ -41,10 +41,10 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
     choose what of this machine the model is shown.
     """
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(root)]
-    candidates: list[tuple[Path, Path | None]] = [(file, None) for file in user_files if _is_file(file)]
+    candidates: list[tuple[Path, Path | None]] = [(file, None) for file in user_files if is_file(file)]
     found, left_out, size = [], [], 0
     for folder in folders:
-        if file := next((folder / name for name in PER_FOLDER if _is_file(folder / name)), None):
+        if file := next((folder / name for name in PER_FOLDER if is_file(folder / name)), None):
             real = _real(file)
             if why := _why_not(real, root, home):
                 left_out.append((file, why))
@@ -78,10 +78,3 @@ def _why_not(real: Path | None, root: Path, home: Path | None) -> str:
     if not real.is_relative_to(root.resolve()):
         return "it leads out of the project"
     return "it leads to a file that may hold secrets" if is_secret(real, home) else ""
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # in a folder that may not be searched
-        return False
