@@ -206,3 +206,23 @@ def median(values: list[float]) -> float:
 
 if __name__ == "__main__":
     asyncio.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+
+
+class ServedTools:
+    """Tools as a program beside agentcli calls them: `agentcli tools run`, a line of JSON for each call."""
+
+    def __init__(self, folder: Path, home: Path, *arguments: str) -> None:
+        argv = [sys.executable, "-m", "agentcli", "tools", "run", *arguments]
+        env = environment("http://127.0.0.1:9", home)
+        self._process = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def run(self, tool: str, input: dict) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"name": tool, "input": input}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert b'"is_error":false' in answer, answer[:500]
+
+    def end(self) -> None:
+        self._process.communicate()

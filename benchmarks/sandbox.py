@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from loopback import ServedTools
+
 from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.confinement import choose_confinement
 from agentcli.infra.sandbox.shell import Shell
 from agentcli.infra.sandbox.unconfined import Unconfined
 
+END_TO_END_MS = 25  # median of `bash true`
 BUDGET_MS = 10, 20  # median over plain, on a quiet machine and on a busy one
 SECRETS = ".ssh .aws .gnupg .config/gh .netrc .docker .kube .npmrc .pypirc .git-credentials".split()
 PROTECTED = (".agentcli", ".vscode", ".mcp.json", ".idea")
@@ -89,6 +92,10 @@ def main(rounds: int = 100) -> None:
             sessions[kind] = Session(confinement, bounds, loop)
             ways[kind] = sessions[kind].run
             ways[f"{kind}, preparation alone"] = lambda confinement=confinement: prepare(confinement, bounds)
+        scratch = bounds.home / "scratch"
+        scratch.mkdir()
+        served = ServedTools(bounds.roots[0], scratch, "--permission-mode", "bypassPermissions")
+        ways["end to end"] = lambda: served.run("bash", {"command": "true"})
         for way in ways.values():
             way()
         times: dict[str, list[float]] = {name: [] for name in ways}
@@ -97,10 +104,12 @@ def main(rounds: int = 100) -> None:
                 times[name].append(milliseconds(way))
         for session in sessions.values():
             session.end()
+        served.end()
     plain = median(times["plain"])
     print(f"{'':30}{'median':>8}{'p95':>8}{'over plain':>12}   (ms, {rounds} rounds)")
     for name, taken in times.items():
         print(f"{name:30}{median(taken):8.2f}{sorted(taken)[int(len(taken) * 0.95)]:8.2f}{median(taken) - plain:12.2f}")
+    print(f"end to end, through `tools run`: {median(times['end to end']):.1f} ms (bound {END_TO_END_MS})")
     for kind in sessions.keys() - {"plain"}:
         over = median(times[kind]) - plain
         verdict = "within" if over <= BUDGET_MS[0] else "within, if busy," if over <= BUDGET_MS[1] else "OVER"

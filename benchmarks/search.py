@@ -17,8 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import msgspec
-from loopback import environment
+from loopback import ServedTools
 
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -106,26 +105,6 @@ class InProcess:
         self._loop.run_until_complete(tool.run(tool.parse(case.input), self._context))
 
 
-class Served:
-    """The tools through `agentcli tools run`, which answers one line of JSON with another."""
-
-    def __init__(self, top: Path, scratch: Path) -> None:
-        argv = [sys.executable, "-m", "agentcli", "tools", "run"]
-        env = environment("http://127.0.0.1:9", scratch)
-        self._process = subprocess.Popen(argv, cwd=top, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def run(self, case: Case) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(msgspec.json.encode({"id": "1", "name": case.tool, "input": case.input}) + b"\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert b'"is_error":false' in answer, answer[:500]
-
-    def end(self) -> None:
-        self._process.communicate()
-
-
 def main(runs: int = 9) -> int:
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +112,7 @@ def main(runs: int = 9) -> int:
         top.mkdir()
         scratch.mkdir()
         make_tree(top)
-        here, served = InProcess(top, scratch), Served(top, scratch)
+        here, served = InProcess(top, scratch), ServedTools(top, scratch)
         print(
             f"{'':22}{'rg':>9}{'in process':>12}{'':>8}{'tools run':>12}   (medians of {runs}, ms, and their ratios to rg)"
         )
@@ -142,7 +121,7 @@ def main(runs: int = 9) -> int:
             for n in range(runs + 1):
                 plain = timed(partial(run_rg, case.rg, top))
                 ours = timed(partial(here.run, case))
-                line = timed(partial(served.run, case))
+                line = timed(partial(served.run, case.tool, case.input))
                 times += [(plain, ours, line)] if n else []  # the first warms up
             plain, ours, line = (median(column) * 1_000 for column in zip(*times, strict=True))
             ratio = median(ours / plain for plain, ours, _ in times)
