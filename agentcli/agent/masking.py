@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,23 +58,31 @@ class Mask:
         """In plain values. All texts are looked at together: a key may be in several, and one look costs least."""
         with contextlib.suppress(TypeError, ValueError):  # what is not for JSON is left as it is
             value = msgspec.to_builtins(value)
-        texts: dict[str, None] = {}
-        _collect((value,), texts)
+        texts = _texts_in(value)
         found = self._mask.secrets("\n".join(texts))
         return _replaced(value, _masked(texts, found)) if found else value
 
 
-def _collect(values: Iterable[Any], texts: dict[str, None]) -> None:
-    """Every text in them, in order, once."""
-    for value in values:
-        if isinstance(value, str):
-            texts[value] = None
-        elif isinstance(value, dict):
-            _collect(value.values(), texts)
-        elif isinstance(value, list | tuple):
-            _collect(value, texts)
-        elif isinstance(value, msgspec.Struct):
-            _collect(msgspec.structs.asdict(value).values(), texts)
+def _texts_in(value: Any) -> dict[str, None]:
+    """Every text in it, in order, once."""
+    texts: dict[str, None] = {}
+    under_way: list[Iterator[Any]] = [iter((value,))]  # calls would take three times as long
+    while under_way:
+        for item in under_way[-1]:
+            if isinstance(item, str):
+                texts[item] = None
+            elif isinstance(item, dict):
+                under_way.append(iter(item.values()))
+                break
+            elif isinstance(item, list | tuple):
+                under_way.append(iter(item))
+                break
+            elif isinstance(item, msgspec.Struct):
+                under_way.append(iter(msgspec.structs.asdict(item).values()))
+                break
+        else:
+            under_way.pop()
+    return texts
 
 
 def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:

@@ -187,6 +187,7 @@ def is_special(path: PurePath) -> bool:
     return len(parts) > 1 and parts[0].startswith("/") and parts[1].casefold() in ("proc", "dev", "sys")
 
 
+@lru_cache(4_096)
 def is_secret(path: PurePath, home: PurePath | None) -> bool:
     """Whether `path` is named as files are that hold keys, or lies in a folder of such."""
     parts = _folded(path)

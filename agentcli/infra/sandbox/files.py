@@ -92,7 +92,8 @@ def _open_at_once(path: Path) -> int | None:
     except OSError:
         return None
     with contextlib.suppress(OSError):  # no /proc: another system
-        if Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+        # As text: a `Path` of what is read would take as long as all else here.
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):  # noqa: PTH115
             return descriptor
     os.close(descriptor)
     return None

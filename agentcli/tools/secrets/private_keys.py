@@ -19,7 +19,8 @@ _BETWEEN = r"(?:\\+[nrt]|[\s\\\"',;>|#*+-]){0,40}(?:[\w./\\-]{1,200}[:-]\d{1,7}[
 _LINE = _BETWEEN + r"[0-9A-Za-z+/=]{16,}"
 # Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580).
 _HEADERS = r"(?:(?:\\+[nrt]|[\s>|#*+\"'-]){0,40}[A-Z][A-Za-z-]{2,20}: [^\n\\]{0,200}(?=[\n\\])){0,5}"
-_beginning = re.compile(r"-----BEGIN |Private-Lines: ")
+_MARKS = ("-----BEGIN ", "Private-Lines: ")
+_beginning = re.compile("|".join(_MARKS))
 _head = re.compile(
     rf"(?:-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----{_HEADERS}|Private-Lines: \d{{1,4}}){_LINE}"
 )
@@ -36,6 +37,8 @@ def find_key(text: str, start: int, *, is_all: bool) -> tuple[int, int | None] |
 
     None instead of the latter means that this takes more text to say; `is_all` says there will be none.
     """
+    if all(text.find(mark, start) < 0 for mark in _MARKS):  # ten times faster than the expression, for nearly all texts
+        return None
     while begun := _beginning.search(text, start):
         start = begun.start()
         if match := _head.match(text, start):
