@@ -133,6 +133,7 @@ def run_into(place: Place, full: Path, *arguments: str) -> tuple[int, str]:
         ("-p", "hi", "--output-format", "json"),
         ("-p", "hi", "--output-format", "stream-json"),
         ("--help",),
+        ("--version",),
         ("sessions", "show", "first"),
         ("sessions", "list", "--json"),
         ("sessions", "--help"),
