@@ -9,16 +9,16 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.tools.text_diff import opcodes
 from agentcli.tools.text_edit import Edit
-from agentcli.tools.text_encoding import DecodedText, require_encodable, shown
+from agentcli.tools.text_encoding import BOM, DecodedText, require_encodable, shown
 from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
 from agentcli.tools.text_nearest import nearest
 
 
 class Applied(Struct, frozen=True):
-    """What came of edits: the file's bytes and text, and a word about each edit that did not match exactly."""
+    """What came of edits: the file's bytes, their text, and a word about each edit that did not match exactly."""
 
     content: bytes
-    text: str
+    decoded: DecodedText
     notes: tuple[str, ...] = ()
 
 
@@ -34,20 +34,25 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
     """The file after all edits, one after the other. Raises `ToolError`, naming the edit, when one does not apply.
 
     `content` is the file's bytes and `decoded` their text. The new bytes are put between pieces of `content`: what lies
-    outside the edits is never decoded and encoded again.
+    outside the edits is never decoded and encoded again. An edit whose `old_string` begins with the byte order mark of
+    the file is about that too: it can take it away.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
         which = f"Edit {number} of {len(edits)}: " if len(edits) > 1 else ""
+        names_mark = bool(decoded.bom) and edit.old_string.startswith(BOM)
+        file = decoded.with_mark_in_text() if names_mark else decoded
         try:
-            replacements, note = _find(decoded.text, edit)
-            content, text = _spliced(content, decoded, replacements)
+            replacements, note = _find(file.text, edit)
+            content, text = _spliced(content, file, replacements)
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
-        decoded = DecodedText(text, decoded.encoding, decoded.bom)
+        if names_mark and text.startswith(BOM):
+            file, text = decoded, text.removeprefix(BOM)
+        decoded = DecodedText(text, file.encoding, file.bom)
         if note:
             notes.append(f"[{which}{note}]")
-    return Applied(content, decoded.text, tuple(notes))
+    return Applied(content, decoded, tuple(notes))
 
 
 def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
@@ -68,22 +73,19 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
         places = places_with_other_line_ends(text, old)
         if places and (_lf(old) != _lf(new) or any(_is_literal(text, place, old) for place in places)):
             return [_replacement(text, place, old, new) for place in without_overlaps(places)], ""
-    elif len(places := exact_places(text, old)) == 1:
-        notes = (_left_alone(text, old, places[0]), _other_ends(old, new))
-        return [_replacement(text, places[0], old, new)], " ".join(filter(None, notes))
-    elif places:
-        raise _several(text, places, "")
+    elif places := exact_places(text, old):
+        place, note = _only_one(text, places, "")
+        notes = (note, _left_alone(text, old, place), _other_ends(old, new))
+        return [_replacement(text, place, old, new)], " ".join(filter(None, notes))
     if _lf(old) == _lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
             kind="invalid_parameters",
         )
     for look, difference, note in LADDER:
-        places = look(text, old)
-        if len(places) > 1:
-            raise _several(text, places, difference)
-        if places:
-            return [_replacement(text, places[0], old, new)], f"Matched apart from {difference}{note}"
+        if places := look(text, old):
+            place, more = _only_one(text, places, difference)
+            return [_replacement(text, place, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
     raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
 
 
@@ -108,16 +110,29 @@ def _ends_in(text: str) -> set[str]:
     return {*(["CRLF"] if crlf else []), *(["LF"] if text.count("\n") > crlf else [])}
 
 
-def _several(text: str, places: Sequence[Place], difference: str) -> ToolError:
-    lines = ", ".join(str(text.count("\n", 0, place.start) + 1) for place in places[:10])
-    more = ", …" if len(places) > 10 else ""
+def _only_one(text: str, places: Sequence[Place], difference: str) -> tuple[Place, str]:
+    """The one place, and a note where the text stands once more within it: as everywhere, the first one counts then.
+
+    Raises `ToolError` when there are several.
+    """
+    first, *others = without_overlaps(places)
+    if not others:
+        within = f"It begins once more in line {_line(text, places[1])}, within it." if len(places) > 1 else ""
+        return first, within
+    times = len(others) + 1
+    lines = ", ".join(str(_line(text, place)) for place in (first, *others[:9]))
+    more = ", …" if times > 10 else ""
     if difference:
-        said = f"old_string is not in the file as it is; apart from {difference} it stands {len(places)} times"
-        return ToolError(f"{said} (lines {lines}{more}): write it as one of them stands there.", kind="not_found")
-    return ToolError(
-        f"old_string stands {len(places)} times (lines {lines}{more}): make it longer, or set replace_all.",
+        said = f"old_string is not in the file as it is; apart from {difference} it stands {times} times"
+        raise ToolError(f"{said} (lines {lines}{more}): write it as one of them stands there.", kind="not_found")
+    raise ToolError(
+        f"old_string stands {times} times (lines {lines}{more}): make it longer, or set replace_all.",
         kind="validation_error",
     )
+
+
+def _line(text: str, place: Place) -> int:
+    return text.count("\n", 0, place.start) + 1
 
 
 def _is_literal(text: str, place: Place, old: str) -> bool:

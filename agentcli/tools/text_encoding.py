@@ -27,6 +27,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED = 65_536  # bytes at the beginning of a file that tell text from binary
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
 _NOT_IN_WIDE_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -46,6 +47,10 @@ class DecodedText(Struct, frozen=True):
     text: str
     encoding: str
     bom: bytes = b""
+
+    def with_mark_in_text(self) -> DecodedText:
+        """The same bytes, where a byte order mark is the first character of the text."""
+        return DecodedText(BOM + self.text, self.encoding) if self.bom else self
 
     def encoded(self, text: str) -> bytes:
         """A whole file with this text. Raises `ToolError` for a character the file's encoding does not have."""

@@ -49,13 +49,16 @@ class _Change(Struct, frozen=True):
 
 def _change(given: FileEdit, before: bytes, shown: str) -> _Change:
     """Raises `ToolError` when an edit does not apply to these bytes."""
-    decoded = as_text(before, shown)
-    applied = apply_edits(before, decoded, _edits(given))
-    content, text = applied.content, applied.text
+    old = as_text(before, shown)
+    applied = apply_edits(before, old, _edits(given))
+    content, new = applied.content, applied.decoded
+    if old.bom != new.bom:
+        old, new = old.with_mark_in_text(), new.with_mark_in_text()
+    text = new.text
     if isinstance(given, SomeHunks):
-        text = with_hunks(decoded.text, text, given.hunks)
-        content = decoded.encoded(text)
-    return _Change(content, unified_diff(shown, decoded.text, text), applied.notes)
+        text = with_hunks(old.text, text, given.hunks)
+        content = old.encoded(text)
+    return _Change(content, unified_diff(shown, old.text, text), applied.notes)
 
 
 def _edits(given: FileEdit) -> tuple[Edit, ...]:

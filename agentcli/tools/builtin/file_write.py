@@ -12,7 +12,7 @@ from agentcli.tools.builtin.arguments import FileWrite
 from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text_diff import unified_diff, with_hunks
-from agentcli.tools.text_encoding import DecodedText, decode, require_encodable
+from agentcli.tools.text_encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
@@ -78,7 +78,7 @@ def _change(given: FileWrite, before: bytes, shown: str) -> _Change:
     decoded = decode(before) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
     text, kept = given.content, []
     if decoded.bom or decoded.encoding != "utf-8":
-        text = text.removeprefix("\ufeff")
+        text = text.removeprefix(BOM)
         kept.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
     all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
     if 0 < crlf_ends == all_ends and "\n" in text:

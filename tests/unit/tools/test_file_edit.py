@@ -315,8 +315,8 @@ _STRINGS = st.text("ab é\n", max_size=6)
 def edited(text: str, edits: list[Edit]) -> str:
     """A UTF-8 file's text after edits; its bytes must say the same."""
     applied = apply_edits(text.encode(), DecodedText(text, "utf-8"), edits)
-    assert applied.content.decode() == applied.text
-    return applied.text
+    assert applied.content.decode() == applied.decoded.text
+    return applied.decoded.text
 
 
 def lf(text: str) -> str:
@@ -372,6 +372,31 @@ def test_an_edit_of_a_file_changes_no_byte_outside_it(before: str, after: str, e
     decoded = decode(content)
     assert decoded is not None
     assert apply_edits(content, decoded, [Edit("<old>", "")]).content == bom + head + tail
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_that_is_named_is_part_of_the_text(bench: Bench, encoding: str) -> None:
+    path = bench.put("a", "\ufeffone\r\ntwo\r\n".encode(encoding))
+    bench.call("file_edit", path="a", old_string="\ufeffone\r\n", new_string="\ufeff1\r\n")
+    assert path.read_bytes() == "\ufeff1\r\ntwo\r\n".encode(encoding)
+    edits = [{"old_string": "\ufeff1\n", "new_string": ""}, {"old_string": "two", "new_string": "2"}]
+    diff = bench.text("file_edit", path="a", edits=edits)
+    assert "-\ufeff1\n-two\n+2\n" in diff
+    assert path.read_bytes() == "2\r\n".encode(encoding)
+
+
+def test_a_byte_order_mark_is_taken_away_and_put_back(bench: Bench) -> None:
+    path = bench.put("a", b"\xef\xbb\xbfone\ntwo\n")
+    diff = bench.text("file_edit", path="a", old_string="\ufeffone", new_string="one")
+    assert "-\ufeffone\n+one\n" in diff
+    assert path.read_bytes() == b"one\ntwo\n"
+    bench.call("file_edit", path="a", old_string="one", new_string="\ufeffone")
+    assert path.read_bytes() == b"\xef\xbb\xbfone\ntwo\n"
+
+
+def test_a_byte_order_mark_that_is_not_there_is_not_found(bench: Bench) -> None:
+    bench.put("a", "one\n")
+    assert bench.fails("file_edit", path="a", old_string="\ufeffone", new_string="1").kind == "not_found"
 
 
 @settings(max_examples=300, deadline=None)
