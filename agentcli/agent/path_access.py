@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agentcli.agent.rules import PathGround, Rule, is_literal, matches_path
 from agentcli.errors import ToolError
-from agentcli.tools.path_kinds import is_protected, is_secret, judge_path
+from agentcli.tools.path_kinds import is_protected, is_reviewed, is_secret, judge_path
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 
@@ -66,6 +66,35 @@ def look_at_real(real: Path, access: Access, workspace: Workspace) -> Target:
 
 def _is_outside(real: Path, workspace: Workspace) -> bool:
     return not any(real.is_relative_to(root) for root in workspace.sandbox.roots)
+
+
+def is_kept_from_edits(target: Target, workspace: Workspace) -> bool:
+    """Whether the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not kept."""
+    if target.kind == "protected" and not target.is_outside:
+        return not is_reviewed(_below_root(target, workspace)) or workspace.sandbox.is_kept(target.real)
+    return target.access == "write" and target.is_outside
+
+
+def has_secrets(target: Target, workspace: Workspace) -> bool:
+    """Whether there may be a secret in a file: none is in one that is about to be made, whatever its name says."""
+    if target.kind != "secret" or target.access == "read" or target.is_outside:
+        return target.kind == "secret"
+    by_place = is_secret(target.real.parent, workspace.home) or is_protected(_below_root(target, workspace))
+    only_by_name = is_secret(PurePath(target.real.name), None) and not by_place
+    return not only_by_name or _is_there(target.real, workspace)
+
+
+def _is_there(real: Path, workspace: Workspace) -> bool:
+    """Also where the system does not tell."""
+    try:
+        return workspace.sandbox.status(real) is not None
+    except OSError:
+        return True
+
+
+def _below_root(target: Target, workspace: Workspace) -> PurePath:
+    root = next(root for root in workspace.sandbox.roots if target.real.is_relative_to(root))
+    return target.real.relative_to(root)
 
 
 def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:

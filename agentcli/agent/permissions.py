@@ -12,7 +12,9 @@ from msgspec import Struct
 from agentcli.agent.path_access import (
     Target,
     ground_of,
+    has_secrets,
     is_covered,
+    is_kept_from_edits,
     is_refused,
     look_at_real,
     targets_of,
@@ -105,8 +107,6 @@ def _judge_files(tool: Tool, targets: Sequence[Target], mode: Mode, rules: Rules
     for rule in rules.allow:
         if rule.names(tool.name) and all(is_covered(rule, target, ground) for target in targets):
             return Verdict("allow", f"the rule {rule} allows it", needs)
-    if special := _first(target for target in targets if target.kind == "secret"):
-        return _asks_for_secret(mode, special, needs)
     if mode == "bypassPermissions":
         return _bypassed(targets, needs, workspace)
     if special := _first(target for target in targets if target.kind != "plain"):
@@ -118,14 +118,6 @@ def _judge_files(tool: Tool, targets: Sequence[Target], mode: Mode, rules: Rules
     return _asks(mode, "it changes a file", needs)
 
 
-def _asks_for_secret(mode: Mode, target: Target, needs: tuple[Need, ...]) -> Verdict:
-    """No mode is a yes to secrets: what bypasses questions cannot be asked, and so is refused."""
-    if mode != "bypassPermissions":
-        return _asks(mode, target.why, needs)
-    tool = "Edit" if target.access == "write" else "Read"
-    return Verdict("deny", f"{target.why}: it needs a rule of its own, such as {tool}({_as_rule(target.given)})")
-
-
 def _as_rule(path: str) -> str:
     """A path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
     if path.startswith("/"):
@@ -134,11 +126,15 @@ def _as_rule(path: str) -> str:
 
 
 def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
-    """Bypassing questions does not widen the sandbox: what it keeps from commands is kept from edits too."""
-    if workspace.sandbox.profile != "danger-full-access":
-        for target in targets:
-            if target.access == "write" and (target.is_outside or target.kind == "protected"):
-                return Verdict("deny", f"{target.why}, and the sandbox ({workspace.sandbox.profile}) keeps that")
+    """No mode is a yes to secrets, and none widens the sandbox."""
+    for target in targets:
+        if has_secrets(target, workspace):
+            tool = "Edit" if target.access == "write" else "Read"
+            return Verdict(
+                "deny", f"{target.why}: it needs a rule of its own, such as {tool}({_as_rule(target.given)})"
+            )
+        if workspace.sandbox.profile != "danger-full-access" and is_kept_from_edits(target, workspace):
+            return Verdict("deny", f"{target.why}, and the sandbox ({workspace.sandbox.profile}) keeps that")
     return Verdict("allow", "permissions are bypassed", needs)
 
 

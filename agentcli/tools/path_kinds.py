@@ -86,10 +86,16 @@ PROTECTED_FOLDERS = tuple(
     .continue .junie .amazonq .husky .direnv .ssh .gnupg
     """.split()
 )
-PROTECTED_FILES = tuple(
+# Of these a change is to be seen, no more: they are part of projects as build files are, and what they name runs when a
+# person commits or enters the folder.
+REVIEWED_FILES = tuple(
     """
-    .gitattributes .gitconfig .envrc .pre-commit-config.yaml .pre-commit-config.yml .lefthook.yml lefthook.yml
-    .overcommit.yml .mcp.json .claude.json .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc
+    .gitattributes .envrc .pre-commit-config.yaml .pre-commit-config.yml .lefthook.yml lefthook.yml .overcommit.yml
+    """.split()
+)
+PROTECTED_FILES = REVIEWED_FILES + tuple(
+    """
+    .gitconfig .mcp.json .claude.json .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc
     .zshenv .zprofile .zlogin .zlogout .kshrc .cshrc .tcshrc .login .inputrc .xprofile .xinitrc .xsession .xsessionrc
     .tmux.conf .screenrc .vimrc .gvimrc .exrc .nvimrc .nvim.lua .emacs .dir-locals.el .gdbinit .lldbinit .pdbrc .irbrc
     .curlrc .wgetrc .hgrc
@@ -217,6 +223,11 @@ def is_protected(path: PurePath) -> bool:
         if part.endswith(".git") and parts[position + 1 : position + 2] and parts[position + 1] in PROTECTED_GIT_PATHS:
             return True
     return _holds(PROTECTED_HOME_PATHS, parts, starts=range(len(parts)))
+
+
+def is_reviewed(path: PurePath) -> bool:
+    """Whether `path`, given from the workspace on, is protected for no more than being one of `REVIEWED_FILES`."""
+    return fold_name(path.name) in REVIEWED_FILES and not is_protected(path.parent)
 
 
 def _folded(path: PurePath) -> tuple[str, ...]:

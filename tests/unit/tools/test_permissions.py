@@ -350,6 +350,34 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
     assert (judged.decision, judged.needs, judged.hosts) == ("allow", (), ())
 
 
+@pytest.mark.parametrize(
+    ("path", "decision"),
+    [
+        (".env", "deny"),  # it is there
+        (".env.local", "allow"),
+        ("certs/server.pem", "allow"),
+        (".ssh/id_ed25519", "deny"),
+        (".docker/config.json", "deny"),
+        ("../.env", "deny"),
+        (".pre-commit-config.yaml", "allow"),
+        ("src/.gitattributes", "allow"),
+        (".git/info/.gitattributes", "deny"),
+        (".vscode/.envrc", "deny"),
+        ("../.envrc", "deny"),
+        (".bashrc", "deny"),
+    ],
+)
+def test_bypassing_questions_makes_files_that_are_only_called_like_secrets_and_those_a_project_reviews(
+    bench: Bench, path: str, decision: str
+) -> None:
+    bench.sandbox_profile("workspace-write")
+    bench.put(".env")
+    given = {"path": path, "content": ""}
+    assert verdict(bench, "file_write", given, "bypassPermissions").decision == decision
+    for mode in ("default", "acceptEdits", "auto"):
+        assert verdict(bench, "file_write", given, mode).decision == "ask"
+
+
 def test_a_read_only_sandbox_refuses_edits_in_every_mode(bench: Bench) -> None:
     bench.sandbox_profile("read-only")
     for mode in MODES:
