@@ -78,16 +78,15 @@ SECRET_GLOB_EXCEPTIONS = tuple(
     """.split()
 )
 
-# What a workspace may hold that programs run or obey by themselves. In a sandbox these cannot be written, nor made;
-# of `.git` that is said of GIT_PATHS, since commits write the rest.
+# What a workspace may hold that programs run or obey by themselves. Who edits one asks first.
 PROTECTED_FOLDERS = tuple(
     """
     .git .hg .svn .agentcli .vscode .idea .zed .fleet .cursor .windsurf .claude .codex .gemini .opencode .kiro .roo
     .continue .junie .amazonq .husky .direnv .ssh .gnupg
     """.split()
 )
-# Of these a change is to be seen, no more: they are part of projects as build files are, and what they name runs when a
-# person commits or enters the folder.
+# Of these a change is to be seen, no more: they belong to a project as its build files do, `git checkout` writes them,
+# and what they name runs only once the person commits, or allows it.
 REVIEWED_FILES = tuple(
     """
     .gitattributes .envrc .pre-commit-config.yaml .pre-commit-config.yml .lefthook.yml lefthook.yml .overcommit.yml
@@ -102,6 +101,8 @@ PROTECTED_FILES = REVIEWED_FILES + tuple(
     """.split()
 )
 PROTECTED_NAMES = PROTECTED_FOLDERS + PROTECTED_FILES
+# In a sandbox these cannot be written, nor made; of `.git` that is what git runs and obeys: commits write the rest.
+KEPT_NAMES = tuple(name for name in PROTECTED_NAMES if name not in REVIEWED_FILES)
 # Below any repository's own folder.
 PROTECTED_GIT_PATHS = ("hooks", "config", "config.worktree", "info", "modules", "worktrees")
 # Below a home: what starts with the machine, the session or a program used every day.

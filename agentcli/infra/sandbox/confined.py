@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import PROTECTED_HOME_PATHS, PROTECTED_NAMES, SECRET_HOME_PATHS
+from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Confined:
 
         What is missing has to be there as an empty folder while a command runs, which commands that list see.
         """
-        there = {name for root in self._paths.roots for name in PROTECTED_NAMES if (root / name).exists()}
+        there = {name for root in self._paths.roots for name in KEPT_NAMES if (root / name).exists()}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
@@ -130,7 +130,7 @@ class Confined:
         home = self.limits.home
         if not any(home.is_relative_to(root) for root in self._paths.roots):
             return ()
-        names = (name for name in PROTECTED_NAMES if name != ".git")
+        names = (name for name in KEPT_NAMES if name != ".git")
         paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
         return [home / name for name in (*names, *paths)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agentcli.tools.path_kinds import PROTECTED_NAMES
+from agentcli.tools.path_kinds import KEPT_NAMES
 
 MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0
@@ -21,7 +21,7 @@ _ALWAYS_FRESH = 2  # levels that are looked at each time
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
 
 
-_OBEYED = frozenset(PROTECTED_NAMES) - {".git"}  # repositories are looked for on their own
+_OBEYED = frozenset(KEPT_NAMES) - {".git"}  # repositories are looked for on their own
 
 
 class _Folder(Struct):

@@ -141,7 +141,7 @@ class LocalSandbox:
         is_confined: bool = True,
     ) -> CommandResult:
         await self._confined.open_network()
-        watched = newcomers.not_there(self.roots) if is_confined and self.profile == "workspace-write" else []
+        watched = newcomers.watched(self.roots) if is_confined and self.profile == "workspace-write" else {}
         result = await self._shell.exec(
             command,
             cwd=cwd,
@@ -151,7 +151,7 @@ class LocalSandbox:
             detach=detach,
             is_confined=is_confined,
         )
-        made = newcomers.appeared(watched)
+        made = newcomers.made_or_changed(watched)
         return replace(result, made=tuple(made)) if made else result
 
     def why_no_trial(self) -> str:

@@ -1,14 +1,14 @@
-"""What a command has made that other programs obey by themselves.
+"""What a command has made or changed that other programs obey by themselves.
 
 Of the names a project does not have, only the few that count most are kept from being made: each of them costs a mount
-and an empty folder. The others are looked for when the command has ended, so that the person learns of them.
+and an empty folder. The others are looked for when the command has ended, so that the person learns of them; and of
+`REVIEWED_FILES` whether they are what they were.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from agentcli.infra.sandbox.git_folders import looks_like_the_inside
 from agentcli.infra.sandbox.git_named_paths import text_of
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.small_files import read_small_file
-from agentcli.tools.path_kinds import PROTECTED_NAMES
+from agentcli.tools.path_kinds import PROTECTED_NAMES, REVIEWED_FILES
 
 # What `git init`, `clone` and `remote add` write, and a name and address: nothing of it starts a program.
 _HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)
@@ -30,24 +30,28 @@ _MOST_SUBMODULES = 100
 _RUNS_A_HELPER = re.compile(r"=\s*ext::", re.IGNORECASE)
 
 
-def not_there(roots: Iterable[Path]) -> list[Path]:
-    """The names of a workspace that may yet appear.
+State = tuple[int, ...] | None  # of a file, None when it is not there
+
+
+def watched(roots: Iterable[Path]) -> dict[Path, State]:
+    """The names of a workspace that may yet appear, and the reviewed files that are there.
 
     Among them what makes a repository of a root itself, and of submodules that are not there yet: git, started in the
     workspace, obeys those too.
     """
-    return [
-        path
-        for root in roots
-        for name in (*PROTECTED_NAMES, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules")))
-        if not _is_there(path := root / name)
-    ]
+    states: dict[Path, State] = {}
+    for root in roots:
+        for name in (*PROTECTED_NAMES, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules"))):
+            state = _state(path := root / name)
+            if state is None or name in REVIEWED_FILES:
+                states[path] = state
+    return states
 
 
-def appeared(paths: Sequence[Path]) -> list[Path]:
-    """Those that are there by now; a repository only where it would start programs."""
-    there = [path for path in paths if _is_there(path)]
-    return [path for path in there if _is_obeyed(path)]
+def made_or_changed(before: Mapping[Path, State]) -> list[Path]:
+    """Those that are there by now and not as they were; a repository only where it would start programs."""
+    others = [path for path, state in before.items() if (now := _state(path)) is not None and now != state]
+    return [path for path in others if _is_obeyed(path)]
 
 
 def starts_programs(git: Path) -> bool:
@@ -95,5 +99,11 @@ def _is_obeyed(path: Path) -> bool:
     return not (kept / "config").is_file() or (kept / "commondir").exists() or starts_programs(kept)
 
 
-def _is_there(path: Path) -> bool:
-    return os.path.lexists(path) and not is_mount_point_of_ours(str(path))
+def _state(path: Path) -> State:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    if is_mount_point_of_ours(str(path)):
+        return None
+    return (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)

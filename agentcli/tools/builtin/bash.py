@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
+from agentcli.tools.path_kinds import KEPT_NAMES
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
@@ -87,10 +89,16 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
+    if workspace.sandbox.confines and (kept := _kept_names(result.output)):
+        notes.append(
+            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
+            "changes it where the user agrees, and unconfined asks them to let this command do it]"
+        )
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
-        notes.append(f"[it made {names}, which other programs obey by themselves: the user should look at it first]")
+        obeyed = "which other programs obey by themselves"
+        notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
     if result.ended:
         notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
@@ -109,6 +117,16 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
+
+
+_REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+
+
+def _kept_names(output: str) -> list[str]:
+    """The names in what a command said of files it could not write that the sandbox keeps."""
+    refusals = (line for line in output.splitlines() if _REFUSED.search(line))
+    named = {part for line in refusals for part in re.split(r"[/\s'\"`:]+", line)}
+    return [name for name in KEPT_NAMES if name in named]
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:

@@ -11,6 +11,9 @@ import pytest
 
 from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 
 
@@ -94,7 +97,7 @@ def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path
 
 def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
     root = home / "ws"
-    for name in ("app/.vscode/tasks.json", "app/deep/er/.envrc", "app/.pre-commit-config.yaml"):
+    for name in ("app/.vscode/tasks.json", "app/deep/er/.exrc", "app/.mcp.json"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("mine")
     before = everything_in(root)
@@ -114,11 +117,14 @@ def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
         ("git init -q && git config remote.origin.url 'ext::sh -c x'", [".git"]),
         ("git init -q && echo x >.git/hooks/post-checkout", [".git"]),
         ("mkdir src && echo x >src/a.py", []),
+        ("echo x >.envrc", [".envrc"]),
+        ("cat .envrc; touch -r .envrc .envrc", []),
     ],
 )
-def test_what_a_command_makes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:
+def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:
     root = home / "ws"
     root.mkdir()
+    (root / ".envrc").write_text("mine")
     sandbox = sandbox_in(root, home)
 
     async def run() -> tuple[Path, ...]:
@@ -128,3 +134,49 @@ def test_what_a_command_makes_that_programs_obey_is_told(home: Path, command: st
             await sandbox.aclose()
 
     assert [path.name for path in asyncio.run(run())] == made
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        ("mkdir .vscode; echo x >.vscode/tasks.json", [".vscode"]),
+        ("git config core.pager ./x", [".git"]),
+        ("rm -r .idea", [".idea"]),
+        ("mv .idea away; cat missing", [".idea"]),
+        ("cat .idea/missing", []),
+        ("echo x >/etc/passwd", []),
+        ("rm -r .idea; true", [".idea"]),
+    ],
+)
+def test_who_fails_at_what_the_sandbox_keeps_is_told_so(home: Path, command: str, kept: list[str]) -> None:
+    root = home / "ws"
+    (root / ".idea").mkdir(parents=True)
+    (root / ".idea/workspace.xml").write_text("mine")
+    said_by(sandbox := sandbox_in(root, home), "git init -q")
+    tool = ToolRegistry(builtin_tools()).get("bash")
+
+    async def run() -> str:
+        try:
+            output = await tool.run(tool.parse({"command": command}), ToolContext(Workspace(root, sandbox), "id"))
+            return str(output.content)
+        finally:
+            await sandbox.aclose()
+
+    note = asyncio.run(run()).rpartition("[the sandbox keeps ")[2].partition(" from commands")[0]
+    assert [name for name in (".vscode", ".git", ".idea") if name == note] == kept
+
+
+def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: Path) -> None:
+    root = home / "ws"
+    (root / "lib").mkdir(parents=True)
+    commit = "git -c user.name=x -c user.email=x@example.org commit -q -m"
+    said = said_by(
+        sandbox_in(root, home),
+        "git init -q -b main",
+        "for name in .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes; do echo '# 1' >$name; done",
+        f"git add . && {commit} 1 && git checkout -q -b other",
+        "for name in .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes; do echo '# 2' >$name; done",
+        f"{commit} 2 -a",
+        "git checkout -q main && cat .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes && git status -s",
+    )
+    assert said[-1] == (0, "# 1\n" * 4), said

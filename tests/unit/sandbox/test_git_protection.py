@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.bounds import Bounds, Confinement
-from agentcli.infra.sandbox.newcomers import appeared, not_there
+from agentcli.infra.sandbox.newcomers import made_or_changed, watched
 from tests.conformance.confining import git, picture, run
 
 
@@ -173,10 +173,10 @@ def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
     git(top, "commit", "-q", "-m", "second")
     ws = base / "ws"
     git(base, "clone", "-q", str(top), str(ws))
-    watched = not_there([ws])
+    before = watched([ws])
     git(ws, "config", "user.name", "me")
     subprocess.run(["sh", "-c", command], cwd=ws, check=True, capture_output=True)
-    assert [str(path.relative_to(ws)) for path in appeared(watched)] == made
+    assert [str(path.relative_to(ws)) for path in made_or_changed(before)] == made
 
 
 @pytest.mark.parametrize("count", [1, 5])

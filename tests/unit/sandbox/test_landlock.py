@@ -139,7 +139,8 @@ def said_in_shell(
 STATE = """
     env | sed 's/agentcli-[a-z0-9_]*/scratch/' | sort; umask; ulimit -a; pwd; ps -o sid=,pgid=,tty= -p $$ | tr -d 0-9
     grep -E '^(SigBlk|SigCgt|Cap|NoNewPrivs|Seccomp|Groups|Uid)' /proc/self/status
-    for fd in /proc/$$/fd/*; do readlink $fd | tr -d 0-9; done | sort; cat /proc/$$/cmdline | tr -d 0-9 | wc -c
+    for fd in /proc/$$/fd/*; do readlink $fd; done >fds; tr -d 0-9 <fds | sort; rm fds
+    cat /proc/$$/cmdline | tr -d 0-9 | wc -c
 """
 
 
