@@ -18,6 +18,7 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Bounds, Launch
 from agentcli.infra.sandbox.caches import PRIVATE_TMP, cache_environment
+from agentcli.infra.sandbox.hidden_files import HiddenFiles
 from agentcli.infra.sandbox.layout import PROXY_SOCKET, RELAY, Layout
 from agentcli.infra.sandbox.mount_points import MountPoints
 from agentcli.infra.sandbox.network_relay import relay_command, relay_environment
@@ -50,6 +51,7 @@ class Bubblewrap:
     def __init__(self, program: Path, namespaces: str) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
         self._repositories = Repositories()
+        self._hidden = HiddenFiles()
 
     @contextmanager
     def launch(
@@ -61,7 +63,7 @@ class Bubblewrap:
         with ExitStack() as stack:
             mount_points = stack.enter_context(MountPoints())
             program = stack.enter_context(_filter(bounds))
-            layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points)))
+            layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.arguments(plan_protection(bounds, str(cwd), self._repositories))
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
             yield Launch(

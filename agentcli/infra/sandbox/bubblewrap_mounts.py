@@ -36,7 +36,6 @@ _WORDS = {
     "--ro-bind-fd": 2,
 }
 _WRITABLE = ("--bind", "--bind-fd")
-_DEVICE = "/dev/null"
 
 
 class Mount(NamedTuple):
@@ -53,7 +52,7 @@ class Mount(NamedTuple):
 
     @property
     def hides(self) -> bool:
-        return self.option == "--tmpfs" or self.source == _DEVICE
+        return self.option == "--tmpfs" or (self.option == "--ro-bind" and self.source != self.path)
 
 
 def mounts_of(argv: Sequence[str]) -> list[Mount]:

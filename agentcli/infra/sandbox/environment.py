@@ -36,7 +36,13 @@ _PREFIXES = (
 
 # Programs that a repository names and git would start for reading: in one that lies within a working copy, as anybody
 # can commit it, and to watch for changes (gitconfig(5): safe.bareRepository, core.fsmonitor).
-_GIT_SETTINGS = {"safe.bareRepository": "explicit", "core.fsmonitor": "false"}
+_GIT_SETTINGS = {
+    "safe.bareRepository": "explicit",
+    "core.fsmonitor": "false",
+    # What hides a file is like it in length and time alone: see hidden_files.py.
+    "core.checkStat": "minimal",
+    "core.trustctime": "false",
+}
 
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.hidden_files import NOTHING, HiddenFiles
 from agentcli.infra.sandbox.masks import (
     Step,
     find_place,
@@ -37,10 +38,11 @@ _MOST_DESCRIPTORS = 240
 class Layout:
     """For one command. `descriptors` are to be passed to bubblewrap, which closes them; `close` does so here."""
 
-    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints) -> None:
+    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: HiddenFiles) -> None:
         self.descriptors: list[int] = []
         self._bounds = bounds
         self._mount_points = mount_points
+        self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._roots = [str(root) for root in bounds.roots]
         grants = map(str, bounds.writable) if self._may_write else ()
@@ -114,8 +116,7 @@ class Layout:
         for step in steps:
             match step.what:
                 case "hide":
-                    # A device, on a mount without devices: reading fails, as it should, instead of giving nothing.
-                    self._arguments += ("--ro-bind", "/dev/null", step.path)
+                    self._arguments += ("--ro-bind", self._hidden.over(step.path), step.path)
                 case "hide folder":
                     self._arguments += ("--perms", "0000", "--tmpfs", step.path)
                 case "hide around":
@@ -147,7 +148,7 @@ class Layout:
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
                 continue
             if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
-                self._arguments += ("--ro-bind", "/dev/null", place.path)
+                self._arguments += ("--ro-bind", NOTHING, place.path)
 
 
 def _depth(path: str) -> tuple[int, str]:

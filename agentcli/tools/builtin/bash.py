@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.path_kinds import KEPT_NAMES
+from agentcli.tools.path_kinds import KEPT_NAMES, is_secret
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
@@ -89,11 +89,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
-    if workspace.sandbox.confines and (kept := _kept_names(result.output)):
-        notes.append(
-            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
-            "changes it where the user agrees, and unconfined asks them to let this command do it]"
-        )
+    if workspace.sandbox.confines:
+        notes += _why_refused(result.output)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -122,11 +119,21 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 
 
-def _kept_names(output: str) -> list[str]:
-    """The names in what a command said of files it could not write that the sandbox keeps."""
+def _why_refused(output: str) -> list[str]:
+    """What to know of files that a command says it could not use, where they are called like what the sandbox keeps."""
     refusals = (line for line in output.splitlines() if _REFUSED.search(line))
     named = {part for line in refusals for part in re.split(r"[/\s'\"`:]+", line)}
-    return [name for name in KEPT_NAMES if name in named]
+    notes = []
+    if kept := [name for name in KEPT_NAMES if name in named]:
+        notes.append(
+            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
+            "changes it where the user agrees, and unconfined asks them to let this command do it]"
+        )
+    if secret := sorted(name for name in named if is_secret(PurePath(name), None)):
+        notes.append(
+            f"[the sandbox hides {', '.join(secret)}, which may hold secrets: a rule of the user's that names it shows it]"
+        )
+    return notes
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
