@@ -48,7 +48,8 @@ def confinement_for(variant: str) -> tuple[Confinement, int]:
         assert isinstance(chosen, Landlock)
         return Landlock(chosen.abi, tmp=Path(tempfile.gettempdir()), python=python_of(uid)), uid
     program = next(program for program in PROGRAMS if program.is_file())
-    return Bubblewrap(program, "all but user" if who == "root" else "all"), uid
+    hidden = Path(tempfile.gettempdir(), f"agentcli-hidden-{uid}")
+    return Bubblewrap(program, "all but user" if who == "root" else "all", hidden=hidden), uid
 
 
 @cache

@@ -42,16 +42,16 @@ _SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind
 
 
 class Bubblewrap:
-    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`."""
+    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
 
     name = "bubblewrap"
     ends_trees = True
     why = ""
 
-    def __init__(self, program: Path, namespaces: str) -> None:
+    def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
         self._repositories = Repositories()
-        self._hidden = HiddenFiles()
+        self._hidden = HiddenFiles(hidden)
 
     @contextmanager
     def launch(

@@ -41,8 +41,8 @@ def choose_confinement(
 ) -> Confinement:
     """The first of `kinds` that runs `true` here, else none. Probed once for each process: some milliseconds.
 
-    `tmp` is the folder for temporary files where commands share it. `why` of what this gives says, for the person, what
-    is wrong with the better ones.
+    `tmp` is a folder for temporary files, of commands too where they share it. `why` of what this gives says, for the
+    person, what is wrong with the better ones.
     """
     reasons: list[str] = []
     for kind in kinds:
@@ -59,7 +59,7 @@ def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path
         raise OSError("not installed (`sudo apt install bubblewrap`, `sudo dnf install bubblewrap`)")
     message = ""
     for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
-        confinement = Bubblewrap(program, namespaces)
+        confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
         message = _run_true(confinement, tmp)
         if not message:
             return confinement

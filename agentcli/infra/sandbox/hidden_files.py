@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
-import tempfile
-import weakref
+import time
 from pathlib import Path
 
 NOTHING = "/dev/null"  # a device, on a mount without devices: it cannot be read either
 
 
-class HiddenFiles:
-    """Files with nothing in them, of no size on the disk. They go with this object."""
+_KEPT_FOR_S = 24 * 3_600  # what is mounted stays mounted when its name goes
 
-    def __init__(self) -> None:
-        self._folder = ""
+
+class HiddenFiles:
+    """Files with nothing in them, of no size on the disk, in `folder`, which all sessions may share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_tidy = False
 
     def over(self, path: str) -> str:
         """The path of what to mount over the file at `path`; `NOTHING` where that is no file, or there is no room."""
@@ -33,12 +35,11 @@ class HiddenFiles:
 
     def _like(self, status: os.stat_result) -> str:
         """Raises `OSError`."""
-        if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="agentcli-")
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         mode = status.st_mode & stat.S_IXUSR  # git would see that this changed
-        path = Path(self._folder, f"{status.st_size}-{status.st_mtime_ns}-{mode}")
+        path = self._folder / f"{status.st_size}-{status.st_mtime_ns}-{mode}"
         if not path.exists():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._tidy_up()
             made = path.with_name(f".{os.urandom(6).hex()}")
             descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
@@ -49,3 +50,12 @@ class HiddenFiles:
                 os.close(descriptor)
             made.rename(path)
         return str(path)
+
+    def _tidy_up(self) -> None:
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        with contextlib.suppress(OSError):
+            for path in self._folder.iterdir():
+                if time.time() - path.lstat().st_ctime > _KEPT_FOR_S:
+                    path.unlink()

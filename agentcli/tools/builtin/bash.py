@@ -131,7 +131,7 @@ def _why_refused(output: str) -> list[str]:
         )
     if secret := sorted(name for name in named if is_secret(PurePath(name), None)):
         notes.append(
-            f"[the sandbox hides {', '.join(secret)}, which may hold secrets: a rule of the user's that names it shows it]"
+            f"[the sandbox hides {', '.join(secret)}, which may hold secrets: the user's rule that names it shows it]"
         )
     return notes
 

@@ -50,7 +50,7 @@ class Outcome(Struct):
 def try_runs(base: Path, who: str, mechanisms: tuple[str, ...], **more: object) -> TryRuns:
     """For the workspace `base`/ws, in whose `.env` a secret is."""
     program = next(program for program in PROGRAMS if program.is_file())
-    confinement = Bubblewrap(program, NAMESPACES[who])
+    confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
     ws = base / "ws"
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
     limits = given.pop("limits", TryLimits())
