@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Bounds, Launch
-from agentcli.infra.sandbox.caches import PRIVATE_TMP, cache_environment
+from agentcli.infra.sandbox.caches import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.hidden_files import HiddenFiles
 from agentcli.infra.sandbox.layout import PROXY_SOCKET, RELAY, Layout
 from agentcli.infra.sandbox.mount_points import MountPoints
@@ -102,5 +102,5 @@ def _filter(bounds: Bounds) -> Iterator[int]:
 
 
 def _environment(bounds: Bounds) -> Mapping[str, str]:
-    proxy = relay_environment() if bounds.proxy_socket is not None else {}
+    proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
     return cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy

@@ -6,10 +6,13 @@ needs to know where a command can write asks here. An option that is not known h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from agentcli.infra.sandbox.bounds import Launch
 from agentcli.infra.sandbox.protection import is_inside
 
 # How many words follow an option.
@@ -81,6 +84,22 @@ def change_mounts(argv: Sequence[str], change: Callable[[Mount], Mount], hidden:
             changed += ("--perms", "0000", "--tmpfs", hidden)
         changed += change(Mount(*words)) if len(words) == 3 else words
     return [*changed, *argv[1 + sum(map(len, words_of_all)) :]]
+
+
+@contextmanager
+def options_in_a_file(launch: Launch) -> Iterator[Launch]:
+    """The same with bubblewrap's options in memory: they are long, and who lists processes in the sandbox sees them."""
+    program, *rest = launch.argv
+    if Path(program).name != "bwrap" or "--" not in rest:
+        yield launch
+        return
+    end = rest.index("--")
+    file = os.memfd_create("options")
+    try:
+        os.pwrite(file, b"".join(os.fsencode(word) + b"\0" for word in rest[:end]), 0)
+        yield launch._replace(argv=[program, "--args", str(file), *rest[end:]], pass_fds=(*launch.pass_fds, file))
+    finally:
+        os.close(file)
 
 
 def writable_folders(mounts: Iterable[Mount]) -> list[str]:

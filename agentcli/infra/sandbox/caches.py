@@ -1,4 +1,6 @@
-"""Where tools keep their caches when HOME is read-only: few look for another place by themselves, many fail.
+"""What package managers are told: where to keep their caches when HOME is read-only, and not to wait for a network.
+
+Few look for another place by themselves, many fail.
 
 XDG_CACHE_HOME stays: browsers, models and environments that were downloaded before can still be read there.
 """
@@ -22,6 +24,9 @@ _VARIABLES = {
     "NUMBA_CACHE_DIR": "numba",
     "MPLCONFIGDIR": "matplotlib",
 }
+
+# Where no host can be reached, trying again takes minutes.
+WITHOUT_NETWORK = {"npm_config_fetch_retries": "0", "PIP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 
 
 def cache_environment(folder: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
@@ -139,8 +140,9 @@ class Confined:
         """Raises `OSError`."""
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(), pass_fds=pass_fds) as launch:
-            yield launch
+        confined = self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(), pass_fds=pass_fds)
+        with confined as launch, options_in_a_file(launch) as short:
+            yield short
 
     def grant_host(self, host: str) -> None:
         """Raises `ToolError` for what is no host."""

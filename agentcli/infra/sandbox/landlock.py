@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Bounds, Launch
-from agentcli.infra.sandbox.caches import cache_environment
+from agentcli.infra.sandbox.caches import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.masks import find_places, is_real, plan_masks
 from agentcli.infra.sandbox.protection import is_inside
 from agentcli.infra.sandbox.seccomp import filter_program
@@ -51,7 +51,8 @@ class Landlock:
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:
             with _plan(bounds, scratch) as plan:
-                environment = cache_environment(str(bounds.cache or f"{scratch}/.cache")) | {"TMPDIR": scratch}
+                cache = str(bounds.cache or f"{scratch}/.cache")
+                environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
                 launcher = _launcher(self._python, plan)
                 yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher))
         finally:

@@ -13,7 +13,7 @@ from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_kinds import KEPT_NAMES, is_secret
 from agentcli.tools.sandbox import BackgroundJob, CommandResult
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 from agentcli.tools.trial import Trial
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
@@ -90,7 +90,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
     if workspace.sandbox.confines:
-        notes += _why_refused(result.output)
+        notes += _of_the_sandbox(result.output, workspace)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -117,12 +117,17 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
 
 
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_IN_TMP = re.compile(r"(?<![\w/.-])/(?:var/)?tmp/")
+_NO_HOST = re.compile(
+    "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
+    "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
+)
 
 
-def _why_refused(output: str) -> list[str]:
-    """What to know of files that a command says it could not use, where they are called like what the sandbox keeps."""
-    refusals = (line for line in output.splitlines() if _REFUSED.search(line))
-    named = {part for line in refusals for part in re.split(r"[/\s'\"`:]+", line)}
+def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
+    """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
+    lines = output.splitlines()
+    named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
     notes = []
     if kept := [name for name in KEPT_NAMES if name in named]:
         notes.append(
@@ -133,6 +138,11 @@ def _why_refused(output: str) -> list[str]:
         notes.append(
             f"[the sandbox hides {', '.join(secret)}, which may hold secrets: the user's rule that names it shows it]"
         )
+    missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
+    if any(not any(str(root) in line for root in workspace.sandbox.roots) for line in missing):
+        notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
+    if _NO_HOST.search(output):
+        notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")
     return notes
 
 

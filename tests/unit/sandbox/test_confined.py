@@ -138,6 +138,20 @@ def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, 
     assert [path.name for path in asyncio.run(run())] == made
 
 
+def told(sandbox: LocalSandbox, command: str) -> str:
+    """What the model is told of a command."""
+    tool, root = ToolRegistry(builtin_tools()).get("bash"), sandbox.roots[0]
+
+    async def run() -> str:
+        try:
+            output = await tool.run(tool.parse({"command": command}), ToolContext(Workspace(root, sandbox), "id"))
+            return str(output.content)
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("command", "kept"),
     [
@@ -157,16 +171,37 @@ def test_who_fails_at_what_the_sandbox_keeps_is_told_so(home: Path, command: str
     (root / ".idea/workspace.xml").write_text("mine")
     (root / ".env").write_text("mine")
     said_by(sandbox := sandbox_in(root, home), "git init -q")
-    tool = ToolRegistry(builtin_tools()).get("bash")
+    said = told(sandbox, command)
+    assert re.findall(r"\[the sandbox (?:keeps|hides) ([^ ,]+)", said) == kept
 
-    async def run() -> str:
-        try:
-            output = await tool.run(tool.parse({"command": command}), ToolContext(Workspace(root, sandbox), "id"))
-            return str(output.content)
-        finally:
-            await sandbox.aclose()
 
-    assert re.findall(r"\[the sandbox (?:keeps|hides) ([^ ,]+)", asyncio.run(run())) == kept
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("cat /tmp/log.txt", "/tmp is empty"),
+        ("cat /tmp/log.txt 2>/dev/null; echo /tmp/log.txt", ""),
+        ("cat tmp/log.txt", ""),
+        ("cat $PWD/log.txt", ""),
+        ("git ls-remote https://example.org/x.git", "the sandbox lets commands reach only"),
+        ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", "the sandbox lets commands reach only"),
+    ],
+)
+def test_who_misses_a_file_of_before_or_the_network_is_told_why(home: Path, command: str, note: str) -> None:
+    root = home / "ws"
+    root.mkdir()
+    last = told(sandbox_in(root, home), command).splitlines()[-1]
+    assert last.startswith(f"[{note}") if note else "sandbox" not in last and "empty" not in last
+
+
+def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path) -> None:
+    root = home / "ws"
+    root.mkdir()
+    ((code, output),) = said_by(
+        sandbox_in(root, home), "cat /proc/1/cmdline | tr '\\0' ' '; ls -l /proc/1/fd /proc/self/fd"
+    )
+    assert code is not None
+    assert "bwrap --args" in output
+    assert "--ro-bind" not in output
 
 
 def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: Path) -> None:
