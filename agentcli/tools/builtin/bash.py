@@ -89,7 +89,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
-    if workspace.sandbox.confines:
+    if workspace.sandbox.confines and not given.unconfined:
         notes += _of_the_sandbox(result.output, workspace)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
