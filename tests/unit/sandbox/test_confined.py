@@ -6,8 +6,9 @@ import asyncio
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,8 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 
+T = TypeVar("T")
+
 
 @pytest.fixture
 def home() -> Iterator[Path]:
@@ -25,17 +28,33 @@ def home() -> Iterator[Path]:
         yield folder
 
 
+def result_of(sandbox: LocalSandbox, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; the sandbox is closed then."""
+
+    async def run() -> T:
+        try:
+            return await work
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(run())
+
+
 def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
     """The exit code and the output of each command, run one after the other."""
 
     async def run() -> list[tuple[int, str]]:
-        try:
-            results = [await sandbox.exec(c, cwd=sandbox.roots[0], timeout_s=20) for c in commands]
-        finally:
-            await sandbox.aclose()
+        results = [await sandbox.exec(c, cwd=sandbox.roots[0], timeout_s=20) for c in commands]
         return [(result.exit_code, result.output) for result in results]
 
-    return asyncio.run(run())
+    return result_of(sandbox, run())
+
+
+def told(sandbox: LocalSandbox, command: str) -> str:
+    """What the model is told of a command."""
+    tool = ToolRegistry(builtin_tools()).get("bash")
+    context = ToolContext(Workspace(sandbox.roots[0], sandbox), "id")
+    return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
 
 
 def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
@@ -129,27 +148,8 @@ def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, 
     (root / ".envrc").write_text("mine")
     sandbox = sandbox_in(root, home)
 
-    async def run() -> tuple[Path, ...]:
-        try:
-            return (await sandbox.exec(command, cwd=root, timeout_s=20)).made
-        finally:
-            await sandbox.aclose()
-
-    assert [path.name for path in asyncio.run(run())] == made
-
-
-def told(sandbox: LocalSandbox, command: str) -> str:
-    """What the model is told of a command."""
-    tool, root = ToolRegistry(builtin_tools()).get("bash"), sandbox.roots[0]
-
-    async def run() -> str:
-        try:
-            output = await tool.run(tool.parse({"command": command}), ToolContext(Workspace(root, sandbox), "id"))
-            return str(output.content)
-        finally:
-            await sandbox.aclose()
-
-    return asyncio.run(run())
+    result = result_of(sandbox, sandbox.exec(command, cwd=root, timeout_s=20))
+    assert [path.name for path in result.made] == made
 
 
 @pytest.mark.parametrize(
