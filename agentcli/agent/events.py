@@ -66,6 +66,8 @@ class ToolOutput(Struct, frozen=True, tag="tool_output"):
 
 
 class ToolFinished(Struct, frozen=True, tag="tool_finished"):
+    """`structured` of a list or search over 1 MB is `{"omitted": …}`: all of it is in the content and its data file."""
+
     id: str
     name: str
     result: ToolResult

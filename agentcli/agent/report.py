@@ -17,19 +17,21 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle
 from agentcli.tools.summary import call_title
+from agentcli.tools.tool import Later
 from agentcli.tools.tool import ToolOutput as Output
 
 if TYPE_CHECKING:
     from agentcli.tools.secrets.masking import StreamMask
 
 INTERRUPTED = "Not run: interrupted by the user."
+OMITTED = {"omitted": "larger than 1 MB"}
 _SLICE = 1_000  # entries of a list whose size is looked at together
 LONGEST_PARTIAL = 2_000  # characters that a call leaves which ran out of time
 
 
 @dataclass
 class Report:
-    """Of one call; its result is in `done` once it has ended."""
+    """Of one call; its result is in `done` once it has ended. With `gives_all` a `Later` is made, else left out."""
 
     call: ToolUse
     emit: Emit
@@ -37,6 +39,7 @@ class Report:
     heard: list[str] = field(default_factory=list)
     record: CallRecord | None = None
     mask: Mask | None = None
+    gives_all: bool = False
     is_running: bool = False
     retry_count: int = 0
     last_error: str = ""
@@ -70,6 +73,10 @@ class Report:
 
     def finish(self, output: Output, error: CallError | None = None) -> None:
         self._end_output()
+        if self.gives_all:
+            output = output.whole()
+        elif isinstance(output.structured, Later):
+            output = msgspec.structs.replace(output, structured=OMITTED)
         if self.mask is not None:
             output = self.mask.output(output, tool=self.call.name)
         call = self.call
@@ -128,7 +135,7 @@ def _bounded(structured: object) -> object:
     for part in _parts(structured):
         size += len(msgspec.json.encode(part, enc_hook=str))
         if size > LARGEST_KEPT_AS_IS:
-            return {"omitted": "larger than 1 MB"}
+            return OMITTED
     return structured
 
 

@@ -52,6 +52,7 @@ class CallRunner:
 
     `grants` keeps what a person allows for good; without it that holds for the session. `caller` is on whose behalf
     all calls of this runner are made. With `ends_loops` a call that keeps giving the same result is answered.
+    With `gives_all` structured results are given however large they are.
     """
 
     tools: ToolRegistry
@@ -64,6 +65,7 @@ class CallRunner:
     hooks: CallHooks | None = None
     caller: Caller = "main"
     ends_loops: bool = True
+    gives_all: bool = False
     client: ClientCalls = field(default_factory=ClientCalls)
     mask: Mask | None = None
     replays: Replays = field(default_factory=Replays)
@@ -124,7 +126,7 @@ async def run_call(
 
     Every failure is a result. The result is in `done` when this ends, also when it ends by cancellation.
     """
-    report = Report(call, emit, done, mask=runner.mask)
+    report = Report(call, emit, done, mask=runner.mask, gives_all=runner.gives_all)
     report.start()
     parsed: Parsed | None = None
     try:

@@ -85,6 +85,7 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     runner = builder.call_runner(builder.tool_registry(), workspace)
     if runner.mask is not None:
         runner.mask.keeps_structured = ("file_read",)  # the raw text
+    runner.gives_all = True
     runner.ends_loops = False  # a script may ask the same as often as it likes
     bench = Bench(runner, AgentState("", mode, rules=builder.rules()))
     answering = asyncio.ensure_future(_answer_calls(single, bench))

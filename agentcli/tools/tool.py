@@ -34,11 +34,18 @@ Effect = Literal["none", "read", "edit", "command", "web", "foreign"]
 Content = str | tuple[Text | Image | Document, ...]
 
 
+class Later(Struct, frozen=True):
+    """A structured result of over 1 MB: made for who asks for it, since the content is all that most need of it."""
+
+    make: Callable[[], Any]
+
+
 class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
-    Without content the structured part is formatted for the model, as detailed as the output level says. `error_kind`
-    is for an error that still has a result of its own, such as a command whose time was up.
+    `structured` is a `Later` where it is large and there is content. Without content the structured part is formatted
+    for the model, as detailed as the output level says. `error_kind` is for an error that still has a result of its
+    own, such as a command whose time was up.
     """
 
     content: Content | None = None
@@ -46,6 +53,12 @@ class ToolOutput(msgspec.Struct, frozen=True):
     summary: str = ""
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
+
+    def whole(self) -> ToolOutput:
+        """The same with a structured part that is made."""
+        if not isinstance(self.structured, Later):
+            return self
+        return msgspec.structs.replace(self, structured=self.structured.make())
 
 
 class FileLedger:

@@ -146,6 +146,25 @@ def rows_of(run: subprocess.CompletedProcess[str]) -> list[Any]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+def test_a_program_is_given_every_match_and_every_path(program: Program) -> None:
+    (program.cwd / "many.txt").write_text("".join(f"a match in line {n}\n" for n in range(40_000)))
+    folder = program.cwd / f"long{'g' * 200}"
+    for n in range(10):
+        (folder / f"{n}{'n' * 200}").mkdir(parents=True)
+        for m in range(250):
+            (folder / f"{n}{'n' * 200}" / f"{m}").touch()
+    calls = [
+        {"name": "grep_search", "input": {"pattern": "match", "limit": 0}},
+        {"name": "file_list", "input": {"limit": 0}},
+    ]
+    found, listed = rows_of(program("tools", "run", stdin="\n".join(map(json.dumps, calls))))
+    matches = found["structured"]["matches"]
+    assert matches[-1] == {"path": "many.txt", "line": 40_000, "text": "a match in line 39999"}
+    assert len(matches) == found["structured"]["total"] == 40_000
+    assert len("".join(listed["structured"]["paths"])) > 1_000_000
+    assert len(listed["structured"]["paths"]) == listed["structured"]["total"] == 2_500 + 11 + 2
+
+
 @pytest.mark.parametrize(("ids", "text"), [(["", "", ""], "X"), (["1", "2", "3"], "X"), (["1", "2", "1"], "Y")])
 def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: list[str], text: str) -> None:
     lines = [

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import Later, ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
 MOST_KEPT = 100_000  # paths in memory while only the first are wanted
@@ -36,7 +37,10 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     structured: dict[str, Any] = {"paths": paths, "total": total}
     if looked.timed_out:
         structured["timed_out"] = True
-    return ToolOutput(content, structured, f"{total} path{'' if total == 1 else 's'}")
+    is_large = len(content) > LARGEST_KEPT_AS_IS
+    return ToolOutput(
+        content, Later(lambda: structured) if is_large else structured, f"{total} path{'' if total == 1 else 's'}"
+    )
 
 
 async def _ignored(listing: Listing, context: ToolContext) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
 from agentcli.tools.builtin.searching import Place, relative_glob, remarks, searchable
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS
 from agentcli.tools.sandbox import Looked, Search
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import Later, ToolContext, ToolOutput
 
 BRIEF_MATCHES = 10
 _NAMED_BINARIES = 3
@@ -52,13 +53,17 @@ def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) ->
         lines.append(f"[{gathered.left_out} more]")
     if looked.binary and given.output_mode == "content":
         lines.append(_binary_note([place.show(path) for path in looked.binary]))
-    structured: dict[str, Any] = {"matches": gathered.entries, "total": found.total}
-    if looked.timed_out:
-        structured["timed_out"] = True
+    content = "\n".join([*lines, *remarks(looked)])
+
+    def structured() -> dict[str, Any]:
+        answer = {"matches": gathered.entries(), "total": found.total}
+        return {**answer, "timed_out": True} if looked.timed_out else answer
+
     matches = f"{found.total} match{'' if found.total == 1 else 'es'} in "
     files = f"{found.files} file{'' if found.files == 1 else 's'}"
     summary = files if given.output_mode == "files" else matches + files
-    return ToolOutput("\n".join([*lines, *remarks(looked)]), structured, summary)
+    is_large = len(content) > LARGEST_KEPT_AS_IS
+    return ToolOutput(content, Later(structured) if is_large else structured(), summary)
 
 
 def _binary_note(paths: list[str]) -> str:

@@ -9,9 +9,10 @@ import re
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nsmallest
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Protocol
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ Show = Callable[[bytes], str]
 
 _ROW = re.compile(r"(\d+)([:+-])(.*)", re.DOTALL)
 _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
+_LONG_ROW = re.compile(rf"^(\d+):(.{{{LONGEST_MATCH + 1},}})", re.MULTILINE)
 
 
 class Match(Struct, gc=False):
@@ -44,9 +46,9 @@ class CountedFile(FoundFile, gc=False):
 
 
 class Gathered(Struct, frozen=True):
-    """What is shown: for programs, for the model, and how many entries there are that are not shown."""
+    """What is shown: for programs (made when asked for), for the model, and how many entries are not shown."""
 
-    entries: Sequence[Match | FoundFile]
+    entries: Callable[[], Sequence[Match | FoundFile]]
     lines: list[str]
     left_out: int
 
@@ -63,27 +65,41 @@ class Gatherer(Protocol):
 
 
 class AllMatches:
-    """Every match. Rows are read as they come, while ripgrep is still searching."""
+    """Every match. Rows become text as they come, while ripgrep is still searching, and entries when asked for."""
 
     def __init__(self, *, has_marks: bool, show: Show) -> None:
         self.total = self.files = 0
-        self._read = _read_marked if has_marks else _read_matches
+        self._has_marks = has_marks
         self._show = show
         self._last_path: bytes | None = None
-        self._parts: list[tuple[bytes, list[Match], str]] = []
+        self._parts: list[_Part] = []
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
             if path != self._last_path:
                 self._last_path = path
                 self.files += 1
-            matches, text = self._read(self._show(path), rows)
-            self.total += len(matches)
-            self._parts.append((_order(path), matches, text))
+            self.total += _count(rows, has_marks=self._has_marks)
+            shown = self._show(path)
+            text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, _decoded(rows))
+            self._parts.append(_Part(_order(path), shown, rows, text))
 
     def gathered(self) -> Gathered:
-        parts = sorted(self._parts, key=itemgetter(0))
-        return Gathered(list(chain.from_iterable(part[1] for part in parts)), [part[2] for part in parts], 0)
+        parts = sorted(self._parts, key=attrgetter("order"))
+        return Gathered(partial(self._entries, parts), [part.text for part in parts], 0)
+
+    def _entries(self, parts: Sequence[_Part]) -> list[Match]:
+        read = _marked if self._has_marks else _matches
+        return list(chain.from_iterable(read(part.path, part.rows) for part in parts))
+
+
+class _Part(Struct, gc=False):
+    """Rows of one file."""
+
+    order: bytes
+    path: str
+    rows: bytes
+    text: str
 
 
 @dataclass
@@ -110,7 +126,7 @@ class FirstMatches:
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
-            count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
+            count = _count(rows, has_marks=self._has_marks)
             self.total += count
             if path != self._last_path:
                 self.files += 1
@@ -143,10 +159,12 @@ class FirstMatches:
             if self._has_marks:
                 matches, text = _read_marked(self._show(file.path), rows, wanted, self._context)
             else:
-                matches, text = _read_matches(self._show(file.path), b"\n".join(rows.split(b"\n", wanted)[:wanted]))
+                rows = b"\n".join(rows.split(b"\n", wanted)[:wanted])
+                shown = self._show(file.path)
+                matches, text = _matches(shown, rows), _text(shown, _decoded(rows))
             entries += matches
             lines.append(text)
-        return Gathered(entries, lines, self.total - len(entries))
+        return Gathered(lambda: entries, lines, self.total - len(entries))
 
 
 class Files:
@@ -172,10 +190,10 @@ class Files:
         shown = [(self._show(path), rows) for path, rows in first]
         left_out = self.files - len(shown)
         if not self._are_counted:
-            return Gathered([FoundFile(path) for path, _ in shown], [path for path, _ in shown], left_out)
+            return Gathered(lambda: [FoundFile(path) for path, _ in shown], [path for path, _ in shown], left_out)
         counts = [(path, int(rows)) for path, rows in shown]
-        entries = [CountedFile(path, count) for path, count in counts]
-        return Gathered(entries, [f"{path}:{count}" for path, count in counts], left_out)
+        lines = [f"{path}:{count}" for path, count in counts]
+        return Gathered(lambda: [CountedFile(path, count) for path, count in counts], lines, left_out)
 
 
 def _order_of(file: FoundRows) -> bytes:
@@ -186,23 +204,38 @@ def _order(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")
 
 
-def _read_matches(path: str, rows: bytes) -> tuple[list[Match], str]:
-    """Rows of which each is a match, as entries and as text."""
+def _count(rows: bytes, *, has_marks: bool) -> int:
+    """Matches among rows of which, without marks, each is one."""
+    return len(_MATCH_ROW.findall(rows)) if has_marks else rows.count(b"\n") + 1
+
+
+def _decoded(rows: bytes) -> str:
     text = rows.decode(errors="replace")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").removesuffix("\r")
+    return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
+
+
+def _matches(path: str, rows: bytes) -> list[Match]:
+    """Rows of which each is a match."""
     matches: list[Match] = []
-    lines = text.split("\n")
-    for line in lines:
-        number, _, found = line.partition(":")
-        matches.append(Match(path, int(number), found))
-    if len(text) > LONGEST_MATCH and max(map(len, lines)) > LONGEST_MATCH:
-        text = "\n".join(f"{match.line}:{cut_line(match.text, LONGEST_MATCH)}" for match in matches)
-    return matches, f"{path}:" + text.replace("\n", f"\n{path}:")
+    for row in _decoded(rows).split("\n"):
+        number, _, line = row.partition(":")
+        matches.append(Match(path, int(number), line))
+    return matches
+
+
+def _text(path: str, rows: str) -> str:
+    """The same as text."""
+    if len(rows) > LONGEST_MATCH:
+        rows = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], LONGEST_MATCH)}", rows)
+    return f"{path}:" + rows.replace("\n", f"\n{path}:")
+
+
+def _marked(path: str, rows: bytes) -> list[Match]:
+    return _read_marked(path, rows)[0]
 
 
 def _read_marked(path: str, rows: bytes, most: int | None = None, context: int = 0) -> tuple[list[Match], str]:
-    """As `_read_matches` for rows that are context or go on with a match; up to the context of the last one wanted."""
+    """Entries and text of rows that may be context or go on with a match; up to the context of the last one wanted."""
     matches: list[Match] = []
     lines: list[str] = []
     last = 0

@@ -361,6 +361,16 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
     assert Folder(path).read_text() == "0123456789\n" * 100_000
 
 
+async def test_a_large_search_is_told_as_text_alone(tmp_path: Folder) -> None:
+    search = call("grep_search", pattern="match", limit=0, id="c1")
+    async with on_stage(tmp_path, [{"tool_calls": [search]}, END]) as stage:
+        (stage.workspace / "many.txt").write_text("".join(f"a match in line {n}\n" for n in range(40_000)))
+        await stage.ask("Go")
+        assert finished(stage).structured == {"omitted": "larger than 1 MB"}
+        assert finished(stage).summary == "40000 matches in 1 file"
+        assert str(stage.results["c1"].content).startswith("many.txt:1:a match in line 0\nmany.txt:2:")
+
+
 # Client tools
 
 

@@ -63,7 +63,7 @@ class Bench:
 
     def call(self, name: str, **given: Any) -> ToolOutput:
         """The output, with its structured part as JSON has it."""
-        output = asyncio.run(self.acall(name, **given))
+        output = asyncio.run(self.acall(name, **given)).whole()
         return msgspec.structs.replace(output, structured=msgspec.to_builtins(output.structured, enc_hook=str))
 
     def text(self, name: str, **given: Any) -> str:

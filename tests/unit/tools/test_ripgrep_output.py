@@ -120,7 +120,7 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
     tracemalloc.stop()
     gathered = first.gathered()
     assert (first.total, first.files, gathered.left_out) == (3_000_000, 300, 2_999_900)
-    assert gathered.entries[-1] == Match("folder/file00000", 100, "a match in a line")
+    assert gathered.entries()[-1] == Match("folder/file00000", 100, "a match in a line")
     assert peak < 3_000_000
 
 
@@ -133,7 +133,7 @@ def test_the_first_matches_are_those_of_all_in_whatever_order_files_come(most: i
     for _ in range(20):
         first = FirstMatches(most, has_marks=False, context=0, show=bytes.decode)
         first.add(dice.sample(found, len(found)))
-        assert first.gathered().entries == everything.gathered().entries[:most]
+        assert first.gathered().entries() == everything.gathered().entries()[:most]
         assert first.total == everything.total
 
 
