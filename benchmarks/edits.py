@@ -1,6 +1,6 @@
 """What the file tools do with real files: edits a second, commits replayed byte for byte, a gigabyte read.
 
-`edits`   file_edit calls on small files, end to end, on one core: arguments checked, path judged, thread, write, diff
+`edits`   file_edit calls on small files, end to end: arguments checked, path judged, thread, write, diff
 `replay`  the commits of git repositories made again by file_edit and file_write calls; every tree must come out the
           same, byte for byte. Arguments name repositories; without them it is this checkout and one made here, whose
           files have CRLF, mixed line ends, tabs, byte order marks, UTF-16, Latin-1 and no final newline
@@ -82,22 +82,24 @@ def replacements(folder: Path, count: int = 2_000) -> float:
 def edits() -> bool:
     """The bound holds where replacing a file costs little: a disk may spend more on that than all the rest takes.
 
-    On one core: each edit runs in a thread, and waking one on another core of a virtual machine takes as long as half
-    an edit.
+    Each edit runs in a thread. To wake one on another core of a virtual machine may take as long as half an edit, so
+    it is measured on one core as well; either may hold the bound.
     """
     best = 0.0
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
     for place in (tempfile.gettempdir(), "/dev/shm"):
         if not Path(place).is_dir():
             continue
         with tempfile.TemporaryDirectory(dir=place) as folder:
             (Path(folder) / "ws").mkdir()
             floor = replacements(Path(folder))
-            speed = max(asyncio.run(measure_edits(Path(folder) / "ws")) for _ in range(3))
-            best = max(best, speed)
-            print(f"{place}: {speed:,.0f} edits a second (at least {LEAST_EDITS:,}), {floor:,.0f} bare replacements")
-    os.sched_setaffinity(0, cores)
+            for used, where in ((cores, "all cores"), ({min(cores)}, "one core")):
+                os.sched_setaffinity(0, used)
+                speed = max(asyncio.run(measure_edits(Path(folder) / "ws")) for _ in range(3))
+                best = max(best, speed)
+                print(f"{place}, {where}: {speed:,.0f} edits a second (at least {LEAST_EDITS:,})")
+            os.sched_setaffinity(0, cores)
+            print(f"{place}: {floor:,.0f} bare replacements a second")
     return best >= LEAST_EDITS
 
 

@@ -1,8 +1,7 @@
 """file_list and grep_search against `rg` in a tree of 50,000 files: wall time.
 
-The tools answer in a fixed order, which `rg` does only with `--sort path`, in one thread; without it, in whatever order its
-threads come upon things. Both are timed. The bound is on the quick one, but where everything is asked for: there the
-order is part of the result, and what gives the same is the sorted one.
+The bound is on `rg` as it is, which answers in whatever order its threads come upon things. The tools answer in a fixed
+order, which `rg` does only with `--sort path`, in one thread: that is timed too.
 A file list with a pattern honours ignore rules, which `rg --files --glob` does not: its floor is the list of all files.
 """
 
@@ -38,10 +37,6 @@ class Case(NamedTuple):
     tool: str
     input: dict[str, Any]
     rg: Sequence[str]
-
-    @property
-    def is_complete(self) -> bool:
-        return self.input.get("limit") == 0
 
 
 CASES = (
@@ -120,10 +115,8 @@ def main(runs: int = 9) -> int:
         scratch.mkdir()
         make_tree(top)
         here, served = InProcess(top, scratch), ServedTools(top, scratch)
-        print(
-            f"{'':22}{'rg':>9}{'rg sorted':>11}{'in process':>12}{'to rg':>7}{'sorted':>8}{'tools run':>12}{'to rg':>7}{'sorted':>8}"
-            f"   (medians of {runs}, ms, and ratios)"
-        )
+        ratios = f"{'to rg':>7}{'sorted':>8}"
+        print(f"{'':22}{'rg':>9}{'rg sorted':>11}{'in process':>12}{ratios}{'tools run':>12}{ratios}")
         for case in CASES:
             times: list[tuple[float, float, float, float]] = []
             for n in range(runs + 1):
@@ -135,13 +128,15 @@ def main(runs: int = 9) -> int:
             plain, in_order, ours, line = (median(column) * 1_000 for column in zip(*times, strict=True))
             ratio = median(ours / plain for plain, _, ours, _ in times)
             to_sorted = median(ours / in_order for _, in_order, ours, _ in times)
-            missed += (to_sorted if case.is_complete else ratio) > BOUND
+            missed += ratio > BOUND
             print(
                 f"{case.name:22}{plain:9.1f}{in_order:11.1f}{ours:12.1f}{ratio:7.2f}{to_sorted:8.2f}"
                 f"{line:12.1f}{line / plain:7.2f}{line / in_order:8.2f}"
             )
         served.end()
-    print(f"bound {BOUND} in process: {'missed in ' + str(missed) if missed else 'held in all'}")
+    print(
+        f"medians of {runs}, ms, and their ratios; bound {BOUND} in process: {'missed in ' + str(missed) if missed else 'held in all'}"
+    )
     return int(missed > 0)
 
 

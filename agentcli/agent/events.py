@@ -66,7 +66,7 @@ class ToolOutput(Struct, frozen=True, tag="tool_output"):
 
 
 class ToolFinished(Struct, frozen=True, tag="tool_finished"):
-    """`structured` of a list or search over 1 MB is `{"omitted": …}`: all of it is in the content and its data file."""
+    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it."""
 
     id: str
     name: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.tools.tool import OutputLevel
+from agentcli.tools.tool import Later, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
 LARGEST_UNPAGED = 32_768  # bytes; a page and the notes a tool adds below it
@@ -33,6 +33,11 @@ class Levels(Struct, frozen=True):
         if chosen := asked or self.by_tool.get(tool) or own:
             return chosen
         return "brief" if window_share > FULL_WINDOW else self.usual
+
+
+def beside(content: str, make: Callable[[], Any]) -> Any:
+    """The structured result that goes with a content: of a large one made only for who asks."""
+    return Later(make) if len(content) > LARGEST_KEPT_AS_IS else make()
 
 
 def formatted(value: Any, level: OutputLevel) -> str:

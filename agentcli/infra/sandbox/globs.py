@@ -48,7 +48,7 @@ def _alternatives(glob: str) -> list[str] | None:
         inner = found[1].split(",")
         if not all(inner) or any("**" in part for part in inner) or len(globs) * len(inner) > _MOST_ALTERNATIVES:
             return None
-        globs = [_BRACES.sub(lambda _, part=part: part, whole, count=1) for whole in globs for part in inner]  # type: ignore[misc]
+        globs = [whole.replace(found[0], part, 1) for whole in globs for part in inner]  # in all it is the first
     return None if re.search(r"[\[\]{}\\]", globs[0]) or glob.startswith(("!", "#")) else globs
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 NOTHING = "/dev/null"  # a device, on a mount without devices: it cannot be read either
 
-
 _KEPT_FOR_S = 24 * 3_600  # what is mounted stays mounted when its name goes
 
 

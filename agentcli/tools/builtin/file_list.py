@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS
+from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.tool import Later, ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
 MOST_KEPT = 100_000  # paths in memory while only the first are wanted
@@ -37,10 +37,7 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     structured: dict[str, Any] = {"paths": paths, "total": total}
     if looked.timed_out:
         structured["timed_out"] = True
-    is_large = len(content) > LARGEST_KEPT_AS_IS
-    return ToolOutput(
-        content, Later(lambda: structured) if is_large else structured, f"{total} path{'' if total == 1 else 's'}"
-    )
+    return ToolOutput(content, beside(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
 
 
 async def _ignored(listing: Listing, context: ToolContext) -> list[str]:

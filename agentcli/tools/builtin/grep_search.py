@@ -7,9 +7,9 @@ from typing import Any
 from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
 from agentcli.tools.builtin.searching import Place, relative_glob, remarks, searchable
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS
+from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Looked, Search
-from agentcli.tools.tool import Later, ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_MATCHES = 10
 _NAMED_BINARIES = 3
@@ -62,8 +62,7 @@ def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) ->
     matches = f"{found.total} match{'' if found.total == 1 else 'es'} in "
     files = f"{found.files} file{'' if found.files == 1 else 's'}"
     summary = files if given.output_mode == "files" else matches + files
-    is_large = len(content) > LARGEST_KEPT_AS_IS
-    return ToolOutput(content, Later(structured) if is_large else structured(), summary)
+    return ToolOutput(content, beside(content, structured), summary)
 
 
 def _binary_note(paths: list[str]) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from itertools import chain
 from operator import attrgetter
 from typing import Protocol
 
@@ -81,7 +80,7 @@ class AllMatches:
                 self.files += 1
             self.total += _count(rows, has_marks=self._has_marks)
             shown = self._show(path)
-            text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, _decoded(rows))
+            text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, rows)
             self._parts.append(_Part(_order(path), shown, rows, text))
 
     def gathered(self) -> Gathered:
@@ -89,8 +88,9 @@ class AllMatches:
         return Gathered(partial(self._entries, parts), [part.text for part in parts], 0)
 
     def _entries(self, parts: Sequence[_Part]) -> list[Match]:
-        read = _marked if self._has_marks else _matches
-        return list(chain.from_iterable(read(part.path, part.rows) for part in parts))
+        if self._has_marks:
+            return [match for part in parts for match in _read_marked(part.path, part.rows)[0]]
+        return [match for part in parts for match in _matches(part.path, part.rows)]
 
 
 class _Part(Struct, gc=False):
@@ -161,7 +161,7 @@ class FirstMatches:
             else:
                 rows = b"\n".join(rows.split(b"\n", wanted)[:wanted])
                 shown = self._show(file.path)
-                matches, text = _matches(shown, rows), _text(shown, _decoded(rows))
+                matches, text = _matches(shown, rows), _text(shown, rows)
             entries += matches
             lines.append(text)
         return Gathered(lambda: entries, lines, self.total - len(entries))
@@ -223,15 +223,12 @@ def _matches(path: str, rows: bytes) -> list[Match]:
     return matches
 
 
-def _text(path: str, rows: str) -> str:
+def _text(path: str, rows: bytes) -> str:
     """The same as text."""
-    if len(rows) > LONGEST_MATCH:
-        rows = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], LONGEST_MATCH)}", rows)
-    return f"{path}:" + rows.replace("\n", f"\n{path}:")
-
-
-def _marked(path: str, rows: bytes) -> list[Match]:
-    return _read_marked(path, rows)[0]
+    text = _decoded(rows)
+    if len(text) > LONGEST_MATCH:
+        text = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], LONGEST_MATCH)}", text)
+    return f"{path}:" + text.replace("\n", f"\n{path}:")
 
 
 def _read_marked(path: str, rows: bytes, most: int | None = None, context: int = 0) -> tuple[list[Match], str]:
