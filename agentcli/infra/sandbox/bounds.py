@@ -53,6 +53,11 @@ class Bounds(Struct, frozen=True):
     which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
 
 
+# A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's
+# socket, a file that is being replaced. Then it is planned again; where sockets come and go all the time, often.
+MOST_PLANS = 10
+
+
 class Launch(NamedTuple):
     """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch, Profile
+from agentcli.infra.sandbox.bounds import MOST_PLANS, Bounds, Confinement, Launch, Profile
 from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.seatbelt import Seatbelt
@@ -63,8 +63,12 @@ def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path
         message = _run_true(confinement, tmp)
         if not message:
             return confinement
-    advice = next((advice for sign, advice in _ADVICE.items() if sign in message), "it does not work here")
-    raise OSError(f"{advice} ({message})")
+    raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
+
+
+def _advice(message: str) -> str:
+    """What a message means that is the same at the next try; empty for any other."""
+    return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
 
 
 def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
@@ -87,7 +91,16 @@ _PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]]
 
 
 def _run_true(confinement: Confinement, folder: Path) -> str:
-    """Run `true` in bounds like those of a command: what went wrong, or nothing."""
+    """Run `true` in bounds like those of a command, again where that may help: what went wrong, or nothing."""
+    message = ""
+    for _ in range(MOST_PLANS):
+        message = _run_once(confinement, folder)
+        if not message or _advice(message):
+            break
+    return message
+
+
+def _run_once(confinement: Confinement, folder: Path) -> str:
     root = folder.resolve()
     with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), Path("/"))) as launch:
         done = subprocess.run(

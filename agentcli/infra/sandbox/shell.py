@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox.bounds import MOST_PLANS
 from agentcli.infra.sandbox.jobs import Jobs, new_file
 from agentcli.infra.sandbox.launching import Launcher, Running, Starter, unconfined
 from agentcli.infra.sandbox.output import CommandOutput
@@ -38,10 +39,6 @@ _FIRST_SECONDS = 6.0
 # are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-
-# A sandbox is planned from what is there, and what is there can be gone before it is mounted: another program's socket,
-# a file that is being replaced. Then it is planned again.
-_TRIES = 4
 
 
 class Shell:
@@ -74,7 +71,7 @@ class Shell:
         detach: asyncio.Event | None = None,
         is_confined: bool = True,
     ) -> CommandResult:
-        for _ in range(_TRIES):
+        for _ in range(MOST_PLANS):
             output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
             foreground = await self._start(command, cwd, output, on_output, is_confined=is_confined)
             try:
@@ -129,7 +126,7 @@ class Shell:
     ) -> BackgroundJob:
         try:
             id, path = self._jobs.next_file()
-            for _ in range(_TRIES):
+            for _ in range(MOST_PLANS):
                 running = await self._start_job(command, cwd, path, timeout_s, is_confined=is_confined)
                 if running is not None:
                     return self._jobs.keep(id, running, path)

@@ -62,6 +62,22 @@ def test_with_nothing_commands_run_as_they_are(tmp_path: Path) -> None:
 
 
 @linux
+@pytest.mark.parametrize(("times", "chosen"), [(9, "bubblewrap"), (1_000, "none")])
+def test_a_socket_that_goes_while_bubblewrap_is_looked_at_costs_no_sandbox(
+    tmp_path: Path, times: int, chosen: str
+) -> None:
+    if choose_confinement(tmp=tmp_path).name != "bubblewrap":
+        pytest.skip("bubblewrap does not work here")
+    runs = tmp_path / "runs"
+    refuse = 'echo "bwrap: Can\'t mkdir parents for /gone/socket: Read-only file system" >&2; exit 1'
+    script = f'echo x >>{runs}; if [ $(wc -l <{runs}) -le {times} ]; then {refuse}; fi; exec bwrap "$@"'
+    looked_at = program(tmp_path / "bwrap", script)
+    confinement = choose_confinement(tmp=tmp_path, kinds=("bubblewrap",), programs=(looked_at,))
+    assert confinement.name == chosen
+    assert ("/gone/socket" in confinement.why) == (chosen == "none")
+
+
+@linux
 def test_the_best_has_nothing_to_excuse(tmp_path: Path) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")

@@ -91,14 +91,14 @@ def started(home: Path, command: str, *, times: int) -> tuple[str, int | None]:
     return asyncio.run(execute())
 
 
-@pytest.mark.parametrize("times", [0, 1, 2])
+@pytest.mark.parametrize("times", [0, 1, 9])
 def test_a_command_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
     result = run(home, "echo ran | tee -a runs; cd /", times=times)
     assert (result.output, result.exit_code, result.cwd) == ("ran\n", 0, Path("/"))
     assert (home / "ws/runs").read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("times", [0, 1, 2])
+@pytest.mark.parametrize("times", [0, 1, 9])
 def test_a_job_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
     assert started(home, "echo ran | tee -a runs", times=times) == ("ran\n", 0)
     assert (home / "ws/runs").read_text() == "ran\n"
