@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
@@ -385,9 +386,17 @@ def test_what_a_try_leaves_running_is_ended(base: Path, mechanism: str) -> None:
             await call
 
     asyncio.run(scenario())
-    arguments = [entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline") if entry.exists()]
-    assert not any(f"6{mark}".encode() in line for line in arguments)
+    assert not any(f"6{mark}".encode() in line for line in command_lines())
     assert_nothing_left(base)
+
+
+def command_lines() -> list[bytes]:
+    """Of every process; one may end while it is looked at."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(entry.read_bytes())
+    return lines
 
 
 def test_the_next_start_removes_what_a_killed_process_left(base: Path, mechanism: str) -> None:
@@ -405,9 +414,7 @@ def test_the_next_start_removes_what_a_killed_process_left(base: Path, mechanism
         assert other.exit_code == 0
         assert len(list(tries.iterdir())) == 1
         process.send_signal(signal.SIGKILL)
-    while any(
-        base.name.encode() in entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline") if entry.exists()
-    ):
+    while any(base.name.encode() in line for line in command_lines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     tried(base, mechanism, "true", drops=True)
