@@ -73,8 +73,7 @@ class FileIndex:
         for block in self._blocks or ():
             if not goes_on():
                 return []
-            found = [path for path in pattern.children.findall(block) if path]
-            children = heapq.nsmallest(limit, [*children, *found], key=_as_listed)
+            children = heapq.nsmallest(limit, [*children, *pattern.children_in(block)], key=_as_listed)
             await asyncio.sleep(0)
         return children
 
@@ -91,7 +90,7 @@ class FileIndex:
             if not goes_on():
                 return []
             searched += 1
-            if found := [path for path in pattern.letters.findall(block) if path]:
+            if found := pattern.matches_in(block):
                 matching.append("\n".join(found) + "\n")
                 _sort_into(tiers, found, pattern, limit)
                 if len(tiers[0]) >= limit:
@@ -196,22 +195,26 @@ class _Gathered:
 
 
 class _Pattern:
-    """A query made ready: its expressions give a path for each line that matches, else an empty string."""
+    """A query made ready. Its expressions match every line of a block, with a group for those that fit the query."""
 
     def __init__(self, query: str) -> None:
         self.query = query
         self.ignores_case = not any(letter.isupper() for letter in query)
-        letters = [self._variants(letter) for letter in query]
-        # Possessive, so that a line costs one pass; the second branch takes the lines that do not match.
-        in_order = "".join(rf"[^{letter}\n]*+[{letter}]" for letter in letters)
-        self.letters = re.compile(rf"({in_order}[^\n]*+)\n|[^\n]*+\n")
-        itself = "".join(f"[{letter}]" for letter in letters)
-        self.children = re.compile(rf"({itself}[^/\n]++/?)\n|[^\n]*+\n")
+        # Letters stand for themselves, which `re` looks for fastest; the second branch takes lines that do not match.
+        in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
+        self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
+        self._children = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
-    def _variants(self, letter: str) -> str:
-        cases = {letter, letter.upper(), letter.lower()} if self.ignores_case else {letter}
-        return "".join(re.escape(case) for case in sorted(cases) if len(case) == 1)
+    def matches_in(self, block: str) -> list[str]:
+        return self._lines(self._letters, block)
+
+    def children_in(self, block: str) -> list[str]:
+        return self._lines(self._children, block)
+
+    def _lines(self, expression: re.Pattern[str], block: str) -> list[str]:
+        found = expression.findall(block.lower() if self.ignores_case else block)
+        return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
 
     def tier(self, path: str) -> int:
         """How well `path` matches: 0 is best. Of a query with slashes, each part can be the beginning of a name."""

@@ -50,7 +50,7 @@ async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
 
 
 # Names that follow one another and are of one folder, and the folder; ripgrep lists a folder without many breaks.
-_FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?+)[^/\0]*+\0(?:\2[^/\0]*+\0)*+)")
+_FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 
 
 class NearestPaths:
