@@ -68,7 +68,7 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 def _real(file: Path) -> Path | None:
     try:
         return file.resolve(strict=True)
-    except OSError:
+    except (OSError, RuntimeError):  # before Python 3.13 a loop of symlinks is a RuntimeError
         return None
 
 

@@ -47,7 +47,7 @@ def git_branch(root: Path) -> str:
         if git.is_file():  # a worktree or submodule names its folder
             git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
         head = _line_of(git / "HEAD")
-    except (OSError, ValueError):
+    except (OSError, RuntimeError, ValueError):
         return ""
     name = head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
     return name if _BRANCH.fullmatch(name) else ""
