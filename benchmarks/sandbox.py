@@ -46,7 +46,7 @@ class Session:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
         @contextmanager
-        def launch(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        def launch(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: object) -> Iterator[Launch]:
             with confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as made:
                 yield made
 

@@ -30,7 +30,7 @@ Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
 class Permitted(Struct, frozen=True):
     """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
 
-    `judged` as in `Verdict`.
+    `judged` and `only_reads` as in `Verdict`.
     """
 
     arguments: Any
@@ -38,6 +38,7 @@ class Permitted(Struct, frozen=True):
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
     judged: frozenset[Path] | None = None
+    only_reads: bool = False
     is_trial: bool = False
 
 

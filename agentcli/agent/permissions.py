@@ -45,7 +45,8 @@ class Need(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
 
-    `judged` is where its paths led: the call is about those, wherever they lead once it runs.
+    `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
+    a command that `only_reads` to that.
     """
 
     decision: Literal["allow", "ask", "deny"]
@@ -53,6 +54,7 @@ class Verdict(Struct, frozen=True):
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
     judged: frozenset[Path] | None = None
+    only_reads: bool = False
 
 
 def parse_mode(text: str) -> Mode:
@@ -168,11 +170,19 @@ def places_of(workspace: Workspace, *, cwd: str | None = None) -> Places:
             return False
         return True
 
-    return Places(start, workspace.sandbox.roots, workspace.home, is_readable)
+    sandbox = workspace.sandbox
+    return Places(start, sandbox.roots, workspace.home, is_readable, program_of_git=sandbox.program_of_git)
 
 
 def _judge_command(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace) -> Verdict:
     analysis = analysis_of(arguments, workspace)
+    verdict = _judge_analysed(analysis, tool, arguments, mode, rules, workspace)
+    return msgspec.structs.replace(verdict, only_reads=analysis.verdict == "harmless" or mode == "plan")
+
+
+def _judge_analysed(
+    analysis: CommandAnalysis, tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace
+) -> Verdict:
     if analysis.verdict == "catastrophic":
         return Verdict("deny", f"refused in every mode: {analysis.reason}")
     if refusing := refusing_rule(tool, arguments.command, analysis, rules.deny, workspace):

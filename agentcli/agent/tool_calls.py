@@ -175,12 +175,12 @@ async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: P
     tool, arguments, context = parsed.tool, parsed.arguments, parsed.context
     verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
     if verdict.decision == "allow":
-        return Permitted(arguments, needs=verdict.needs, hosts=verdict.hosts, judged=verdict.judged)
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:
         if verdict.decision == "deny":
             raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
         permitted = await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
-        return msgspec.structs.replace(permitted, judged=verdict.judged)
+        return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
             runner.denials.append(call)
@@ -197,7 +197,7 @@ async def perform(
             return before
         report.is_running = True
         with runner.detachable() as sign:
-            context = replace(parsed.context, detach=sign, judged=permitted.judged)
+            context = replace(parsed.context, detach=sign, judged=permitted.judged, only_reads=permitted.only_reads)
 
             async def run() -> Output:
                 if permitted.is_trial:

@@ -167,6 +167,13 @@ class Sandbox(Protocol):
         """Whether git runs what is at a real path in the workspace, or what it says: hooks and settings."""
         ...
 
+    def program_of_git(self, folder: Path) -> str:
+        """A setting by which git, started in a folder, may run a program even to read; empty where there is none.
+
+        Settings of the repository alone: those of the person and the machine are theirs.
+        """
+        ...
+
     def grant(self, path: Path, access: Access) -> None:
         """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
         ...
@@ -219,7 +226,7 @@ class Sandbox(Protocol):
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        is_confined: bool = True,
+        profile: Profile | None = None,
     ) -> CommandResult:
         """Run a shell command without input. When it outlives `timeout_s` it is ended with all it has started.
 
@@ -227,6 +234,7 @@ class Sandbox(Protocol):
         output as it comes, of much output a part, and lines in brackets that say what the command waits for. Once
         `detach` is set the command goes on as a background job, whose file holds its output from the beginning; so
         does a server that listens and is silent (then `stall` says so), and what a command leaves running.
+        `profile` holds this command closer than the session's own, or not at all.
         """
         ...
 
@@ -247,7 +255,7 @@ class Sandbox(Protocol):
         ...
 
     async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
     ) -> BackgroundJob:
         """Start a shell command that goes on after this call, and ends with the session or after `timeout_s`."""
         ...

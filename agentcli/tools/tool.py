@@ -165,7 +165,8 @@ class ToolContext:
     """What one call is given. `emit` shows output while the call runs and never waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it.
+    background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
+    `only_reads` a command is held to reading.
     """
 
     workspace: Workspace
@@ -174,6 +175,7 @@ class ToolContext:
     detach: asyncio.Event | None = None
     level: OutputLevel = "standard"
     judged: frozenset[Path] | None = None
+    only_reads: bool = False
 
     def readable(self, path: str) -> Path:
         """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""

@@ -91,6 +91,53 @@ def test_no_secret_reaches_the_model_the_log_or_the_transcript(place: Place, mod
         assert secret.encode() not in told
 
 
+SETTINGS = (
+    ("diff.external", "git -C sub diff"),
+    ("core.fsmonitor", "cd sub && git status"),
+    ("filter.x.clean", "cd sub && git log --oneline && git diff --stat"),
+    ("diff.x.textconv", "git -C sub show"),
+    ("filter.x.process", "git status"),
+)
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
+@pytest.mark.parametrize(("setting", "command"), SETTINGS)
+def test_git_runs_no_program_that_a_nested_repository_chose(
+    place: Place, mode: str, setting: str, command: str
+) -> None:
+    """As a submodule, so that git looks into it from above, too."""
+    sub, ran = place.folder / "sub", place.folder.parent / "ran"
+    program = f"sh -c 'touch {ran} sub/ran ran'"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C"]
+    subprocess.run(["git", "init", "-q", str(sub)], check=True)
+    (sub / "a.txt").write_text("one\n")
+    (sub / ".gitattributes").write_text("*.txt filter=x diff=x\n")
+    for folder in (sub, place.folder):
+        subprocess.run([*git, str(folder), "add", "."], check=True, capture_output=True)
+        subprocess.run([*git, str(folder), "commit", "-qm", "first"], check=True)
+    subprocess.run([*git, str(sub), "config", setting, program], check=True)
+    (sub / "a.txt").write_text("two\n")
+    made = place.script({"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}}"})
+    done = place.run("-m", made, "-p", "go", "--permission-mode", mode, "--output-format", "json")
+    assert [denial["tool_input"]["command"] for denial in done.result["permission_denials"]] == [command]
+    assert setting in done.result["result"] or mode == "plan"
+    assert not any(path.exists() for path in (ran, sub / "ran", place.folder / "ran"))
+
+
+def test_a_command_that_is_judged_to_only_read_cannot_write(place: Place) -> None:
+    """What the person's own settings make git run is theirs to choose; here it shows what would hold a misjudgment."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(place.folder)]
+    subprocess.run([*git, "add", "a.py"], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    (place.folder / "a.py").write_text("changed\n")
+    (place.folder.parent / ".gitconfig").write_text("[diff]\n\texternal = \"sh -c 'echo it ran; touch ran'\"\n")
+    made = place.script({"tool_calls": [call("bash", command="git diff")]}, {"text": "{{last_result}}"})
+    done = place.run("-m", made, "-p", "go", "--output-format", "json")
+    assert "it ran" in done.result["result"]
+    assert "cannot touch 'ran'" in done.result["result"]
+    assert not (place.folder / "ran").exists()
+
+
 def test_no_packet_leaves(place: Place) -> None:
     """Neither by loopback nor by a name; a listener of ours would hear it."""
     heard: list[bytes] = []

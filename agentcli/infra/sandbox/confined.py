@@ -60,7 +60,6 @@ class Confined:
         self._paths = paths
         self._choose = choose
         self._secrets = KeptFiles(paths.is_secret)
-        self._repositories: Repositories | None = None
         self._kept_places: tuple[str, ...] = ()
         self._kept_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
@@ -75,15 +74,15 @@ class Confined:
     def confines(self) -> bool:
         return self.confinement.name != "none"
 
-    def bounds(self) -> Bounds:
-        """What a command may do that starts now."""
+    def bounds(self, profile: Profile | None = None) -> Bounds:
+        """What a command may do that starts now; a session without bounds has none for any command."""
         limits, paths = self.limits, self._paths
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", paths.roots, limits.home)
         secrets, obeyed = self._secrets.inside(paths.roots)
         at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
         return Bounds(
-            limits.profile,
+            profile or limits.profile,
             paths.roots,
             limits.home,
             masked=(
@@ -111,12 +110,22 @@ class Confined:
         """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
         if time.monotonic() - self._kept_at > 1:
             roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.planning")
-            self._repositories = self._repositories or planning.Repositories()
             bounds = Bounds("workspace-write", roots, self.limits.home)
             plan: Protection = planning.plan_protection(bounds, str(roots[0]), self._repositories)
             self._kept_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._kept_at = time.monotonic()
         return any(path.is_relative_to(place) for place in self._kept_places)
+
+    def program_of_git(self, folder: Path) -> str:
+        found: str = import_module("agentcli.infra.sandbox.git_programs").program_setting(
+            folder, str(self.limits.home), self._repositories
+        )
+        return found
+
+    @cached_property
+    def _repositories(self) -> Repositories:
+        found: Repositories = import_module("agentcli.infra.sandbox.repositories").Repositories()
+        return found
 
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.
@@ -136,11 +145,13 @@ class Confined:
         return [home / name for name in (*names, *paths)]
 
     @contextmanager
-    def launch(self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+    def launch(
+        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+    ) -> Iterator[Launch]:
         """Raises `OSError`."""
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        confined = self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(), pass_fds=pass_fds)
+        confined = self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(profile), pass_fds=pass_fds)
         with confined as launch, options_in_a_file(launch) as short:
             yield short
 

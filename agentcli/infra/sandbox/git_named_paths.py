@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +17,6 @@ from agentcli.infra.sandbox.git_config import Setting, read_configuration
 DEEPEST_INCLUDE = 10  # git's own limit
 _MOST_INCLUDED = 100
 _LARGEST = 1_000_000  # bytes
-_TELLING_SECTIONS = frozenset(("core", "extensions", "include", "includeif"))
-_TELLING_KEYS = frozenset(("hookspath", "path", "worktree", "worktreeconfig"))
 
 
 @dataclass
@@ -37,38 +35,47 @@ def named_paths(files: list[str], home: str) -> NamedPaths:
     The worktree is what the first one and its neighbours say: git does not look for it in what they include.
     """
     found = NamedPaths()
-    waiting = deque((file, 0) for file in files)
-    seen = set(files)
-    while waiting:
-        file, depth = waiting.popleft()
-        for setting in _telling(text_of(file)):
-            match setting:
-                case Setting("core", "", "hookspath", str(value)) if value:
-                    found.hooks.append(_at_home(value, home))
-                case Setting("core", "", "worktree", str(value)) if value:
-                    if depth == 0 and Path(file).parent == Path(files[0]).parent:
-                        found.worktree = str(Path(file).parent / value)
-                case Setting("extensions", "", "worktreeconfig", _):
-                    found.has_worktree_config = True
-                case Setting("include" | "includeif", _, "path", str(value)) if value:
-                    path = os.path.normpath(Path(file).parent / _at_home(value, home))
-                    if path not in seen and len(seen) < _MOST_INCLUDED and depth < DEEPEST_INCLUDE:
-                        seen.add(path)
-                        found.included.append(path)
-                        waiting.append((path, depth + 1))
-                case _:
-                    pass
+    read = [*files]
+    for file, setting in _settings_with_files(read, home):
+        match setting:
+            case Setting("core", "", "hookspath", str(value)) if value:
+                found.hooks.append(_at_home(value, home))
+            case Setting("core", "", "worktree", str(value)) if value:
+                if file in files and Path(file).parent == Path(files[0]).parent:
+                    found.worktree = str(Path(file).parent / value)
+            case Setting("extensions", "", "worktreeconfig", _):
+                found.has_worktree_config = True
+            case _:
+                pass
+    found.included = read[len(files) :]
     return found
+
+
+def settings_of(files: list[str], home: str) -> Iterator[Setting]:
+    """The settings in these files, and in those that they include, that name a file or a program."""
+    return (setting for _, setting in _settings_with_files([*files], home))
+
+
+def _settings_with_files(files: list[str], home: str) -> Iterator[tuple[str, Setting]]:
+    """With the file that each is in. Included files are added to `files`."""
+    depths = dict.fromkeys(files, 0)
+    for file in files:  # it grows meanwhile
+        for setting in _telling(text_of(file)):
+            if setting.section in ("include", "includeif") and setting.key == "path" and setting.value:
+                path = os.path.normpath(Path(file).parent / _at_home(setting.value, home))
+                if path not in depths and len(depths) < _MOST_INCLUDED and depths[file] < DEEPEST_INCLUDE:
+                    depths[path] = depths[file] + 1
+                    files.append(path)
+            yield file, setting
+
+
+_PLAIN_KEYS = frozenset("fetch merge rebase pushremote name email active repositoryformatversion".split())
 
 
 @lru_cache(maxsize=128)
 def _telling(text: str) -> tuple[Setting, ...]:
-    """The settings that `named_paths` looks at: the configuration of a large repository has a hundred times as many."""
-    return tuple(
-        setting
-        for setting in read_configuration(text).settings
-        if setting.section in _TELLING_SECTIONS and setting.key in _TELLING_KEYS
-    )
+    """Without what the configuration of a large repository has by the thousand: branches, and what remotes offer."""
+    return tuple(setting for setting in read_configuration(text).settings if setting.key not in _PLAIN_KEYS)
 
 
 def _at_home(value: str, home: str) -> str:

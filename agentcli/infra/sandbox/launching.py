@@ -10,13 +10,17 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.bounds import Launch
 from agentcli.infra.sandbox.processes import Keeper, Process
+from agentcli.tools.sandbox import Profile
 
-# How to start some arguments in a folder with descriptors passed on; left after the last of their processes.
-Launcher = Callable[[Sequence[str], Path, Sequence[int]], AbstractContextManager[Launch]]
+# How to start some arguments in a folder with descriptors passed on, held to a profile (None: the usual one). The
+# context is left after the last of their processes.
+Launcher = Callable[[Sequence[str], Path, Sequence[int], Profile | None], AbstractContextManager[Launch]]
 
 
 @contextmanager
-def unconfined(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+def unconfined(
+    argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+) -> Iterator[Launch]:
     yield Launch(list(argv), tuple(pass_fds), {})
 
 
@@ -68,13 +72,12 @@ class Starter:
         pass_fds: Sequence[int] = (),
         keeps_output: bool = False,
         time_limit_s: float | None = None,
-        is_confined: bool = True,
+        profile: Profile | None = None,
     ) -> Running:
         """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised."""
         with ExitStack() as confinement:
-            launch = confinement.enter_context(
-                (self._launch if is_confined else unconfined)([*self._shell, script], cwd, pass_fds)
-            )
+            launcher = unconfined if profile == "danger-full-access" else self._launch
+            launch = confinement.enter_context(launcher([*self._shell, script], cwd, pass_fds, profile))
             process = await self._keeper.start(
                 launch.argv,
                 cwd=cwd,

@@ -89,6 +89,9 @@ class LocalSandbox:
     def is_kept(self, path: Path) -> bool:
         return self._confined.is_kept(path)
 
+    def program_of_git(self, folder: Path) -> str:
+        return self._confined.program_of_git(folder)
+
     def grant(self, path: Path, access: Access) -> None:
         self._paths.grant(path, access)
 
@@ -138,10 +141,10 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        is_confined: bool = True,
+        profile: Profile | None = None,
     ) -> CommandResult:
         await self._confined.open_network()
-        watched = newcomers.watched(self.roots) if is_confined and self.profile == "workspace-write" else {}
+        watched = newcomers.watched(self.roots) if (profile or self.profile) == "workspace-write" else {}
         result = await self._shell.exec(
             command,
             cwd=cwd,
@@ -149,7 +152,7 @@ class LocalSandbox:
             on_output=on_output,
             most_bytes=most_bytes,
             detach=detach,
-            is_confined=is_confined,
+            profile=profile,
         )
         made = newcomers.made_or_changed(watched)
         return replace(result, made=tuple(made)) if made else result
@@ -184,10 +187,10 @@ class LocalSandbox:
         return tries
 
     async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
     ) -> BackgroundJob:
         await self._confined.open_network()
-        return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, is_confined=is_confined)
+        return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, profile=profile)
 
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._shell.jobs()

@@ -19,7 +19,7 @@ from agentcli.infra.sandbox.launching import Launcher, Running, Starter, unconfi
 from agentcli.infra.sandbox.output import CommandOutput
 from agentcli.infra.sandbox.processes import SWARMED, readable
 from agentcli.infra.sandbox.stall import SOONEST_S, Stall, Watcher
-from agentcli.tools.sandbox import BackgroundJob, CommandResult
+from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 
@@ -69,11 +69,11 @@ class Shell:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        is_confined: bool = True,
+        profile: Profile | None = None,
     ) -> CommandResult:
         for _ in range(MOST_PLANS):
             output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
-            foreground = await self._start(command, cwd, output, on_output, is_confined=is_confined)
+            foreground = await self._start(command, cwd, output, on_output, profile=profile)
             try:
                 async with asyncio.timeout(timeout_s):
                     goes_on = await foreground.wait(detach)
@@ -89,7 +89,13 @@ class Shell:
         raise _refused(result.output)
 
     async def _start(
-        self, command: str, cwd: Path, output: CommandOutput, on_output: Callable[[str], None], *, is_confined: bool
+        self,
+        command: str,
+        cwd: Path,
+        output: CommandOutput,
+        on_output: Callable[[str], None],
+        *,
+        profile: Profile | None,
     ) -> _Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
@@ -100,7 +106,7 @@ class Shell:
                 cwd=cwd,
                 output=pipe_write,
                 pass_fds=(report_write,),
-                is_confined=is_confined,
+                profile=profile,
             )
         except BaseException as error:
             os.close(report)
@@ -122,12 +128,12 @@ class Shell:
         return await foreground.go_on(id, path, self._jobs)
 
     async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, is_confined: bool = True
+        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
     ) -> BackgroundJob:
         try:
             id, path = self._jobs.next_file()
             for _ in range(MOST_PLANS):
-                running = await self._start_job(command, cwd, path, timeout_s, is_confined=is_confined)
+                running = await self._start_job(command, cwd, path, timeout_s, profile=profile)
                 if running is not None:
                     return self._jobs.keep(id, running, path)
             raise _refused(path.read_text(errors="replace"))
@@ -135,7 +141,7 @@ class Shell:
             raise _not_started("the job", error) from error
 
     async def _start_job(
-        self, command: str, cwd: Path, path: Path, time_limit_s: float | None, *, is_confined: bool
+        self, command: str, cwd: Path, path: Path, time_limit_s: float | None, *, profile: Profile | None
     ) -> Running | None:
         """None where its confinement could not be set up; why is in the file then. Raises `OSError`, `ValueError`."""
         begun, begun_write = _pipe_above(9)
@@ -151,7 +157,7 @@ class Shell:
                         pass_fds=(begun_write,),
                         keeps_output=True,
                         time_limit_s=time_limit_s,
-                        is_confined=is_confined,
+                        profile=profile,
                     )
             finally:
                 os.close(begun_write)

@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.stand_ins import CopyStandIn, Mechanism, OverlayStan
 from agentcli.infra.sandbox.tree_changes import LONGEST_DIFFS, FileChange, Piece, pieces_of
 from agentcli.infra.sandbox.tree_keeping import Kept, keep_pieces
 from agentcli.infra.sandbox.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
-from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.sandbox import CommandResult, Profile
 
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
@@ -228,7 +228,9 @@ class _Trial:
         self._mounts: Sequence[Mount] = ()
 
     @contextmanager
-    def launch(self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int]) -> Iterator[Launch]:
+    def launch(
+        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+    ) -> Iterator[Launch]:
         """Raises `OSError`."""
         with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             self._mounts = mounts_of(launch.argv)

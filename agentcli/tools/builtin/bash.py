@@ -12,7 +12,7 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_kinds import KEPT_NAMES, is_secret
-from agentcli.tools.sandbox import BackgroundJob, CommandResult
+from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 from agentcli.tools.trial import Trial
 
@@ -60,11 +60,17 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
         on_output=context.emit,
         most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
-        is_confined=not given.unconfined,
+        profile=_profile(given, context),
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
     return _output(result, given, start, context, notes=[lost])
+
+
+def _profile(given: Bash, context: ToolContext) -> Profile | None:
+    if given.unconfined:
+        return "danger-full-access"
+    return "read-only" if context.only_reads else None
 
 
 def _limit_s(given: Bash) -> float:
@@ -186,7 +192,7 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
     job = await context.workspace.sandbox.start_job(
-        given.command, cwd=start, timeout_s=limit_s, is_confined=not given.unconfined
+        given.command, cwd=start, timeout_s=limit_s, profile=_profile(given, context)
     )
     return _started(job, "Started", context)
 

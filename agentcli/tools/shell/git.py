@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -146,6 +147,8 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
         look = moved
     if not call.words:
         return ""
+    if why := _program_problem(look):
+        return why
     name, rest = call.words[0].text, call.words[1:]
     if [field.text for field in rest] in (["--help"], ["-h"]):
         return "" if name in _BUILT_IN else f"git {name} may be an alias or a program"
@@ -162,6 +165,14 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
     if name in _SECOND_WORDS:
         return _second_problem(name, rest, look)
     return f"git {name} is not known to only read"
+
+
+def _program_problem(look: Look) -> str:
+    """Why git may run a program that the repository it works in has chosen."""
+    if look.state.places is None:
+        return "it is not certain in which repository git works"
+    settings = (look.places.program_of_git(Path(place)) for place in look.state.places)
+    return next((f"git may run a program: {setting}" for setting in settings if setting), "")
 
 
 # Subcommands that no alias can hide (git-config(1), alias.*).

@@ -18,9 +18,10 @@ class Places(Struct, frozen=True):
     """Where a command would run.
 
     `cwd` is where the shell stands, `roots` are the folders of the workspace, `home` is the person's; all absolute.
-    `is_readable` says whether an absolute path, symlinks followed, lies inside the workspace and holds no secret: the
-    judge's only look at the disk. `matches`, where given, lists what an absolute glob finds (no more than it likes to
-    look at; None for too much); without it a glob is judged by its folder and by the names it could find there.
+    `is_readable` says whether an absolute path, symlinks followed, lies inside the workspace and holds no secret, and
+    `program_of_git` which setting makes git run a program there: the judge's only looks at the disk. `matches`, where
+    given, lists what an absolute glob finds (no more than it likes to look at; None for too much); without it a glob is
+    judged by its folder and by the names it could find there.
     """
 
     cwd: Path
@@ -28,6 +29,7 @@ class Places(Struct, frozen=True):
     home: Path
     is_readable: Callable[[Path], bool]
     matches: Callable[[Path], Sequence[Path] | None] | None = None
+    program_of_git: Callable[[Path], str] = lambda folder: ""
 
 
 class Effects(Struct, frozen=True):
