@@ -84,6 +84,7 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
         raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
     if answer.scope == "try" and can_try:
         return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True)
+    context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always"):
         await _grant(asking.grants, state, question, answer, rules, emit)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):

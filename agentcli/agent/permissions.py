@@ -46,7 +46,7 @@ class Verdict(Struct, frozen=True):
     """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
 
     `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
-    a command that `only_reads` to that.
+    a command that `only_reads` to that. `exposes` as in exposure.py.
     """
 
     decision: Literal["allow", "ask", "deny"]
@@ -55,6 +55,7 @@ class Verdict(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     judged: frozenset[Path] | None = None
     only_reads: bool = False
+    exposes: tuple[Path, ...] = ()
 
 
 def parse_mode(text: str) -> Mode:

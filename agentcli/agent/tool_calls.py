@@ -16,6 +16,7 @@ from agentcli.agent.call_record import Caller, CallMetrics, CallRecord
 from agentcli.agent.call_retry import run_with_retries
 from agentcli.agent.client_calls import ClientCalls
 from agentcli.agent.events import Emit
+from agentcli.agent.exposure import with_exposure
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
@@ -173,7 +174,8 @@ async def parse_call(runner: CallRunner, state: AgentState, call: ToolUse, show:
 async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: Parsed, emit: Emit) -> Permitted:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
     tool, arguments, context = parsed.tool, parsed.arguments, parsed.context
-    verdict = judge(tool, arguments, state.mode, state.rules, runner.workspace)
+    given = tool, arguments, state.mode, state.rules, runner.workspace
+    verdict = with_exposure(judge(*given), *given)
     if verdict.decision == "allow":
         return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:

@@ -96,7 +96,7 @@ class BackgroundJob(Struct, frozen=True):
 
     `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
     `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet.
+    were not read yet. `put_back` as of a `CommandResult`.
     """
 
     id: str
@@ -108,6 +108,7 @@ class BackgroundJob(Struct, frozen=True):
     stall: str = ""
     timed_out: bool = False
     new_bytes: int = 0
+    put_back: tuple[str, ...] = ()
 
 
 class CommandResult(Struct, frozen=True):
@@ -117,7 +118,8 @@ class CommandResult(Struct, frozen=True):
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
-    in the background, which the sandbox ended with it.
+    in the background, which the sandbox ended with it. `put_back` names what other programs obey and
+    the command had changed; it is as it was again.
     """
 
     output: str
@@ -130,6 +132,7 @@ class CommandResult(Struct, frozen=True):
     stall: str = ""
     made: tuple[Path, ...] = ()
     ended: int = 0
+    put_back: tuple[str, ...] = ()
 
 
 class Sandbox(Protocol):
@@ -165,6 +168,10 @@ class Sandbox(Protocol):
 
     def is_kept(self, path: Path) -> bool:
         """Whether git runs what is at a real path in the workspace, or what it says: hooks and settings."""
+        ...
+
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        """The secret files of the workspace that a command could read; those that were granted do not count."""
         ...
 
     def program_of_git(self, folder: Path) -> str:

@@ -114,7 +114,8 @@ def digest_of(content: bytes) -> bytes:
 class Workspace:
     """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
 
-    `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched.
+    `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
+    secret files that the person lets commands read where no sandbox hides them.
     """
 
     cwd: Path
@@ -124,6 +125,7 @@ class Workspace:
     data: DataFiles | None = None
     web: WebAccess | None = None
     home: Path = field(default_factory=Path.home)
+    exposed: set[Path] = field(default_factory=set)
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self.lexical_path(path), "read")

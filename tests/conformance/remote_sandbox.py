@@ -100,6 +100,7 @@ class RemoteSandbox:
     validate_path = _over_there(Sandbox.validate_path)
     real_path = _over_there(Sandbox.real_path)
     knows = _over_there(Sandbox.knows)
+    exposed_secrets = _over_there(Sandbox.exposed_secrets)
     program_of_git = _over_there(Sandbox.program_of_git)
     grant = _over_there(Sandbox.grant)
     revoke = _over_there(Sandbox.revoke)

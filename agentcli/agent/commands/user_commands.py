@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import AsPrompt, Command, Commands, Desk, Outcome
+from agentcli.agent.exposure import with_exposure
 from agentcli.agent.permissions import judge
 from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
@@ -136,13 +137,15 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": shell})
         rules = Rules([*state.rules.allow, *command.allowed], state.rules.deny, state.rules.ask)
-        verdict = judge(tool, arguments, state.mode, rules, calls.workspace)
+        given = tool, arguments, state.mode, rules, calls.workspace
+        verdict = with_exposure(judge(*given), *given)
         if verdict.decision != "allow":
             raise UserError(
                 f"/{command.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "
                 f"Add bash({shell}) to allowed-tools in {command.file}, or /permissions allow bash({shell})."
             )
-        output = await tool.run(arguments, ToolContext(calls.workspace, command.name))
+        context = ToolContext(calls.workspace, command.name, only_reads=verdict.only_reads)
+        output = await tool.run(arguments, context)
     except ToolError as error:
         raise UserError(f"/{command.name} could not run `{shell}`: {error}") from error
     return str(output.content)

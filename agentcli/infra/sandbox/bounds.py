@@ -64,6 +64,7 @@ class Launch(NamedTuple):
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
+    `put_back` is filled when the context is left: what the command had changed and may not have.
     """
 
     argv: list[str]
@@ -71,6 +72,7 @@ class Launch(NamedTuple):
     environment: Mapping[str, str]
     refusal: str = ""
     launcher: int = 0
+    put_back: Sequence[str] = ()
 
 
 class Confinement(Protocol):
@@ -97,6 +99,10 @@ class Confinement(Protocol):
 
         Raises `OSError`.
         """
+        ...
+
+    def hides(self, profile: Profile) -> bool:
+        """True if commands held to a profile cannot read what is masked inside the roots."""
         ...
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch
+from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
 from agentcli.infra.sandbox.caches import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.hidden_files import HiddenFiles
 from agentcli.infra.sandbox.layout import PROXY_SOCKET, RELAY, Layout
@@ -72,6 +72,9 @@ class Bubblewrap:
                 _environment(bounds),
                 refusal="bwrap: ",
             )
+
+    def hides(self, profile: Profile) -> bool:
+        return profile != "danger-full-access"
 
     def command_group(self, pid: int) -> int | None:
         """The group is that of the sandbox's init, below bwrap; bwrap itself would die at once and end everything."""

@@ -116,6 +116,15 @@ class Confined:
             self._kept_at = time.monotonic()
         return any(path.is_relative_to(place) for place in self._kept_places)
 
+    def exposed_secrets(self, profile: Profile | None) -> Sequence[Path]:
+        """Secret files in the roots that a command held to a profile (None: the session's) could read."""
+        if self.confinement.hides(profile or self.limits.profile):
+            return ()
+        roots, granted = self._paths.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
+        masked = (path for path in self.limits.masked if any(path.is_relative_to(root) for root in roots))
+        found = (*self._secrets.inside(roots)[0], *(path for path in masked if path.exists()))
+        return [path for path in dict.fromkeys(found) if path not in granted]
+
     def program_of_git(self, folder: Path) -> str:
         found: str = import_module("agentcli.infra.sandbox.git_programs").program_setting(
             folder, str(self.limits.home), self._repositories

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch
+from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
 from agentcli.infra.sandbox.caches import PRIVATE_TMP, cache_environment
 from agentcli.infra.sandbox.masks import find_places
 from agentcli.infra.sandbox.mount_points import MountPoints
@@ -81,6 +81,9 @@ class Docker:
             check=False,
             timeout=_REMOVE_TIMEOUT_S,
         )
+
+    def hides(self, profile: Profile) -> bool:
+        return True
 
     def command_group(self, pid: int) -> int | None:
         """Docker's client passes SIGTERM on to the command."""

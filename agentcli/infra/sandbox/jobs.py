@@ -51,6 +51,7 @@ class _Job:
             stall=self._why(is_over=is_over),
             timed_out=process.was_late,
             new_bytes=max(0, self._size() - self.told),
+            put_back=tuple(self.running.put_back),
         )
 
     def _why(self, *, is_over: bool) -> str:

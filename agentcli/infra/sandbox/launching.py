@@ -32,12 +32,13 @@ def shell_argv() -> list[str]:
 
 @dataclass(eq=False)
 class Running:
-    """A command that was started, with what confines it; `refusal` as in `Launch`."""
+    """A command that was started, with what confines it; `refusal` and `put_back` as in `Launch`."""
 
     command: str
     process: Process
     confinement: ExitStack
     refusal: str = ""
+    put_back: Sequence[str] = ()
 
     def is_over(self) -> bool:
         """Whether nothing of it is left, as far as is known now."""
@@ -88,7 +89,7 @@ class Starter:
                 time_limit_s=time_limit_s,
                 launcher=launch.launcher,
             )
-            running = Running(command, process, confinement.pop_all(), launch.refusal)
+            running = Running(command, process, confinement.pop_all(), launch.refusal, launch.put_back)
         self._running = {other for other in self._running if not other.is_over()} | {running}
         return running
 

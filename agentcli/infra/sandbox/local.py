@@ -89,6 +89,9 @@ class LocalSandbox:
     def is_kept(self, path: Path) -> bool:
         return self._confined.is_kept(path)
 
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        return self._confined.exposed_secrets(profile)
+
     def program_of_git(self, folder: Path) -> str:
         return self._confined.program_of_git(folder)
 

@@ -24,7 +24,9 @@ MOST_REPOSITORIES = 100
 MOST_TO_FOLLOW = 20
 
 
-def plan_protection(bounds: Bounds, cwd: str, repositories: Repositories) -> Protection:
+def plan_protection(
+    bounds: Bounds, cwd: str, repositories: Repositories, *, most_to_commit_to: int = MOST_TO_COMMIT_TO
+) -> Protection:
     """What to protect now. Commands can commit in the roots, the repositories nearest to them, and where they start."""
     protection = Protection()
     if bounds.profile != "workspace-write":
@@ -42,9 +44,11 @@ def plan_protection(bounds: Bounds, cwd: str, repositories: Repositories) -> Pro
                 protection.protect(root, path.removeprefix(root))
         nested = repositories.inside(root)
         for number, folder in enumerate(nested[:MOST_REPOSITORIES]):
-            is_chosen = may_commit and (number < MOST_TO_COMMIT_TO or is_inside(cwd, folder))
+            is_chosen = may_commit and (number < most_to_commit_to or is_inside(cwd, folder))
             protection.add(_bounded(_protect_nested(folder, around, is_chosen), folder, number, is_chosen))
-        _protect_insides(root, nested[:MOST_REPOSITORIES], cwd if may_commit else None, protection, around)
+        _protect_insides(
+            root, nested[:MOST_REPOSITORIES], cwd if may_commit else None, protection, around, most_to_commit_to
+        )
         if len(nested) > MOST_REPOSITORIES or repositories.is_partial(root):
             protection.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
@@ -65,7 +69,12 @@ def _protect_nested(folder: str, around: GitSurroundings, may_commit: bool) -> P
 
 
 def _protect_insides(
-    root: str, nested: Sequence[str], cwd: str | None, protection: Protection, around: GitSurroundings
+    root: str,
+    nested: Sequence[str],
+    cwd: str | None,
+    protection: Protection,
+    around: GitSurroundings,
+    most_to_commit_to: int,
 ) -> None:
     """Bare repositories, and those whose worktree is elsewhere. Without `cwd` nothing may be committed to them."""
     if looks_like_the_inside(root):
@@ -73,7 +82,7 @@ def _protect_insides(
     insides = [folder for folder in nested if looks_like_the_inside(folder) and is_real(folder)]
     for number, folder in enumerate(insides):
         if folder not in protection.writable:  # a worktree led there, and what it obeys is protected already
-            may_commit = cwd is not None and (number < MOST_TO_COMMIT_TO or is_inside(cwd, folder))
+            may_commit = cwd is not None and (number < most_to_commit_to or is_inside(cwd, folder))
             found = protect_inside(folder, around, may_commit=may_commit)
             protection.add(_bounded(found, folder, number, may_commit))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch
+from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
 
 PROGRAM = Path("/usr/bin/sandbox-exec")
 
@@ -42,6 +42,9 @@ class Seatbelt:
             return
         profile = seatbelt_profile(bounds, tmp=self._tmp)
         yield Launch([str(self._program), "-p", profile, *argv], tuple(pass_fds), {"TMPDIR": str(self._tmp)})
+
+    def hides(self, profile: Profile) -> bool:
+        return profile != "danger-full-access"
 
     def command_group(self, pid: int) -> int | None:
         return pid

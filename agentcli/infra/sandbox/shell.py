@@ -294,6 +294,7 @@ class _Foreground:
             stall=SWARMED if self._running.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else 0,
+            put_back=tuple(self._running.put_back),
         )
 
     async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch
+from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
 
 
 class Unconfined:
@@ -23,6 +23,9 @@ class Unconfined:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         yield Launch(list(argv), tuple(pass_fds), {})
+
+    def hides(self, profile: Profile) -> bool:
+        return False
 
     def command_group(self, pid: int) -> int | None:
         return pid

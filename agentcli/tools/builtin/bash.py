@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -102,6 +103,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         names = ", ".join(workspace.shown(path) for path in result.made)
         obeyed = "which other programs obey by themselves"
         notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
+    if result.put_back:
+        notes.append(_put_back_note(result.put_back))
     if result.ended:
         notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
@@ -119,7 +122,15 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
+    summary += f"; put back {len(result.put_back)} it may not change" if result.put_back else ""
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
+
+
+def _put_back_note(put_back: Sequence[str]) -> str:
+    return (
+        f"[the sandbox put back what other programs obey and no command may change: {', '.join(put_back)}. file_edit "
+        "changes it where the user agrees, and unconfined asks them to let a command do it]"
+    )
 
 
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")

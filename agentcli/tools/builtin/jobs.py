@@ -59,7 +59,8 @@ def _row(job: BackgroundJob) -> str:
 
 
 def _state(job: BackgroundJob) -> str:
-    return f"{_phase(job)}, {job.stall}" if job.stall else _phase(job)
+    put_back = f"put back {', '.join(job.put_back)}" if job.put_back else ""
+    return ", ".join(filter(None, (_phase(job), job.stall, put_back)))
 
 
 def _phase(job: BackgroundJob) -> str:

@@ -1,0 +1,74 @@
+"""Asks before a command that could read the workspace's secret files, where no confinement hides them from it.
+
+Once a session: a yes is about the files, and so counts for later commands too. A rule that means a file, such as
+Read(.env), is a yes beforehand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.agent.path_access import ground_of, is_covered, look_at_real
+from agentcli.agent.permissions import Mode, Verdict, analysis_of
+from agentcli.agent.rules import Rules
+from agentcli.tools.shell.records import CommandAnalysis, Segment
+from agentcli.tools.tool import Tool, Workspace
+
+_MOST_SHOWN = 3
+# Programs that show names and facts of files, and not what is in them.
+_NAMES_ONLY = frozenset(
+    "[ basename cd date df dirname du echo false id ls printf pwd realpath stat test tree true type uname which whoami"
+    .split()
+)  # fmt: skip
+_WILD = re.compile(r"[*?\[{]")
+
+
+def with_exposure(
+    verdict: Verdict, tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace
+) -> Verdict:
+    """The verdict, or one that asks about the secret files in `exposes` as well."""
+    if tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
+        return verdict
+    found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
+    exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, rules, workspace)]
+    if not exposed or (verdict.only_reads and not _may_read(analysis_of(arguments, workspace), exposed)):
+        return verdict
+    shown = [workspace.shown(path) for path in exposed]
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    why = (
+        f"no sandbox here hides {', '.join(shown[:_MOST_SHOWN])}{more} from it"
+        f" (asked once a session; the rule Read({shown[0]}) answers beforehand)"
+    )
+    return msgspec.structs.replace(
+        verdict,
+        decision="deny" if mode == "dontAsk" else "ask",
+        reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,
+        exposes=tuple(exposed),
+    )
+
+
+def _is_meant(path: Path, rules: Rules, workspace: Workspace) -> bool:
+    target, ground = look_at_real(path, "read", workspace), ground_of(workspace)
+    return any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules.allow)
+
+
+def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
+    return any(_segment_may_read(segment, secrets) for segment in analysis.segments)
+
+
+def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
+    """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
+    if segment.words is not None and segment.words[0] in _NAMES_ONLY:
+        return False
+    places = [_above_globs(path) for path in segment.effects.reads]
+    return not places or any(secret.is_relative_to(place) for secret in secrets for place in places)
+
+
+def _above_globs(path: str) -> Path:
+    found = _WILD.search(path)
+    return Path(path[: found.start()].rpartition("/")[0] or "/") if found else Path(path)

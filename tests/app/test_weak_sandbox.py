@@ -1,0 +1,151 @@
+"""Where only Landlock confines commands: what it cannot keep is put back, asked about, and said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, call
+from tests.conformance.confining import confinement_for
+
+CANARY = "canary-7f3b2c91d8e64a05"
+KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    confinement_for("landlock, root" if os.getuid() == 0 else "landlock, user")  # skips where there is none
+    made = Place(tmp_path)
+    made.environment |= KIND
+    subprocess.run(["git", "init", "-q", str(made.folder)], check=True)
+    (made.folder / "a.py").write_text("print(1)\n")
+    return made
+
+
+def git_files(place: Place) -> dict[Path, tuple[int, bytes]]:
+    files = (path for path in (place.folder / ".git").rglob("*") if path.is_file())
+    return {path: (path.stat().st_mode, path.read_bytes()) for path in files}
+
+
+def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> list[str]:
+    """What the model is told of each command. They are in scripts, whose text nobody judges."""
+    calls = []
+    for number, command in enumerate(commands):
+        (place.folder / f"{number}.sh").write_text(command)
+        calls.append(call("bash", command=f"sh {number}.sh", **how))
+    script = place.script({"tool_calls": calls}, {"text": "."})
+    ran = place.run("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "stream-json")
+    contents = [block for line in ran.of("user") for block in line["message"]["content"]]
+    return [block.get("content", "") for block in contents if block["type"] == "tool_result"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "bypassPermissions"])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("echo evil > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit", ".git/hooks/pre-commit"),
+        ("git config core.hooksPath evil", ".git/config"),
+        ("git config --unset core.bare; printf '[core]\\n\\tfsmonitor = evil\\n' >> .git/config", ".git/config"),
+        ("rm -rf .git/hooks && ln -s /tmp .git/hooks", ".git/hooks"),
+        ("mv .git .git2; mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit", ".git"),
+        ("mv .git/config c; mkdir .git/config", ".git/config"),
+        ("chmod 700 .git/hooks/*; true", ".git/hooks"),
+        ("echo ../.. > .git/commondir", ".git/commondir"),
+        ("mkdir .vscode; echo {} > .vscode/tasks.json", ".vscode"),
+        ("ln -s /etc .husky", ".husky"),
+        ("sh -c 'echo evil > .git/hooks/post-checkout' & wait", ".git/hooks/post-checkout"),
+    ],
+)
+def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, command: str, named: str) -> None:
+    before = git_files(place)
+    (told,) = run_in(place, command, mode=mode)
+    assert "[the sandbox put back what other programs obey" in told
+    assert str(place.folder / named) in told
+    assert git_files(place) == before
+    assert not any(os.path.lexists(place.folder / name) for name in (".vscode", ".husky"))
+
+
+def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
+    before = git_files(place)
+    (place.folder / "hook.sh").write_text("echo evil > .git/hooks/pre-push")
+    start = {"tool_calls": [call("bash", command="sh hook.sh", background=True)]}
+    wait = {"tool_calls": [call("bash", command="sleep 3"), call("jobs", action="list")]}
+    script = place.script(start, wait, {"text": "{{last_result}}"})
+    ran = place.run("-m", script, "-p", "go", "--permission-mode", "auto", "--output-format", "json")
+    assert "put back" in ran.result["result"]
+    assert git_files(place) == before
+
+
+def test_what_git_itself_keeps_in_its_settings_stays(place: Place) -> None:
+    url = "https://example.org/x.git"
+    told = run_in(
+        place, f"git remote add origin {url} && git config branch.main.remote origin", "git remote get-url origin"
+    )
+    assert told[0] == ""
+    assert told[1] == url
+
+
+def test_ordinary_work_is_not_put_back(place: Place) -> None:
+    commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first && git branch -m other"
+    told = run_in(place, commit, "mkdir -p sub && git init -q sub && mv sub moved", "git log --format=%s other")
+    assert told == ["", "", "first"]
+    assert (place.folder / "moved/.git/config").exists()
+
+
+def test_what_stood_in_the_place_is_kept_elsewhere(place: Place) -> None:
+    (place.folder / "precious").write_text("the only copy\n")
+    (told,) = run_in(place, "mkdir .vscode && mv precious .vscode/tasks.json")
+    kept = Path(told.partition("what stood there is in ")[2].partition(")")[0])
+    assert (kept / "vscode/tasks.json").read_text() == "the only copy\n"
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "acceptEdits", "auto"])
+def test_a_command_that_only_reads_is_not_shown_secret_files(place: Place, mode: str) -> None:
+    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
+    calls = [call("bash", command=command) for command in ("grep -r NAME .", "cat a.py")]
+    script = place.script({"tool_calls": calls}, {"text": "{{last_result}}"})
+    ran = place.run("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "stream-json")
+    assert CANARY not in ran.out
+    assert ran.result["result"] == "print(1)"
+
+
+READS = "python3 -c \"print(open('.env').read()[::-1])\""  # backwards, so that no masking could hide it
+
+
+@pytest.mark.parametrize(
+    "flags", [("--permission-mode", "auto"), ("--allow", "bash(python3 *)"), ("--permission-mode", "dontAsk")]
+)
+def test_a_command_that_could_read_secret_files_asks_and_says_why(place: Place, flags: tuple[str, ...]) -> None:
+    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
+    script = place.script({"tool_calls": [call("bash", command=READS)]}, {"text": "{{last_result}}"})
+    ran = place.run("-m", script, "-p", "go", *flags, "--output-format", "json")
+    assert len(ran.result["permission_denials"]) == 1
+    assert CANARY[::-1] not in ran.out
+    if flags[-1] != "dontAsk":
+        assert "no sandbox here hides .env from it" in ran.result["result"]
+
+
+def test_a_rule_that_means_the_file_answers_beforehand(place: Place) -> None:
+    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
+    script = place.script({"tool_calls": [call("bash", command=READS)]}, {"text": "{{last_result}}"})
+    rules = ("--permission-mode", "auto", "--allow", "Read(.env)")
+    ran = place.run("-m", script, "-p", "go", *rules, "--output-format", "json")
+    assert CANARY[::-1] in ran.result["result"]
+
+
+def test_it_is_asked_once_a_session(place: Place) -> None:
+    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
+    calls = [{"tool_calls": [call("bash", command=f"python3 -c 'print({n})'")]} for n in range(2)]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", place.script(*calls, {"text": "."}), *flags, stdin=True) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        running.control("approve", id=asked["id"])
+        running.wait_for_type("result")
+        ran = running.ended()
+    assert len(ran.of("system", "approval_requested")) == 1
+    assert "no sandbox here hides .env from it" in asked["reason"]
+    assert ran.result["permission_denials"] == []
