@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import apsw
 import typer
@@ -24,6 +25,9 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import Models
 from agentcli.tools.ripgrep import find_rg
 
+# Works; works less well than it could; does not work.
+Mark = Literal["✓", "!", "✗"]
+
 app = make_app("Check this installation.", needs_command=False)
 
 
@@ -36,14 +40,19 @@ def check() -> None:
     """Look at everything a session needs; exit 1 when something is missing."""
     config = configuration()
     failed = False
-    for name, ok, said in checks(config):
-        failed = failed or not ok
-        tell(f"{'✓' if ok else '✗'} {name:<12} {said}")
+    for name, mark, said in checks(config):
+        failed = failed or mark == "✗"
+        tell(f"{mark} {name:<12} {said}")
     raise typer.Exit(int(failed))
 
 
-def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
+def checks(config: Config) -> Iterator[tuple[str, Mark, str]]:
     """What was looked at, whether it works, and what was found."""
+    for name, found, said in _looked(config):
+        yield name, found if isinstance(found, str) else ("✓" if found else "✗"), said
+
+
+def _looked(config: Config) -> Iterator[tuple[str, bool | Mark, str]]:
     yield "agentcli", True, f"{__version__}, Python {platform.python_version()}, {sys.platform}"
     yield "settings", not config.notices, "; ".join(config.notices) or ", ".join(map(str, config.files)) or "defaults"
     writable = _is_writable(config.paths.state)
@@ -66,13 +75,15 @@ def checks(config: Config) -> Iterator[tuple[str, bool, str]]:
         yield "model", False, str(error).split("\n", 1)[0]
 
 
-def _sandbox(config: Config) -> tuple[bool, str]:
+def _sandbox(config: Config) -> tuple[bool | Mark, str]:
     """Whether commands are confined as the settings want it, and by what."""
     builder = Builder(config, store=MemorySessions())
     sandbox = builder.workspace().sandbox
-    told = " ".join(sandbox.told())
+    warning, told = sandbox.warning(), " ".join(sandbox.told())
     wait_for(builder.aclose())
-    return sandbox.confines or sandbox.profile == "danger-full-access", told
+    if warning:
+        return "!" if sandbox.confines else "✗", warning
+    return True, told
 
 
 def _sessions(config: Config) -> tuple[bool, str]:

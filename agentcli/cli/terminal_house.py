@@ -110,11 +110,9 @@ class TerminalHouse:
         return session
 
     async def _tell_of_sandbox(self, session: Session) -> None:
-        """Loudly where nothing holds commands; /sandbox shows it at any time."""
-        sandbox = session.runtime.calls.workspace.sandbox
-        if not await asyncio.to_thread(lambda: sandbox.confines):
-            for line in sandbox.told():
-                self.tell(line)
+        """Loudly where commands are held less than they could be; /sandbox shows all at any time."""
+        if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
+            self.tell(warning)
 
     async def _set_up_model(self, front: Front, missing: NoModel) -> None:
         """The guided choice of a first start. Raises `missing` when the person would rather leave."""
@@ -187,7 +185,7 @@ class TerminalHouse:
             return files + (to_toml(self._config.settings) or "# Every setting has its default.")
         from agentcli.cli.doctor import checks  # typer: 50 ms that only this needs
 
-        return "\n".join(f"{'✓' if ok else '✗'} {name:<12} {text}" for name, ok, text in checks(self._config))
+        return "\n".join(f"{mark} {name:<12} {text}" for name, mark, text in checks(self._config))
 
     async def aclose(self) -> None:
         if self._warming is not None:

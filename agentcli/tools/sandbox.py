@@ -290,6 +290,10 @@ class Sandbox(Protocol):
         """Take that back; nothing happens when there is no such grant."""
         ...
 
+    def warning(self) -> str:
+        """What holds commands less than it could here, and how to mend that; empty where there is nothing to say."""
+        ...
+
     def told(self) -> tuple[str, ...]:
         """How commands are confined, in lines for the person, and what is not kept here."""
         ...

@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.app.running import Place, call
+from tests.app.terminal import Open
 from tests.conformance.confining import confinement_for
 
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
 
 
+def skip_without_landlock() -> None:
+    confinement_for("landlock, root" if os.getuid() == 0 else "landlock, user")
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    confinement_for("landlock, root" if os.getuid() == 0 else "landlock, user")  # skips where there is none
+    skip_without_landlock()
     made = Place(tmp_path)
     made.environment |= KIND
     subprocess.run(["git", "init", "-q", str(made.folder)], check=True)
@@ -149,3 +154,14 @@ def test_it_is_asked_once_a_session(place: Place) -> None:
     assert len(ran.of("system", "approval_requested")) == 1
     assert "no sandbox here hides .env from it" in asked["reason"]
     assert ran.result["permission_denials"] == []
+
+
+def test_a_weak_sandbox_is_a_warning_of_doctor_and_no_failure(place: Place) -> None:
+    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+    assert row.startswith("! ")
+    assert "Weak sandbox (landlock): commands that may write can read secret files" in row
+
+
+def test_the_first_screen_says_that_the_sandbox_is_weak(open_terminal: Open) -> None:
+    skip_without_landlock()
+    open_terminal([], **KIND).see("Weak sandbox (landlock)")

@@ -117,6 +117,7 @@ class RemoteSandbox:
     stop_job = _over_there(Sandbox.stop_job)
     grant_host = _over_there(Sandbox.grant_host)
     revoke_host = _over_there(Sandbox.revoke_host)
+    warning = _over_there(Sandbox.warning)
     told = _over_there(Sandbox.told)
     add_root = _over_there(Sandbox.add_root)
 

@@ -88,6 +88,11 @@ class Confinement(Protocol):
         """Why nothing better is used, for the person; empty for the best there is."""
         ...
 
+    @property
+    def weakness(self) -> str:
+        """What commands can do that they should not, as part of a sentence; empty where they are held as meant."""
+        ...
+
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> AbstractContextManager[Launch]:

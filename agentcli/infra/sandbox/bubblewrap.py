@@ -45,6 +45,7 @@ class Bubblewrap:
     """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
 
     name = "bubblewrap"
+    weakness = ""
     ends_trees = True
     why = ""
 

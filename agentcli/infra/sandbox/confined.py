@@ -196,13 +196,25 @@ class Confined:
         await proxy.start()
         self._proxy = proxy
 
+    def warning(self) -> str:
+        """What holds commands less than it could, and how to mend it; empty where all is held, or nothing is to be."""
+        confinement = self.confinement
+        if self.limits.profile == "danger-full-access":
+            return ""
+        if not self.confines:
+            return f"NO SANDBOX: every command asks. {confinement.why}".rstrip()
+        if not confinement.weakness:
+            return ""
+        better = f" A better one: {confinement.why}" if confinement.why else ""
+        return f"Weak sandbox ({confinement.name}): {confinement.weakness}.{better}"
+
     def told(self) -> tuple[str, ...]:
         """How commands are confined, in lines for the person; what is not kept here is said."""
         confinement = self.confinement
         if self.limits.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
-            return (f"NO SANDBOX: every command asks. {confinement.why}".rstrip(),)
+            return (self.warning(),)
         hosts = ", ".join(self.hosts) or "none"
         lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
         if confinement.why:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ def choose_confinement(
 def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
     program = next((program for program in programs if program.is_file()), None)
     if program is None:
-        raise OSError("not installed (`sudo apt install bubblewrap`, `sudo dnf install bubblewrap`)")
+        raise OSError(f"not installed (`{_how_to_install()}`)")
     message = ""
     for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
         confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
@@ -64,6 +65,21 @@ def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path
         if not message:
             return confinement
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
+
+
+# The program that installs packages, and how.
+_INSTALLERS = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
+    "apk": "apk add bubblewrap",
+}
+
+
+def _how_to_install() -> str:
+    how = next((how for program, how in _INSTALLERS.items() if shutil.which(program)), _INSTALLERS["apt-get"])
+    return how if os.getuid() == 0 else f"sudo {how}"
 
 
 def _advice(message: str) -> str:

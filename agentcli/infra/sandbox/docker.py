@@ -32,6 +32,7 @@ class Docker:
     """
 
     name = "docker"
+    weakness = ""
     ends_trees = True
     why = ""
 

@@ -36,6 +36,10 @@ class Landlock:
     """
 
     name = "landlock"
+    weakness = (
+        "commands that may write can read secret files (agentcli asks first) and change git hooks (they are put back"
+        " as they were), and no host can be opened to them"
+    )
     ends_trees = False
 
     def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:

@@ -210,6 +210,9 @@ class LocalSandbox:
     def revoke_host(self, host: str) -> None:
         self._confined.revoke_host(host)
 
+    def warning(self) -> str:
+        return self._confined.warning()
+
     def told(self) -> tuple[str, ...]:
         return self._confined.told()
 

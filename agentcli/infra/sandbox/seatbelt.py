@@ -26,6 +26,7 @@ class Seatbelt:
     """Implements `Confinement`. `tmp` is the person's TMPDIR, which commands share."""
 
     name = "seatbelt"
+    weakness = ""
     ends_trees = False
     why = ""
 

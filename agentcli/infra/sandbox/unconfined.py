@@ -13,6 +13,7 @@ class Unconfined:
     """Implements `Confinement` by doing nothing. `why` says why there is nothing better."""
 
     name = "none"
+    weakness = ""
     ends_trees = False
 
     def __init__(self, why: str = "") -> None:
