@@ -51,29 +51,54 @@ find_python() {
     fail "Python 3.11 or newer is missing: install it first (on Debian and Ubuntu: apt-get install python3 python3-venv)"
 }
 
-add_package() { # Debian package, what it is needed for
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        say "Installing the system package $1, which $2."
-        apt-get update -qq 2>/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null 2>&1 ||
-            fail "could not install $1: run apt-get install $1 and then this again"
-    else
-        fail "the system package $1 is missing, which $2: install it (sudo apt-get install $1) and run this again"
+# Prints the system packages that are missing, as Debian names them. bubblewrap confines commands, libgomp1 is what the
+# embedded model's engine computes with; Debian keeps the part of Python that makes virtual environments apart.
+missing_packages() {
+    if [ "$(uname -s)" != Linux ]; then
+        return
     fi
+    command -v bwrap >/dev/null 2>&1 || printf ' bubblewrap'
+    command -v git >/dev/null 2>&1 || printf ' git'
+    [ "$verb" != test ] || command -v ps >/dev/null 2>&1 || printf ' procps'
+    if ! command -v uv >/dev/null 2>&1 && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        printf ' python%s-venv' "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+    fi
+    case ",$extras," in
+        *,local,*)
+            "$python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null || printf ' libgomp1'
+            ;;
+    esac
+}
+
+# Installs them as root; else names the command and goes on without, as most works all the same.
+add_packages() {
+    wanted=$(missing_packages)
+    [ -n "$wanted" ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "Installing these system packages:$wanted"
+        apt-get update -qq >/dev/null 2>&1 || true # an old list may do
+        # shellcheck disable=SC2086
+        if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $wanted >/dev/null 2>&1; then return 0; fi
+        say "They could not be installed; to do so by hand:  apt-get install$wanted"
+    elif command -v apt-get >/dev/null 2>&1; then
+        say "These system packages are missing; to install them:  sudo apt-get install$wanted"
+    else
+        say "These system packages are missing, as Debian names them; install what your system calls them:$wanted"
+    fi
+    case $wanted in
+        *bubblewrap*) say "Without bubblewrap commands are held by Landlock, which is weaker: agentcli doctor says how." ;;
+    esac
 }
 
 make_venv() { # folder
     if [ -x "$1/bin/python" ] && "$1/bin/python" -m pip --version >/dev/null 2>&1; then
         return
     fi
-    python=$(find_python)
     mkdir -p "$(dirname "$1")"
     if command -v uv >/dev/null 2>&1; then
         uv venv --quiet --seed --clear --python "$python" "$1" # with pip: the embedded model is fetched through it
     elif ! "$python" -m venv --clear "$1" >/dev/null 2>&1; then
-        # Debian keeps this part of Python in a package of its own.
-        package=python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv
-        add_package "$package" "Python needs to make a virtual environment"
-        "$python" -m venv --clear "$1"
+        fail "$python could not make a virtual environment in $1 (on Debian and Ubuntu it needs its -venv package)"
     fi
 }
 
@@ -89,23 +114,17 @@ install_into() { # folder, what to install (pip's arguments)
     "$folder/bin/python" -m compileall -q "$folder/lib" >/dev/null 2>&1 || true # foreign test files may not compile
 }
 
-check_engine() { # folder of the environment that holds the embedded model's engine
-    if ! "$1/bin/python" -c 'import xllamacpp' >/dev/null 2>&1 &&
-        ! "$1/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' >/dev/null 2>&1; then
-        add_package libgomp1 "the embedded model's engine computes with"
-    fi
-}
-
 install_program() {
-    make_venv "$prefix/venv"
     kept=$(cat "$prefix/extras" 2>/dev/null || true) # what an earlier run was asked for stays
     wanted=$(printf '%s,%s' "$kept" "$extras" | tr ',' '\n' | grep -v '^ *$' | sort -u | paste -s -d , - || true)
+    extras=$wanted
+    add_packages
+    make_venv "$prefix/venv"
     target=$here
-    [ -z "$wanted" ] || target="$here[$wanted]"
-    say "Installing agentcli${wanted:+ with $wanted} into $prefix …"
+    [ -z "$extras" ] || target="$here[$extras]"
+    say "Installing agentcli${extras:+ with $extras} into $prefix …"
     install_into "$prefix/venv" --upgrade "$target"
-    printf '%s' "$wanted" >"$prefix/extras"
-    case ",$wanted," in *,local,*) check_engine "$prefix/venv" ;; esac
+    printf '%s' "$extras" >"$prefix/extras"
     mkdir -p "$bin"
     ln -sf "$prefix/venv/bin/agentcli" "$bin/agentcli"
     say "Installed $("$bin/agentcli" --version): $bin/agentcli"
@@ -113,11 +132,9 @@ install_program() {
         *":$bin:"*) ;;
         *) say "$bin is not on your PATH; add it:  export PATH=\"$bin:\$PATH\"" ;;
     esac
-    command -v git >/dev/null 2>&1 || say "git is not installed; agentcli works best with it (apt-get install git)."
-    if [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null 2>&1; then
-        say "bubblewrap is not installed; commands are confined best with it (apt-get install bubblewrap)."
-    fi
 }
+
+[ "$verb" = uninstall ] || python=$(find_python)
 
 case $verb in
     install)
@@ -132,10 +149,10 @@ case $verb in
         exec "$bin/agentcli" demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m
         ;;
     test)
+        add_packages
         make_venv "$here/.venv"
         say "Installing what the tests need into $here/.venv …"
         install_into "$here/.venv" --editable "$here[dev${extras:+,$extras}]"
-        case ",$extras," in *,local,*) check_engine "$here/.venv" ;; esac
         cd "$here"
         exec .venv/bin/python -m pytest -n 2 "$@"
         ;;

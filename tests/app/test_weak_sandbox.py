@@ -164,4 +164,4 @@ def test_a_weak_sandbox_is_a_warning_of_doctor_and_no_failure(place: Place) -> N
 
 def test_the_first_screen_says_that_the_sandbox_is_weak(open_terminal: Open) -> None:
     skip_without_landlock()
-    open_terminal([], **KIND).see("Weak sandbox (landlock)")
+    open_terminal([], **KIND).see(r"Weak sandbox \(landlock\)")
