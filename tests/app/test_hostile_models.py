@@ -124,6 +124,23 @@ def test_git_runs_no_program_that_a_nested_repository_chose(
     assert not any(path.exists() for path in (ran, sub / "ran", place.folder / "ran"))
 
 
+def test_git_runs_no_hook_of_a_nested_repository_that_it_only_reads(place: Place) -> None:
+    """Where nothing confines commands: git status writes the index, and then tells the hook."""
+    sub, ran = place.folder / "sub", place.folder.parent / "ran"
+    subprocess.run(["git", "init", "-q", str(sub)], check=True)
+    (sub / "a.txt").write_text("one\n")
+    subprocess.run(["git", "-C", str(sub), "add", "."], check=True)
+    hook = sub / ".git/hooks/post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    (sub / "a.txt").touch()
+    script = place.script({"tool_calls": [call("bash", command="git -C sub status")]}, {"text": "."})
+    done = place.run("-m", script, "-p", "go", "--sandbox", "danger-full-access", "--output-format", "json")
+    assert len(done.result["permission_denials"]) == 1
+    assert not ran.exists()
+
+
 def test_a_command_that_is_judged_to_only_read_cannot_write(place: Place) -> None:
     """What the person's own settings make git run is theirs to choose; here it shows what would hold a misjudgment."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(place.folder)]

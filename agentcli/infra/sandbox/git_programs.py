@@ -1,7 +1,7 @@
 """Finds the programs that a repository's own configuration makes git run, even for a command that only reads.
 
 A command that made a repository, or an archive that brought one, chose them; the person did not. The keys are those of
-git-config(1) and gitattributes(5), git 2.47. Hooks do not count: none runs where nothing can be written.
+git-config(1) and gitattributes(5), git 2.47, and of githooks(5) the one hook that a reading command may run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from agentcli.infra.sandbox.repositories import Repositories
 _TRUE = frozenset((None, "true", "yes", "on", "1"))
 _FALSE = frozenset(("", "false", "no", "off", "0"))
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
+_REFRESHES_INDEX = "post-index-change"  # git status and git diff write what they learned of the files
 _MOST_NESTED = 200
 
 
@@ -29,12 +30,12 @@ def program_setting(folder: Path, home: str, repositories: Repositories) -> str:
     worktree, git = _repository_around(str(folder))
     if git is None:
         return ""
-    found = _program_setting(git, home)
+    found = _program_setting(git, worktree, home)
     for nested in repositories.inside(worktree)[:_MOST_NESTED]:
         if found:
             break
         inside = _git_folder(nested)
-        found = _program_setting(inside, home) if inside is not None else ""
+        found = _program_setting(inside, nested, home) if inside is not None else ""
     return found
 
 
@@ -55,7 +56,7 @@ def _git_folder(place: str) -> str | None:
     return place if looks_like_the_inside(place) else None
 
 
-def _program_setting(git: str, home: str) -> str:
+def _program_setting(git: str, worktree: str, home: str) -> str:
     common = text_of(f"{git}/commondir").strip()
     files = [os.path.normpath(Path(git, common, "config")), f"{git}/config.worktree"]
     settings = list(settings_of(files, home))
@@ -64,7 +65,9 @@ def _program_setting(git: str, home: str) -> str:
         if _starts_a_program(setting) or (fetches and _starts_a_program_to_fetch(setting)):
             name = ".".join(filter(None, (setting.section, setting.subsection, setting.key)))
             return f"{name} in {files[0] if git == str(Path(files[0]).parent) else git}"
-    return ""
+    hooks = [str(Path(files[0]).parent / "hooks"), *(s.value for s in settings if s.key == "hookspath" and s.value)]
+    found = (Path(worktree, Path(folder).expanduser(), _REFRESHES_INDEX) for folder in hooks)
+    return next((str(hook) for hook in found if hook.exists()), "")
 
 
 def _starts_a_program(setting: Setting) -> bool:
