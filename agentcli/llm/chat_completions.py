@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator
 
 from agentcli.llm.building import built
-from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Timeout
 from agentcli.llm.http import HttpClient, ServerSentEvent, SseParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
@@ -36,17 +36,21 @@ async def stream_chat(
 
     try:
         body = await built(len(request.messages), lambda: to_body(request, info, quirks, provider))
-        async with http.stream("/chat/completions", body) as response:
-            pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
-            async for events in pieces:
-                heard, failure = read(events, feed)
-                for item in heard:
-                    yield item
-                if failure is not None:
-                    raise failure
-                if reader.is_closed:
-                    await drain(pieces)
-                    break
+        try:
+            async with http.stream("/chat/completions", body) as response:
+                pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
+                async for events in pieces:
+                    heard, failure = read(events, feed)
+                    for item in heard:
+                        yield item
+                    if failure is not None:
+                        raise failure
+                    if reader.is_closed:
+                        await drain(pieces)
+                        break
+        except (ConnectionFailed, Timeout):
+            if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
+                raise
         last: list[StreamEvent] = []
         done = reader.done(last)
         for item in last:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from codecs import BOM_UTF8
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import httpx2
 import msgspec
@@ -28,8 +29,8 @@ from agentcli.llm.errors import (
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
 LONGEST_DRAIN_S = 0.25
+LONGEST_LINE = 16 * 1024 * 1024  # bytes of a line, or of a whole event, that are kept while its end is awaited
 
-Parse = Callable[[bytes], list[Any]]
 _decode = msgspec.json.Decoder().decode
 
 
@@ -222,8 +223,18 @@ def not_a_reply(response: httpx2.Response, start: bytes) -> ServerError:
     return error
 
 
-async def parsed_chunks(response: httpx2.Response, parse: Parse, *, content_type: str) -> AsyncIterator[list[Any]]:
-    """The response's body through `parse`, one list of items for each piece that arrived.
+class Parser(Protocol):
+    """Takes a body apart as it comes; raises `ProviderError` for one that cannot be read on."""
+
+    def feed(self, chunk: bytes) -> list[Any]: ...
+
+    def close(self) -> list[Any]:
+        """What the body's end completes. Raises `ConnectionFailed` when it came in the middle of an item."""
+        ...
+
+
+async def parsed_chunks(response: httpx2.Response, parser: Parser, *, content_type: str) -> AsyncIterator[list[Any]]:
+    """The response's body through `parser`, one list of items for each piece that arrived.
 
     Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
     """
@@ -237,8 +248,10 @@ async def parsed_chunks(response: httpx2.Response, parse: Parse, *, content_type
             raise error_told(told)
         raise not_a_reply(response, start)
     async for chunk in response.aiter_bytes():
-        if items := parse(chunk):
+        if items := parser.feed(chunk):
             yield items
+    if items := parser.close():
+        yield items
 
 
 async def drain(pieces: AsyncIterator[Any]) -> None:
@@ -247,7 +260,7 @@ async def drain(pieces: AsyncIterator[Any]) -> None:
         async with asyncio.timeout(LONGEST_DRAIN_S):
             async for _ in pieces:
                 pass
-    except (TimeoutError, httpx2.RequestError):
+    except (TimeoutError, httpx2.RequestError, ProviderError):
         pass
 
 
@@ -260,13 +273,12 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class SseParser:
     """Bytes in, events out, after the event stream section of the WHATWG HTML standard.
 
-    Lines end at CR, LF or CRLF and nowhere else; an event that is not closed by an empty line is dropped.
+    Lines end at CR, LF or CRLF and nowhere else. Unlike there, `close` gives a last event that has no empty line.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = _Rest()
         self._after_cr = False
-        self._at_start = True
         self._last_id = ""
         self.retry_ms: int | None = None
 
@@ -277,20 +289,21 @@ class SseParser:
         if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        buffer = self._rest + chunk
-        if self._at_start:
-            if len(buffer) < 3 and b"\xef\xbb\xbf".startswith(buffer):
-                self._rest = buffer
-                return []
-            buffer = buffer.removeprefix(b"\xef\xbb\xbf")
-            self._at_start = False
-        *blocks, self._rest = buffer.split(b"\n\n")
         events: list[ServerSentEvent] = []
-        for block in blocks:
+        for block in self._rest.split(chunk, b"\n\n"):
             event = self._event(block)
             if event is not None:
                 events.append(event)
         return events
+
+    def close(self) -> list[ServerSentEvent]:
+        block = self._rest.take()
+        if not any(line and not line.startswith(b":") for line in block.split(b"\n")):
+            return []
+        event = self._event(block)
+        if event is None or not (event.data == "[DONE]" or _is_json(event.data)):
+            raise ConnectionFailed("The stream ended in the middle of an event.")
+        return [event]
 
     def _event(self, block: bytes) -> ServerSentEvent | None:
         name, data = "", []
@@ -314,15 +327,68 @@ class LineParser:
     """Bytes in, the lines out that hold something (NDJSON). `close` gives a last line that has no end."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = _Rest()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [line for line in lines if line.strip()]
+        return [line for line in self._rest.split(chunk, b"\n") if line.strip()]
 
     def close(self) -> list[bytes]:
-        rest, self._rest = self._rest, b""
+        rest = self._rest.take()
+        if rest.strip() and not _is_json(rest):
+            raise ConnectionFailed("The stream ended in the middle of a line.")
         return [rest] if rest.strip() else []
+
+
+class _Rest:
+    """What has arrived after the last end mark; each byte is looked at once, however many pieces it comes in.
+
+    A byte order mark at the beginning is left out.
+    """
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._at_start = True
+
+    def split(self, chunk: bytes, mark: bytes) -> list[bytes]:
+        """The parts that `mark` ends. Raises `ServerError` when one grows beyond `LONGEST_LINE`."""
+        if self._at_start:
+            chunk = self.take() + chunk
+            if len(chunk) < len(BOM_UTF8) and BOM_UTF8.startswith(chunk):
+                self._kept += chunk
+                return []
+            self._at_start = False
+            chunk = chunk.removeprefix(BOM_UTF8)
+        if self._kept:
+            seam = self._kept[1 - len(mark) :] if len(mark) > 1 else b""  # a mark may be cut
+            if mark not in chunk and mark not in seam + chunk[: len(seam)]:
+                self._kept += chunk
+                if len(self._kept) > LONGEST_LINE:
+                    raise _endless()
+                return []
+            chunk = self.take() + chunk
+        *parts, rest = chunk.split(mark)
+        if rest:
+            self._kept += rest
+        return parts
+
+    def take(self) -> bytes:
+        kept = bytes(self._kept)
+        self._kept.clear()
+        return kept
+
+
+def _endless() -> ServerError:
+    error = ServerError(f"The server sent {LONGEST_LINE >> 20} MB without the end of a line: is the base_url right?")
+    error.is_retryable = False
+    return error
+
+
+def _is_json(data: bytes | str) -> bool:
+    try:
+        decode_json(data)
+    except ValueError:
+        return False
+    return True
 
 
 def decode_json(data: bytes | str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.building import built
-from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, ServerError
+from agentcli.llm.errors import AuthError, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, SseParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
@@ -55,7 +55,7 @@ class AnthropicProvider:
         try:
             body = await built(len(request.messages), lambda: to_body(request, self.info))
             async with self._http.stream("/v1/messages", body) as response:
-                pieces = parsed_chunks(response, SseParser().feed, content_type="text/event-stream")
+                pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
                 async for events in pieces:
                     heard, failure = read(events, lambda event, out: reader.feed(_event(event.data), out))
                     if reader.is_done:
@@ -66,7 +66,10 @@ class AnthropicProvider:
                         raise failure
                     if reader.is_done:
                         return
-            raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
+            last: list[StreamEvent] = []
+            reader.close(last)
+            for item in last:
+                yield item
         except ProviderError as error:
             error.partial = reader.partial()
             raise

@@ -45,7 +45,6 @@ class OllamaProvider:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         reader = ReplyReader(self.model, id_prefix=f"call_{secrets.token_hex(6)}_")
-        lines = LineParser()
 
         def feed(line: bytes, out: list[StreamEvent]) -> None:
             if reader.is_done:
@@ -65,7 +64,7 @@ class OllamaProvider:
                 lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
             )
             async with self._http.stream("/api/chat", body) as response:
-                pieces = parsed_chunks(response, lines.feed, content_type="ndjson")
+                pieces = parsed_chunks(response, LineParser(), content_type="ndjson")
                 async for items in pieces:
                     heard, failure = read(items, feed)
                     for item in heard:
@@ -75,12 +74,6 @@ class OllamaProvider:
                     if reader.is_done:
                         await drain(pieces)
                         break
-            if not reader.is_done:
-                heard, failure = read(lines.close(), feed)
-                for item in heard:
-                    yield item
-                if failure is not None:
-                    raise failure
             yield reader.done(request, self.info)
         except ProviderError as error:
             error.partial = reader.partial()

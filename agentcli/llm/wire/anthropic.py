@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.errors import ProviderError, ServerError, error_for_status
+from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
 from agentcli.llm.http import decode_json, encode_json
 from agentcli.llm.messages import (
     Block,
@@ -225,6 +225,13 @@ class ReplyReader:
             out.append(self._done())
         elif kind == "error":
             raise error_in_stream(event)
+
+    def close(self, out: list[StreamEvent]) -> None:
+        """The body's end: all that may be missing is `message_stop`. Raises `ConnectionFailed` when more is."""
+        if not self._stop_reason or any(not block.is_closed for block in self._blocks.values()):
+            raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
+        self.is_done = True
+        out.append(self._done())
 
     def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         block = _OpenBlock(event.get("content_block") or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, ContextOverflow
+from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
 from agentcli.llm.http import encode_json, error_told
 from agentcli.llm.messages import (
     Block,
@@ -34,6 +34,7 @@ from agentcli.llm.provider import (
 from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
 from agentcli.llm.wire.arguments import parse_arguments
 from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.think_tags import ThinkTags
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
 LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
@@ -125,6 +126,8 @@ class ReplyReader:
         self._id_prefix = id_prefix
         self._text: list[str] = []
         self._thinking: list[str] = []
+        self._tags = ThinkTags()
+        self._came_or_went = ""  # the model was loaded or unloaded, which is no reply
         self._uses: list[ToolUse] = []
         self._last: dict[str, Any] = {}
 
@@ -135,17 +138,24 @@ class ReplyReader:
             raise error_told(line)
         message = line.get("message") or {}
         if thought := text_in(message.get("thinking")):
+            self._tags.skip_opening()
             self._thinking.append(thought)
             out.append(ThinkingDelta(thought))
-        if text := text_in(message.get("content")):
-            self._text.append(text)
-            out.append(TextDelta(text))
+        self._content(self._tags.feed(text_in(message.get("content"))), out)
         for call in message.get("tool_calls") or ():
             self._call(call, out)
-        if line.get("done"):
+        if line.get("done") and line.get("done_reason") in ("load", "unload"):
+            self._came_or_went = line["done_reason"]
+        elif line.get("done"):
+            self._content(self._tags.close(), out)
             self.is_done = True
             self._last = line
             out.append(UsageUpdate(usage_from_wire(line)))
+
+    def _content(self, pieces: list[tuple[bool, str]], out: list[StreamEvent]) -> None:
+        for is_thinking, piece in pieces:
+            (self._thinking if is_thinking else self._text).append(piece)
+            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
 
     def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         """A call arrives whole; older servers give it no id."""
@@ -161,6 +171,8 @@ class ReplyReader:
         out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(use.input).decode()), ToolCallEnded(id)]
 
     def done(self, request: Request, info: ModelInfo) -> Done:
+        if self._came_or_went and not self.is_done:
+            raise Overloaded(f"Ollama only {self._came_or_went}ed {self.model} and gave no reply yet.")
         if not self.is_done:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         self._refuse_truncation(request, info)
@@ -184,6 +196,7 @@ class ReplyReader:
         return "tool_use" if self._uses else "end_turn"
 
     def partial(self, *, calls: bool = False) -> Message:
+        self._content(self._tags.close(), [])
         blocks: list[Block] = []
         if thought := "".join(self._thinking):
             blocks.append(Thinking(thought))

@@ -42,6 +42,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
 from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.think_tags import ThinkTags
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -245,6 +246,7 @@ class ReplyReader:
         self.model = model
         self.is_finished = False
         self.is_closed = False  # the server said that nothing follows
+        self._has_begun = False
         self._provider = provider
         self._quirks = quirks
         self._tool_names = tool_names
@@ -265,7 +267,10 @@ class ReplyReader:
             raise error_told(chunk)
         self.model = text_in(chunk.get("model")) or self.model
         self._count(chunk, out)
-        for choice in chunk.get("choices") or ():
+        for position, choice in enumerate(chunk.get("choices") or ()):
+            if (position if (index := choice.get("index")) is None else index) != 0:
+                continue  # another answer to the same question: one is enough
+            self._has_begun = True
             delta = choice.get("delta") or choice.get("message") or {}
             self._reasoning(delta, out)
             if text := delta.get("content"):
@@ -275,6 +280,8 @@ class ReplyReader:
                 self._content(refusal, out)
             for call in delta.get("tool_calls") or ():
                 self._call(call, out)
+            if (legacy := delta.get("function_call")) and not delta.get("tool_calls"):
+                self._call({"function": legacy}, out)
             if reason := choice.get("finish_reason"):
                 self._finish_reason = text_in(reason)
                 self.is_finished = True
@@ -289,6 +296,7 @@ class ReplyReader:
                 _add_detail(self._details, detail)
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if thought and isinstance(thought, str):
+            self._tags.skip_opening()
             self._thinking.append(thought)
             out.append(ThinkingDelta(thought))
 
@@ -355,9 +363,9 @@ class ReplyReader:
 
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
-        if not self.is_finished:
-            raise ConnectionFailed("The stream ended before the reply did (no finish_reason).")
         self._flush_tags(out)
+        if not (self.is_finished or (self.is_closed and self._has_begun) or self._looks_whole()):
+            raise ConnectionFailed("The stream ended before the reply did (no finish_reason).")
         was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
         uses, lost = self._tool_uses(was_cut=was_cut)
         for call in self._calls:
@@ -369,12 +377,16 @@ class ReplyReader:
             message, uses = self._with_text_calls(message, out)
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, self._note())
 
+    def _looks_whole(self) -> bool:
+        """Some servers end the body and say nothing: then what was said counts, unless it ends inside a call."""
+        return self._calls[-1].is_whole() if self._calls else any(part.strip() for part in self._text)
+
     def _tool_uses(self, *, was_cut: bool) -> tuple[list[Block], bool]:
         uses: list[Block] = []
         for position, call in enumerate(self._calls, 1):
-            may_be_cut = was_cut and position == len(self._calls)
+            may_be_cut = (was_cut or not self.is_finished) and position == len(self._calls)
             arguments = parse_arguments(call.arguments, was_cut=may_be_cut)
-            if may_be_cut and (arguments is None or not call.arguments.strip()):
+            if may_be_cut and (arguments is None or (was_cut and not call.arguments.strip())):
                 return uses, True
             if arguments is None:
                 uses.append(ToolUse(call.id, call.name, {}, unparsed=call.arguments))
@@ -423,7 +435,7 @@ class ReplyReader:
                 return "refusal" if self._refused else "end_turn"
 
     def _note(self) -> str:
-        known = ("stop", "length", "tool_calls", "function_call", "content_filter", "model_context_window_exceeded")
+        known = ("", "stop", "length", "tool_calls", "function_call", "content_filter", "model_context_window_exceeded")
         return "" if self._finish_reason in known else f"unknown finish reason {self._finish_reason!r}"
 
     def partial(self) -> Message:
@@ -467,65 +479,3 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
         reasoning_tokens=count_in(completion.get("reasoning_tokens")),
         cost_usd=float(cost) if isinstance(cost, int | float) else None,
     )
-
-
-class ThinkTags:
-    """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
-
-    Only a tag that begins the reply opens reasoning. One `</think>` may end it; later ones are text.
-    """
-
-    OPEN, CLOSE = "<think>", "</think>"
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._state: Literal["start", "thinking", "text"] = "start"
-        self._skips_newlines = False  # those that only set a tag apart
-        self._may_end = True
-
-    def feed(self, text: str) -> list[tuple[bool, str]]:
-        is_plain = self._state == "text" and not self._held and not self._skips_newlines
-        if is_plain and (not self._may_end or "<" not in text):
-            return [(False, text)]
-        self._held += text
-        pieces: list[tuple[bool, str]] = []
-        while self._held:
-            if self._skips_newlines:
-                self._held = self._held.lstrip("\n")
-                self._skips_newlines = not self._held
-                continue
-            if self._state == "start":
-                begun = self._held.lstrip()
-                if not begun or (begun != self.OPEN and self.OPEN.startswith(begun)):
-                    break
-                self._state = "thinking" if begun.startswith(self.OPEN) else "text"
-                if self._state == "thinking":
-                    self._held, self._skips_newlines = begun.removeprefix(self.OPEN), True
-                continue
-            before, tag, after = self._held.partition(self.CLOSE)
-            if not self._may_end:
-                pieces.append((False, self._held))
-                self._held = ""
-                break
-            if tag:
-                self._may_end = False
-                if before:
-                    pieces.append((self._state == "thinking", before))
-                self._held, self._skips_newlines = after, self._state == "thinking"
-                self._state = "text"
-                continue
-            keep = _overlap(self._held, self.CLOSE)
-            ready, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-            if ready:
-                pieces.append((self._state == "thinking", ready))
-            break
-        return pieces
-
-    def close(self) -> list[tuple[bool, str]]:
-        held, self._held = self._held, ""
-        return [(self._state == "thinking", held)] if held else []
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of `text` could begin `tag`."""
-    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)

@@ -336,12 +336,30 @@ def test_a_refusal_is_text_and_a_stop_reason() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_stream_without_a_finish_reason_is_a_failure(ends: bool) -> None:
-    body = chat_sse(saying({"content": "Half"}, finish=None), done=ends)
-    heard = heard_from(Reply(body))
+def test_a_stream_may_end_without_a_finish_reason(ends: bool) -> None:
+    reply = heard_from(Reply(chat_sse(saying({"content": "All"}, finish=None), done=ends))).done
+    assert (reply.message.text, reply.stop_reason, reply.note) == ("All", "end_turn", "")
+    reply = heard_from(Reply(chat_sse(calling(call_delta(0, "a", "x", "{}"), finish=None), done=ends))).done
+    assert (reply.message.tool_uses, reply.stop_reason) == ((ToolUse("a", "x", {}),), "tool_use")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_stream_that_ends_before_any_answer_is_a_failure(ends: bool) -> None:
+    chunks = [chat_chunk(usage={})] if ends else saying({"reasoning_content": "Hm"}, finish=None)
+    heard = heard_from(Reply(chat_sse(chunks, done=ends)))
     assert isinstance(heard.error, ConnectionFailed)
     assert heard.error.is_retryable
-    assert heard.error.partial == Message("assistant", (Text("Half"),))
+
+
+def test_a_stream_that_ends_inside_a_call_is_a_failure_unless_the_server_says_that_it_is_done() -> None:
+    for arguments in ("", '{"a"', '{"a":1'):
+        chunks = [chat_chunk({"content": "Half"}), *calling(call_delta(0, "a", "x", arguments), finish=None)]
+        heard = heard_from(Reply(chat_sse(chunks, done=False)))
+        assert isinstance(heard.error, ConnectionFailed)
+        assert heard.error.partial == Message("assistant", (Text("Half"),))
+        reply = heard_from(Reply(chat_sse(chunks, done=True))).done
+        assert reply.lost_tool_call is bool(arguments)
+        assert [use.input for use in reply.message.tool_uses] == ([] if arguments else [{}])
 
 
 def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason() -> None:

@@ -108,6 +108,17 @@ def test_a_missing_opening_tag_costs_the_closing_one() -> None:
     assert parted("Hm.</think>Yes.") == ("", "Hm.Yes.")
 
 
+def test_a_closing_tag_in_prose_is_text() -> None:
+    for text in ("Use <think> and </think>.", "It is `</think>` here.", 'Write "</think>" now.', "A </think> tag"):
+        assert parted(text) == parted(*text) == ("", text)
+
+
+def test_after_reasoning_of_its_own_field_the_opening_tag_is_text() -> None:
+    tags = ThinkTags()
+    tags.skip_opening()
+    assert tags.feed("<think> opens it") + tags.close() == [(False, "<think> opens it")]
+
+
 def test_text_that_only_begins_like_a_tag_is_kept() -> None:
     for text in ("<", "<thin", "  ", "Yes.</thi", "<think", "\n"):
         assert parted(text) == ("", text)

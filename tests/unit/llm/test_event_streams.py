@@ -14,7 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentcli.llm.errors import ConnectionFailed, ServerError
 from agentcli.llm.http import (
+    LONGEST_LINE,
     LineParser,
     ServerSentEvent,
     SseParser,
@@ -99,6 +101,60 @@ def test_an_event_stream_means_the_same_however_it_is_cut(body: bytes, data: Any
     assert parse(*chunks) == parse(*bytes_of(body)) == parse(body)
 
 
+@quick
+@given(stream_bytes, st.data())
+def test_an_end_without_an_empty_line_means_the_same_however_it_is_cut(body: bytes, data: Any) -> None:
+    edges = [0, *data.draw(st.lists(st.integers(0, len(body)), max_size=6).map(sorted)), len(body)]
+
+    def ended(chunks: list[bytes]) -> Any:
+        parser = SseParser()
+        events = [event for chunk in chunks for event in parser.feed(chunk)]
+        try:
+            return events + parser.close()
+        except ConnectionFailed as failed:
+            return events, str(failed)
+
+    assert ended([body]) == ended(bytes_of(body)) == ended([body[a:b] for a, b in itertools.pairwise(edges)])
+
+
+@pytest.mark.parametrize(
+    ("rest", "events"),
+    [
+        (b'data: {"a":1}', ['{"a":1}']),
+        (b'event: x\ndata: {"a":1}\r', ['{"a":1}']),
+        (b'data: {"a":\ndata: 1}\n', ['{"a":\n1}']),
+        (b"data: [DONE]", ["[DONE]"]),
+        (b": keep-alive", []),
+        (b"\n", []),
+        (b"", []),
+    ],
+)
+def test_the_body_s_end_closes_a_whole_event(rest: bytes, events: list[str]) -> None:
+    parser = SseParser()
+    assert [event.data for event in parser.feed(b"data: a\n\n" + rest)] == ["a"]
+    assert [event.data for event in parser.close()] == events
+    assert parser.close() == []
+
+
+@pytest.mark.parametrize("rest", [b"d", b"data", b"data: ", b'data: {"a"', b"data: [DON", b"event: x\n", b"id: 1\n"])
+def test_the_body_s_end_inside_an_event_is_a_broken_connection(rest: bytes) -> None:
+    parser = SseParser()
+    parser.feed(b"data: a\n\n" + rest)
+    with pytest.raises(ConnectionFailed):
+        parser.close()
+
+
+@pytest.mark.parametrize("make", [SseParser, LineParser])
+def test_what_never_ends_is_given_up_in_linear_time(make: Any) -> None:
+    parser = make()
+    parser.feed(b"data: ")
+    for _ in range(LONGEST_LINE // 256 - 1):
+        parser.feed(b"x" * 256)
+    with pytest.raises(ServerError, match="16 MB") as failed:
+        parser.feed(b"x" * 256)
+    assert not failed.value.is_retryable
+
+
 def test_long_events_and_long_silence_take_linear_time() -> None:
     parser = SseParser()
     long = b"data: " + b"x" * 2_000_000 + b"\n\n"
@@ -119,6 +175,20 @@ def test_lines_mean_the_same_however_they_are_cut(rows: list[dict[str, str]], da
     assert cut == LineParser().feed(body)
     assert lines.close() == []
     assert len(cut) == len(rows)
+
+
+def test_lines_may_begin_with_a_byte_order_mark() -> None:
+    body = b'\xef\xbb\xbf{"a":1}\n{"b":2}\n'
+    for chunks in ([body], bytes_of(body)):
+        lines = LineParser()
+        assert [line for chunk in chunks for line in lines.feed(chunk)] == [b'{"a":1}', b'{"b":2}']
+
+
+def test_half_a_last_line_is_a_broken_connection() -> None:
+    lines = LineParser()
+    lines.feed(b'{"a":1}\n{"b"')
+    with pytest.raises(ConnectionFailed):
+        lines.close()
 
 
 def test_a_last_line_without_an_end_is_given_on_close() -> None:

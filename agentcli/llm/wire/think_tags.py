@@ -1,0 +1,86 @@
+"""Parts reasoning that a server left in the text, in `<think>…</think>`, from the answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+OPEN, CLOSE = "<think>", "</think>"
+_ANY_TAG = re.compile("</?think>")
+_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
+
+
+class ThinkTags:
+    """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
+
+    Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag; all later
+    ones are text, and so is one in prose, which stands behind an opening tag, a space or a quotation mark.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state: Literal["start", "thinking", "text"] = "start"
+        self._skips_newlines = False  # those that only set a tag apart
+        self._may_end = True
+        self._last = ""  # the character of the text before what is held
+
+    def skip_opening(self) -> None:
+        """The server keeps reasoning apart: a tag that begins the text is the answer's own."""
+        if self._state == "start":
+            self._state = "text"
+
+    def feed(self, text: str) -> list[tuple[bool, str]]:
+        """(is it thinking, the piece) for all that can be told so far."""
+        is_plain = self._state == "text" and not self._held and not self._skips_newlines
+        if is_plain and (not self._may_end or "<" not in text):
+            self._last = text[-1:] or self._last
+            return [(False, text)]
+        self._held += text
+        pieces: list[tuple[bool, str]] = []
+        while self._held:
+            if self._skips_newlines:
+                self._held = self._held.lstrip("\n")
+                self._skips_newlines = not self._held
+            elif self._state == "start":
+                begun = self._held.lstrip()
+                if OPEN.startswith(begun) and begun != OPEN:
+                    break
+                self._state = "thinking" if begun.startswith(OPEN) else "text"
+                if self._state == "thinking":
+                    self._held, self._skips_newlines = begun.removeprefix(OPEN), True
+            elif not self._read_on(pieces):
+                break
+        return pieces
+
+    def _read_on(self, pieces: list[tuple[bool, str]]) -> bool:
+        """Take what is held up to the next tag; False when more must arrive first."""
+        is_thinking = self._state == "thinking"
+        if not self._may_end:
+            self._take(len(self._held), pieces)
+            return True
+        tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
+        if tag is None:
+            self._take(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), pieces)
+            return False
+        self._take(tag.start(), pieces)
+        self._may_end = False
+        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD):
+            self._held, self._skips_newlines = self._held.removeprefix(CLOSE), is_thinking
+            self._state = "text"
+        return True
+
+    def _take(self, size: int, pieces: list[tuple[bool, str]]) -> None:
+        piece, self._held = self._held[:size], self._held[size:]
+        if piece:
+            pieces.append((self._state == "thinking", piece))
+            self._last = piece[-1]
+
+    def close(self) -> list[tuple[bool, str]]:
+        """What was held back, at the reply's end."""
+        held, self._held = self._held, ""
+        return [(self._state == "thinking", held)] if held else []
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of `text` could begin `tag`."""
+    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)

@@ -1,0 +1,263 @@
+"""Servers with habits of their own, met by the program as people run it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran
+from tests.conformance.replies import (
+    Said,
+    anthropic_events,
+    anthropic_sse,
+    call_delta,
+    chat_chunk,
+    chat_reply,
+    chat_sse,
+    ndjson,
+    ollama_end,
+    ollama_line,
+    ollama_reply,
+)
+from tests.conformance.servers import (
+    NDJSON,
+    LoopbackServer,
+    Reply,
+    anthropic_server,
+    chat_server,
+    ollama_server,
+)
+
+KEY = "sk-a-secret-key"
+PLAIN = ("-m", "openai/test-model", "-p", "go", "--output-format", "json")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    (made.folder / "a.py").write_text('print("hi")\n')
+    return made
+
+
+def asked(place: Place, base_url: str, *arguments: str, **env: str) -> Ran:
+    """What came of a prompt that an OpenAI-compatible server at `base_url` was to answer."""
+    return place.run(*PLAIN, *arguments, env={"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": KEY, **env})
+
+
+def answer_of(ran: Ran) -> str:
+    assert ran.code == 0, ran
+    return str(ran.result["result"])
+
+
+def failure_of(ran: Ran, code: int = 1) -> str:
+    assert ran.code == code, ran
+    assert "Traceback" not in ran.err
+    return str(ran.result["result"])
+
+
+# How a stream ends
+
+
+def sse(*deltas: dict[str, Any], finish: str | None = None, done: bool = False) -> Reply:
+    chunks = [*(chat_chunk(delta) for delta in deltas), *([chat_chunk({}, finish)] if finish else [])]
+    return Reply(chat_sse(chunks, done=done))
+
+
+READ = {"tool_calls": [call_delta(0, "call_1", "file_read", '{"path":"a.py"}')]}
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_end_without_a_finish_reason_is_an_end(place: Place, done: bool) -> None:
+    with chat_server([sse({"content": "All of it."}, done=done)]) as server:
+        ran = asked(place, server.url)
+    assert (answer_of(ran), ran.result["terminal_reason"]) == ("All of it.", "end_turn")
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_calls_without_a_finish_reason_are_run(place: Place, done: bool) -> None:
+    with chat_server([sse(READ, done=done), chat_reply("It prints hi.")]) as server:
+        ran = asked(place, server.url)
+        assert "print" in server.requests[1].json["messages"][-1]["content"]
+    assert (answer_of(ran), ran.result["num_turns"]) == ("It prints hi.", 2)
+
+
+def test_half_a_call_without_a_finish_reason_is_never_run(place: Place) -> None:
+    half = {"tool_calls": [call_delta(0, "call_1", "bash", '{"command":"touch made"')]}
+    for done in (True, False):
+        with chat_server([sse(half, done=done), chat_reply("Then not.")]) as server:
+            assert answer_of(asked(place, server.url, "--permission-mode", "bypassPermissions")) == "Then not."
+        assert not (place.folder / "made").exists()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("finish", ["stop", None])
+def test_a_last_chunk_without_its_blank_line_is_read(place: Place, cut: int, finish: str | None) -> None:
+    last = [chat_chunk({"content": " it."}, finish)]
+    body = (chat_sse([chat_chunk({"content": "All of"})], done=False) + chat_sse(last, done=False)).replace(
+        b"\n", b"\r\n"
+    )
+    with chat_server([Reply(body[:-cut])]) as server:
+        assert answer_of(asked(place, server.url)) == "All of it."
+
+
+@pytest.mark.parametrize("tail", [b'data: {"choices":[{"delta":{"content":" of', b"data: [DON", b"da", b"data:"])
+def test_a_body_that_ends_inside_an_event_is_broken_and_tried_again(place: Place, tail: bytes) -> None:
+    call_only = chat_sse([chat_chunk(READ)], done=False)
+    with chat_server([Reply(call_only + tail), chat_reply("Now.")]) as server:
+        assert answer_of(asked(place, server.url)) == "Now."
+        assert len(server.requests) == 2
+
+
+def test_a_body_that_ends_inside_an_event_after_text_fails_and_keeps_the_text(place: Place) -> None:
+    with chat_server([Reply(chat_sse([chat_chunk({"content": "Half"})], done=False) + b'data: {"cho')]) as server:
+        ran = asked(place, server.url)
+    assert "in the middle of an event" in failure_of(ran)
+    shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "Half" in shown
+
+
+def test_nothing_lost_after_the_finish_reason_is_a_failure(place: Place) -> None:
+    whole = chat_sse([chat_chunk({"content": "All."}), chat_chunk({}, "stop")], done=False)
+    for reply in (Reply(whole + b'data: {"usa'), Reply(whole + b"data: [DONE]\n\n", breaks_after=len(whole))):
+        with chat_server([reply]) as server:
+            assert answer_of(asked(place, server.url)) == "All."
+
+
+def test_only_nothing_is_no_reply(place: Place) -> None:
+    with chat_server([Reply(b"data: [DONE]\n\n"), sse({"role": "assistant"}), chat_reply("Now.")]) as server:
+        assert answer_of(asked(place, server.url)) == "Now."
+        assert len(server.requests) == 3
+
+
+def test_anthropic_s_last_event_may_lack_its_blank_line_or_be_missing(place: Place) -> None:
+    body = anthropic_sse(anthropic_events(Said("All of it.")))
+    without = anthropic_sse(anthropic_events(Said("All of it."))[:-1])
+    for reply in (Reply(body.rstrip(b"\n")), Reply(without), Reply(b"\xef\xbb\xbf" + body)):
+        with anthropic_server([reply]) as server:
+            env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": KEY}
+            ran = place.run("-m", "anthropic/claude-sonnet-5-5", "-p", "go", "--output-format", "json", env=env)
+        assert answer_of(ran) == "All of it."
+        assert ran.result["usage"]["output_tokens"] == 42
+
+
+@pytest.mark.parametrize("line_end", [b"", b"\n", b" "])
+def test_a_line_without_an_end_is_bounded(place: Place, line_end: bytes) -> None:
+    """17 MB in pieces of 1 kB: quadratic reading would take minutes."""
+    endless = (b"data: " + line_end + b"x" * 1_017) * (17 << 10)
+
+    def cut(body: bytes) -> list[bytes]:
+        return [body[at : at + 1_024] for at in range(0, len(body), 1_024)]
+
+    started = time.monotonic()
+    with chat_server([Reply(endless, cut=cut)] * 4) as server:
+        told = failure_of(asked(place, server.url))
+        assert len(server.requests) == 1
+    assert "16 MB" in told
+    with ollama_server([Reply(endless.replace(b"\n", b" "), content_type=NDJSON, cut=cut)] * 4) as ollama:
+        assert "16 MB" in failure_of(from_ollama(place, ollama))
+    assert time.monotonic() - started < 15
+
+
+# What stands in a reply
+
+
+def test_choices_but_the_first_are_ignored(place: Place) -> None:
+    def of(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
+
+    chunks = [of(1, "No"), of(0, "Y"), of(1, "!", "stop"), of(0, "es"), of(0, ".", "stop"), of(2, "?", "length")]
+    both = {"choices": [{"message": {"content": "Yes."}, "finish_reason": "stop"}, {"message": {"content": "No."}}]}
+    for body in (chat_sse(chunks), chat_sse([both])):
+        with chat_server([Reply(body)]) as server:
+            ran = asked(place, server.url)
+        assert (answer_of(ran), ran.result["terminal_reason"]) == ("Yes.", "end_turn")
+
+
+@pytest.mark.parametrize("repeats_name", [True, False])
+@pytest.mark.parametrize("finish", ["function_call", "stop", None])
+def test_a_call_in_the_legacy_form_is_run(place: Place, finish: str | None, repeats_name: bool) -> None:
+    name = {"name": "file_read"}
+    parts = [
+        {"function_call": name | {"arguments": ""}},
+        *(
+            {"function_call": (name if repeats_name else {}) | {"arguments": part}}
+            for part in ('{"pa', 'th":"', 'a.py"}')
+        ),
+    ]
+    whole = {"function_call": name | {"arguments": '{"path":"a.py"}'}}
+    for deltas in (parts, [whole]):
+        with chat_server([sse(*deltas, finish=finish, done=True), chat_reply("Read.")]) as server:
+            assert answer_of(asked(place, server.url)) == "Read."
+            assert "print" in server.requests[1].json["messages"][-1]["content"]
+
+
+THOUGHTS = [
+    (["\n<th", "ink>\nHm", ".\n</thi", "nk>\n\n", "Yes."], "Yes."),
+    (["Write <think> and </think> around it."], "Write <think> and </think> around it."),
+    (["<think>Hm.</think>End it with `</think>`."], "End it with `</think>`."),
+]
+
+
+@pytest.mark.parametrize(("parts", "text"), THOUGHTS)
+def test_reasoning_in_tags_is_no_part_of_the_answer(place: Place, parts: list[str], text: str) -> None:
+    lines = [*(ollama_line({"content": part}) for part in parts), ollama_end(Said())]
+    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
+        assert answer_of(from_ollama(place, server)) == text
+    with chat_server([sse(*({"content": part} for part in parts), finish="stop")]) as server:
+        assert answer_of(asked(place, server.url)) == text
+
+
+def test_reasoning_that_never_ends_is_no_answer(place: Place) -> None:
+    lines = [ollama_line({"content": "<think>Hm. </thi"}), ollama_end(Said())]
+    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
+        assert answer_of(from_ollama(place, server)) == ""
+
+
+def test_an_answer_that_begins_with_the_tag_is_text_where_reasoning_comes_apart(place: Place) -> None:
+    with chat_server([sse({"reasoning_content": "Hm."}, {"content": "<think> opens it."}, finish="stop")]) as server:
+        assert answer_of(asked(place, server.url)) == "<think> opens it."
+    lines = [ollama_line({"thinking": "Hm."}), ollama_line({"content": "<think> opens it."}), ollama_end(Said())]
+    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
+        assert answer_of(from_ollama(place, server)) == "<think> opens it."
+
+
+# Ollama
+
+
+def from_ollama(place: Place, server: LoopbackServer, **env: str) -> Ran:
+    return place.run(
+        "-m", "ollama/qwen3:8b", "-p", "go", "--output-format", "json", env={"OLLAMA_HOST": server.url, **env}
+    )
+
+
+LOADED = ollama_line(done=True, done_reason="load")
+
+
+def test_a_model_that_was_only_loaded_is_asked_again(place: Place) -> None:
+    with ollama_server([Reply(ndjson([LOADED]), content_type=NDJSON), ollama_reply("Ready.")]) as server:
+        assert answer_of(from_ollama(place, server)) == "Ready."
+
+
+def test_a_reply_that_follows_the_loading_is_read(place: Place) -> None:
+    body = ndjson([LOADED]) + ollama_reply("Ready.").body
+    with ollama_server([Reply(body, content_type=NDJSON)]) as server:
+        assert answer_of(from_ollama(place, server)) == "Ready."
+
+
+@pytest.mark.parametrize("reason", ["load", "unload"])
+def test_a_model_that_never_answers_is_told(place: Place, reason: str) -> None:
+    reply = Reply(ndjson([LOADED | {"done_reason": reason}]), content_type=NDJSON)
+    with ollama_server([reply] * 9) as server:
+        told = failure_of(from_ollama(place, server, AGENTCLI_RETRY_MAX="1"))
+        assert len(server.requests) == 2
+    assert f"only {reason}ed qwen3:8b" in told
+
+
+def test_json_lines_may_begin_with_a_byte_order_mark(place: Place) -> None:
+    for cut in (lambda body: [body], lambda body: [body[at : at + 1] for at in range(len(body))]):
+        reply = ollama_reply("Hi.")
+        with ollama_server([reply.but(body=b"\xef\xbb\xbf" + reply.body, cut=cut)]) as server:
+            assert answer_of(from_ollama(place, server)) == "Hi."
