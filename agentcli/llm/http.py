@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
 from typing import Any, NoReturn, Protocol
 
 import httpx2
@@ -25,22 +24,29 @@ from agentcli.llm.errors import (
     Timeout,
     error_for_status,
 )
+from agentcli.llm.proxies import is_loopback, proxy_for, transport_failures
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
 LONGEST_DRAIN_S = 0.25
 LONGEST_LINE = 16 * 1024 * 1024  # bytes of a line, or of a whole event, that are kept while its end is awaited
+MOST_REDIRECTS = 5
 
 _decode = msgspec.json.Decoder().decode
 
 
 class HttpClient:
-    """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through."""
+    """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through.
+
+    Raises `ConfigError` for a proxy variable that cannot be used. Redirects are followed on the same host only, with
+    the same method and body: elsewhere the key would be given away.
+    """
 
     def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
         self._headers = dict(headers)
         self._timeout = httpx2.Timeout(read_timeout, connect=CONNECT_TIMEOUT_S)
+        self._proxy = proxy_for(self.base_url)
         self._client: httpx2.AsyncClient | None = None
 
     async def _connected(self) -> httpx2.AsyncClient:
@@ -48,13 +54,19 @@ class HttpClient:
             for name, value in self._headers.items():
                 if not (value.isascii() and value.isprintable()):
                     raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
-            on_this_machine = _is_loopback(self.base_url)
             # A TLS context takes tens of milliseconds to build: off the loop's thread, and never for loopback.
-            verify = False if on_this_machine else await asyncio.to_thread(httpx2.create_ssl_context)
+            verify = False if self._is_on_this_machine() else await asyncio.to_thread(httpx2.create_ssl_context)
             self._client = httpx2.AsyncClient(
-                verify=verify, trust_env=not on_this_machine, headers=self._headers, timeout=self._timeout
+                verify=verify, trust_env=False, proxy=self._proxy, headers=self._headers, timeout=self._timeout
             )
         return self._client
+
+    def _is_on_this_machine(self) -> bool:
+        try:
+            url = httpx2.URL(self.base_url)
+        except httpx2.InvalidURL:
+            return False
+        return url.scheme == "http" and is_loopback(url.host)
 
     @asynccontextmanager
     async def stream(self, path: str, body: dict[str, Any], **headers: str) -> AsyncIterator[httpx2.Response]:
@@ -62,20 +74,8 @@ class HttpClient:
 
         Raises `ProviderError` for a refusal and for every failure while the response is read.
         """
-        client = await self._connected()
-        content = encode_json(body)
-        sent_headers = {"content-type": "application/json", **headers}
-        try:
-            request = client.build_request("POST", self.base_url + path, content=content, headers=sent_headers)
-            response = await client.send(request, stream=True)
-            try:
-                if response.status_code >= 400:
-                    raise_for_refusal(response, await _read_start(response))
-                yield response
-            finally:
-                await response.aclose()
-        except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
-            raise self._failure(error) from error
+        async with self._answered("POST", path, body, headers) as response:
+            yield response
 
     async def get_json(self, path: str, **headers: str) -> Any:
         return await self._json("GET", path, None, headers)
@@ -84,32 +84,54 @@ class HttpClient:
         return await self._json("POST", path, body, headers)
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
+        async with self._answered(method, path, body, headers) as response:
+            content = await response.aread()
+        try:
+            return decode_json(content)
+        except ValueError as error:
+            raise not_a_reply(response, content) from error
+
+    @asynccontextmanager
+    async def _answered(
+        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]
+    ) -> AsyncIterator[httpx2.Response]:
+        """The response to a request, redirects followed, its body not yet read. Raises `ProviderError`."""
         client = await self._connected()
         content = None if body is None else encode_json(body)
+        sent = {"content-type": "application/json", **headers}
         try:
-            response = await client.request(
-                method, self.base_url + path, content=content, headers={"content-type": "application/json", **headers}
-            )
-        except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
+            url = httpx2.URL(self.base_url + path)
+            for _ in range(MOST_REDIRECTS + 1):
+                request = client.build_request(method, url, content=content, headers=sent)
+                response = await client.send(request, stream=True)
+                try:
+                    if (target := _redirect_of(response)) is None:
+                        if response.status_code >= 400:
+                            raise_for_refusal(response, await _read_start(response))
+                        yield response
+                        return
+                finally:
+                    await response.aclose()
+                url = target
+            raise BadRequest(f"{self.base_url} redirects for ever, at last to {_place(url)}: is the base_url right?")
+        except transport_failures() as error:
             raise self._failure(error) from error
-        if response.status_code >= 400:
-            raise_for_refusal(response, response.content)
-        try:
-            return decode_json(response.content)
-        except ValueError as error:
-            raise not_a_reply(response, response.content) from error
 
     def _failure(self, error: Exception) -> ProviderError:
         where = self.base_url
+        if self._proxy is not None:
+            where += f" (through the proxy {self._proxy.url})"
         match error:
             case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
                 return Timeout(f"{where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
             case httpx2.TimeoutException():
                 return Timeout(f"{where} sent nothing for {self._timeout.read:g} s.")
+            case httpx2.ProxyError():
+                return ConnectionFailed(f"{where} could not be reached: {str(error).rstrip('.')}.")
             case httpx2.ConnectError():
                 return ConnectionFailed(f"Could not connect to {where} ({error}). Is the server running?")
             case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | UnicodeError():
-                return BadRequest(f"{where!r} is not an http(s) address: set the provider's base_url.")
+                return BadRequest(f"{self.base_url!r} is not an http(s) address: set the provider's base_url.")
             case _:
                 return ConnectionFailed(f"The connection to {where} broke: {error or type(error).__name__}.")
 
@@ -119,17 +141,40 @@ class HttpClient:
             await client.aclose()
 
 
-def _is_loopback(base_url: str) -> bool:
-    if not base_url.startswith("http://"):
-        return False
-    host = base_url.removeprefix("http://").split("/")[0].rsplit("@")[-1]
-    host = host[1:].split("]")[0] if host.startswith("[") else host.split(":")[0]
-    if host == "localhost":
-        return True
+def _redirect_of(response: httpx2.Response) -> httpx2.URL | None:
+    """Where on its own host a response leads, None when it leads nowhere. Raises `BadRequest` for another place.
+
+    From plain HTTP to HTTPS is no other place; the way back would show the key to all between.
+    """
+    status = response.status_code
+    if not 300 <= status < 400:
+        return None
+    here, written = response.url, response.headers.get("location", "")
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+        target = here.join(written)
+    except httpx2.InvalidURL:
+        written = ""
+    if not written:
+        raise BadRequest(f"{_place(here)} answered with a redirect to nowhere: is the base_url right?", status=status)
+    if status == 303 and response.request.method != "GET":
+        why = "for a GET, which would lose the request"
+    elif _origin(target) in (_origin(here), _origin(here.copy_with(scheme="https"))):
+        return target
+    else:
+        why = "where the key is not sent"
+    raise BadRequest(
+        f"{_place(here)} redirects to {_place(target)}, {why}. If that is the right place, set the base_url to it.",
+        status=status,
+    )
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _place(url: httpx2.URL) -> str:
+    """An address to be shown, without what may be secret in it."""
+    return str(url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
 async def _read_start(response: httpx2.Response) -> bytes:

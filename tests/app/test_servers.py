@@ -6,8 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from agentcli.llm.errors import BadRequest
+from agentcli.llm.http import _redirect_of
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
     Said,
@@ -25,11 +28,13 @@ from tests.conformance.replies import (
 from tests.conformance.servers import (
     NDJSON,
     LoopbackServer,
+    Received,
     Reply,
     anthropic_server,
     chat_server,
     ollama_server,
 )
+from tests.conformance.socks_server import socks_server
 
 KEY = "sk-a-secret-key"
 PLAIN = ("-m", "openai/test-model", "-p", "go", "--output-format", "json")
@@ -56,6 +61,80 @@ def failure_of(ran: Ran, code: int = 1) -> str:
     assert ran.code == code, ran
     assert "Traceback" not in ran.err
     return str(ran.result["result"])
+
+
+# Redirects
+
+
+def leading_to(location: str | None, status: int = 308) -> Reply:
+    return Reply(b"moved", status, "text/plain", {} if location is None else {"location": location})
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_on_the_same_host_is_followed_with_the_whole_request(place: Place, status: int) -> None:
+    with chat_server([leading_to("/v1/chat/completions?again", status)]) as server:
+        server._routes["POST /v1/chat/completions?again"] = chat_reply("Found.")
+        assert answer_of(asked(place, server.url)) == "Found."
+        (first, second) = (server.requests[0], server.others[0])
+    assert first.json == second.json
+    assert second.headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("provider", "status"), [("openai", 301), ("openai", 303), ("anthropic", 307), ("ollama", 308)]
+)
+def test_a_redirect_to_another_place_is_named_and_not_followed_nor_retried(
+    place: Place, provider: str, status: int
+) -> None:
+    with chat_server([chat_reply("Stolen.")]) as elsewhere:
+        reply = leading_to(f"http://u:hidden@127.0.0.1:{elsewhere.port}/v1/chat/completions?token=hidden", status)
+        serving = {"openai": chat_server, "anthropic": anthropic_server, "ollama": ollama_server}[provider]
+        with serving([reply, reply]) as server:
+            env = {
+                "OPENAI_BASE_URL": server.url,
+                "OPENAI_API_KEY": KEY,
+                "ANTHROPIC_BASE_URL": server.url,
+                "ANTHROPIC_API_KEY": KEY,
+                "OLLAMA_HOST": server.url,
+            }
+            ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=env)
+            assert len(server.requests) == 1
+        assert elsewhere.requests == []
+    told = failure_of(ran)
+    assert f"redirects to http://127.0.0.1:{elsewhere.port}/v1/chat/completions," in told
+    assert f"HTTP {status}" in told
+    assert "hidden" not in told
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("/v1/chat/completions", "redirects for ever"),
+        (None, "redirect to nowhere"),
+        ("", "redirect to nowhere"),
+        ("http://[half", "redirect"),
+        ("https://127.0.0.1/v1/chat/completions", "https://127.0.0.1/v1/chat/completions"),
+        ("ftp://127.0.0.1/", "ftp://127.0.0.1/"),
+        ("//other.example/%1b[2J", "http://other.example/"),
+    ],
+)
+def test_a_redirect_that_leads_nowhere_ends_the_turn(place: Place, location: str | None, says: str) -> None:
+    with chat_server([leading_to(location)] * 20) as server:
+        told = failure_of(asked(place, server.url))
+        assert len(server.requests) < 10
+    assert says in told
+
+
+def test_the_way_from_https_to_http_is_never_followed() -> None:
+    def leads(here: str, there: str) -> Any:
+        request = httpx2.Request("POST", here)
+        return _redirect_of(httpx2.Response(307, headers={"location": there}, request=request))
+
+    with pytest.raises(BadRequest, match=r"http://host\.example/v1"):
+        leads("https://host.example/v1", "http://host.example/v1")
+    assert leads("http://host.example/v1", "https://host.example/v1") == httpx2.URL("https://host.example/v1")
+    with pytest.raises(BadRequest):
+        leads("http://host.example/v1", "https://host.example:8443/v1")
 
 
 # How a stream ends
@@ -261,3 +340,86 @@ def test_json_lines_may_begin_with_a_byte_order_mark(place: Place) -> None:
         reply = ollama_reply("Hi.")
         with ollama_server([reply.but(body=b"\xef\xbb\xbf" + reply.body, cut=cut)]) as server:
             assert answer_of(from_ollama(place, server)) == "Hi."
+
+
+# Proxies
+
+THERE = "http://model.example/v1"
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme"), [("HTTP_PROXY", "socks5"), ("all_proxy", "socks5h"), ("ALL_PROXY", "socks")]
+)
+def test_a_socks_proxy_leads_to_the_server(place: Place, variable: str, scheme: str) -> None:
+    with chat_server([chat_reply("Hi.")]) as server, socks_server(server.port) as proxy:
+        assert answer_of(asked(place, THERE, **{variable: f"{scheme}://{proxy.address}"})) == "Hi."
+        assert proxy.asked_for == ["model.example:80"]
+        assert server.requests[0].headers["host"] == "model.example"
+
+
+def test_a_socks_proxy_may_want_a_password(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")]) as server, socks_server(server.port, login="me:p@ss") as proxy:
+        assert answer_of(asked(place, THERE, ALL_PROXY=f"socks5h://me:p%40ss@{proxy.address}")) == "Hi."
+        for address in (proxy.address, f"me:wrong-word@{proxy.address}"):
+            told = failure_of(asked(place, THERE, ALL_PROXY=f"socks5h://{address}"))
+            assert f"proxy socks5h://{proxy.address}" in told
+            assert "wrong-word" not in told
+        assert len(server.requests) == 1
+
+
+def test_a_proxy_that_refuses_is_told_as_one(place: Place) -> None:
+    with socks_server(1, refuses=True) as proxy:
+        told = failure_of(asked(place, THERE, ALL_PROXY=f"socks5://{proxy.address}", AGENTCLI_RETRY_MAX="1"))
+        assert len(proxy.asked_for) == 2
+    assert "Connection refused" in told
+    assert "proxy" in told
+
+
+@pytest.mark.parametrize("says", [b"", b"\x05", b"\x05\x00\x05", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_no_socks_proxy_is_told_as_a_broken_connection(place: Place, says: bytes) -> None:
+    with socks_server(1, answers=says) as proxy:
+        address = proxy.address
+        told = failure_of(asked(place, THERE, ALL_PROXY=f"socks5://{proxy.address}", AGENTCLI_RETRY_MAX="0"))
+    assert f"The connection to {THERE} (through the proxy socks5://{address}) broke" in told
+
+
+def test_a_plain_proxy_leads_to_the_server(place: Place) -> None:
+    def through(received: Received) -> Reply:
+        return chat_reply(received.path)
+
+    for address in ("http://127.0.0.1:{}", "127.0.0.1:{}", "HTTP://127.0.0.1:{}/"):
+        with chat_server() as proxy:
+            proxy._routes[f"POST {THERE}/chat/completions"] = through
+            ran = asked(place, THERE, HTTP_PROXY=address.format(proxy.port), ALL_PROXY="http://127.0.0.1:9")
+            assert answer_of(ran) == f"{THERE}/chat/completions"
+
+
+def test_a_proxy_that_is_down_is_named(place: Place) -> None:
+    told = failure_of(asked(place, THERE, HTTP_PROXY="http://me:hidden@127.0.0.1:9", AGENTCLI_RETRY_MAX="0"))
+    assert "through the proxy http://127.0.0.1:9" in told
+    assert "hidden" not in told
+
+
+@pytest.mark.parametrize("value", ["http://me:hidden@", "socks4://host:1", "http://host:port"])
+def test_a_broken_proxy_variable_is_a_configuration_error(place: Place, value: str) -> None:
+    ran = asked(place, THERE, HTTP_PROXY=value)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("agentcli: HTTP_PROXY: no usable proxy address")
+    assert "hidden" not in ran.err
+    ran = place.run("-m", "anthropic/m", "-p", "go", env={"ANTHROPIC_API_KEY": KEY, "ALL_PROXY": value})
+    assert ran.code == 2
+    assert "ALL_PROXY" in ran.err
+
+
+def test_a_broken_proxy_variable_harms_nobody_who_does_not_need_it(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")]) as server:
+        assert answer_of(asked(place, server.url, HTTP_PROXY="http://", ALL_PROXY="ftp://x")) == "Hi."
+    assert place.run("-m", place.script({"text": "Hi."}), "-p", "go", env={"ALL_PROXY": "ftp://x"}).code == 0
+
+
+def test_no_proxy_is_kept_to(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")]) as server, socks_server(server.port) as proxy:
+        env = {"ALL_PROXY": f"socks5://{proxy.address}", "AGENTCLI_RETRY_MAX": "0"}
+        assert "Could not connect" in failure_of(asked(place, THERE, NO_PROXY="a, .example", **env))
+        assert proxy.asked_for == []
+        assert asked(place, THERE, NO_PROXY="other.example", **env).code == 0

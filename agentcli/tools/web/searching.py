@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout
 from agentcli.llm.http import HttpClient
 from agentcli.tools.web.access import SearchResult
@@ -39,9 +39,12 @@ class Tavily:
         self._time_limit_s = time_limit_s
 
     async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
-        client = HttpClient(
-            self._base_url, {"authorization": f"Bearer {self._api_key}"}, read_timeout=self._time_limit_s
-        )
+        try:
+            client = HttpClient(
+                self._base_url, {"authorization": f"Bearer {self._api_key}"}, read_timeout=self._time_limit_s
+            )
+        except ConfigError as error:
+            raise ToolError(str(error), kind="dependency_error") from error
         asked = {"query": query, "max_results": max_results, "search_depth": "basic"}
         try:
             async with asyncio.timeout(self._time_limit_s):

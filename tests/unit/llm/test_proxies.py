@@ -1,0 +1,94 @@
+"""Which proxy leads to a server, as the environment says."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentcli.errors import ConfigError
+from agentcli.llm.proxies import proxy_for
+
+THERE = "http://model.example:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, address: str = THERE, **variables: str) -> str:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    proxy = proxy_for(address)
+    return "" if proxy is None else str(proxy.url)
+
+
+def test_the_proxy_of_the_scheme_goes_before_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch) == ""
+    assert chosen(monkeypatch, ALL_PROXY="socks5://a:1") == "socks5://a:1"
+    assert chosen(monkeypatch, HTTP_PROXY="b:2", HTTPS_PROXY="https://c") == "http://b:2"
+    assert chosen(monkeypatch, "https://model.example/v1") == "https://c"
+    assert chosen(monkeypatch, http_proxy=" d:3 ") == "http://d:3"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:1", "http://localhost", "https://127.3.2.1", "http://[::1]:1/v1"]
+)
+def test_this_machine_needs_none(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    assert chosen(monkeypatch, address, ALL_PROXY="ftp://broken") == ""
+
+
+def test_desktops_write_socks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, ALL_PROXY="socks://a:1/").startswith("socks5://a:1")
+    assert chosen(monkeypatch, ALL_PROXY="SOCKS5H://me:x@a:1") == "socks5h://a:1"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *"http:// http://[half http://host:port http://host:99999 http://host:0 ftp://host:1 socks4://host:1 "
+        "htp://host http:/host :// :8080 http://me:hidden@ http://%20".split(),
+        "http://a b",
+    ],
+)
+def test_what_is_no_proxy_address_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    with pytest.raises(ConfigError, match="ALL_PROXY: no usable") as failed:
+        chosen(monkeypatch, ALL_PROXY=value)
+    assert "hidden" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *"* a,* model.example .example *.example example Model.Example. other,model.example http://model.example "
+        "model.example:8000".split(),
+        "a b, model.example ,c",
+    ],
+)
+def test_no_proxy_excepts_a_host_and_the_domains_above_it(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    assert chosen(monkeypatch, ALL_PROXY="http://a", NO_PROXY=value) == ""
+
+
+@pytest.mark.parametrize(
+    "value", ["", ",", "odel.example", "model.example.org", "model.example:80", "[::1],[bad,10.0.0.0/8,//,.,:", "a*"]
+)
+def test_no_proxy_excepts_nothing_else(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    assert chosen(monkeypatch, ALL_PROXY="http://a", NO_PROXY=value) == "http://a"
+
+
+@pytest.mark.parametrize(
+    ("address", "value"),
+    [
+        ("http://10.1.2.3/v1", "10.0.0.0/8"),
+        ("http://10.1.2.3/v1", "10.1.2.3"),
+        ("http://10.1.2.3:80/v1", "10.1.2.3:80"),
+        ("https://[fe80::1]/v1", "fe80::/10"),
+        ("https://[fe80::1]/v1", "[fe80::1]"),
+        ("https://[fe80::1]/v1", "fe80:0::1"),
+        ("https://[fe80::1]/v1", "[fe80::1]:443"),
+    ],
+)
+def test_no_proxy_excepts_networks(monkeypatch: pytest.MonkeyPatch, address: str, value: str) -> None:
+    assert chosen(monkeypatch, address, ALL_PROXY="http://a", NO_PROXY=value) == ""
+    assert chosen(monkeypatch, address, NO_PROXY="192.168.0.0/16") == "http://a"
