@@ -51,7 +51,7 @@ from agentcli.llm.errors import AuthError, BillingError, ContextOverflow, ModelN
 from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
-from agentcli.llm.retry import RetryPolicy, stream_with_retry
+from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, in_words, stream_with_retry
 from agentcli.llm.transcript import doctor
 from agentcli.tools.registry import ToolRegistry
 
@@ -217,7 +217,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         fallback = turn.runtime.fallback_model
         if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
             raise
-        turn.emit(Notice(f"{turn.state.model} failed ({error}): going on with {fallback}."))
+        turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
         turn.state.model = fallback
         return await _request(turn)
 
@@ -493,9 +493,12 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 
 
 def told(error: ProviderError | UserError) -> str:
-    """The error in the provider's words, with the HTTP status where there was one."""
-    status = error.status if isinstance(error, ProviderError) else None
-    return f"{str(error).rstrip('.')} (HTTP {status})" if status else str(error)
+    """The error in the provider's words, with the HTTP status, and the wait it asks for where that is too long."""
+    if not isinstance(error, ProviderError):
+        return str(error)
+    text = f"{str(error).rstrip('.')} (HTTP {error.status})" if error.status else str(error)
+    wait_s = error.retry_after or 0.0
+    return text if wait_s <= LONGEST_WAIT_S else f"{text.rstrip('.')}. The server asks to wait {in_words(wait_s)}"
 
 
 # What to do next, where the provider's own words do not say it.

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any, NoReturn, Protocol
 
 import httpx2
@@ -245,15 +246,17 @@ def error_told(data: Any) -> ProviderError:
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit_s
+        except ValueError:
+            continue
+        return seconds if isfinite(seconds) and seconds >= 0 else None
     try:
-        if milliseconds := headers.get("retry-after-ms"):
-            return float(milliseconds) / 1000
-        if not (value := headers.get("retry-after")):
-            return None
-        if value.replace(".", "", 1).isdigit():
-            return float(value)
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        # A date without a zone is in UTC, the only one that HTTP knows.
+        return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
 
 

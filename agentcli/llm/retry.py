@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from math import ceil
 
 from msgspec import Struct
 
@@ -58,3 +59,13 @@ def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float
         return max(0.0, error.retry_after)
     delay = min(policy.initial_delay * 2.0 ** (retry - 1), LONGEST_WAIT_S)
     return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography
+
+
+def in_words(wait_s: float) -> str:
+    """A long wait as a person reads it: 5400 s (1 h 30 min)."""
+    seconds = ceil(wait_s)
+    minutes, rest_s = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
+    return f"{seconds} s ({' '.join(f'{count} {unit}' for count, unit in parts if count)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.conformance.servers import (
     Reply,
     anthropic_server,
     chat_server,
+    json_reply,
     ollama_server,
 )
 from tests.conformance.socks_server import socks_server
@@ -340,6 +342,39 @@ def test_json_lines_may_begin_with_a_byte_order_mark(place: Place) -> None:
         reply = ollama_reply("Hi.")
         with ollama_server([reply.but(body=b"\xef\xbb\xbf" + reply.body, cut=cut)]) as server:
             assert answer_of(from_ollama(place, server)) == "Hi."
+
+
+# Waits
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("600", "600 s (10 min)"),
+        ("5400.0", "5400 s (1 h 30 min)"),
+        ("90", "90 s (1 min 30 s)"),
+        ("date", "(1 h"),
+        ("172800", "172800 s (2 d)"),
+    ],
+)
+def test_a_far_retry_after_is_told_and_not_waited_for(place: Place, value: str, says: str) -> None:
+    value = formatdate(time.time() + 3_700, usegmt=True) if value == "date" else value
+    slow = json_reply({"error": {"message": "Slow down."}}, 429, retry_after=value)
+    started = time.monotonic()
+    with chat_server([slow, chat_reply("Now.")]) as server:
+        told = failure_of(asked(place, server.url))
+        assert len(server.requests) == 1
+    assert time.monotonic() - started < 10
+    assert "Slow down (HTTP 429). The server asks to wait" in told
+    assert says in told
+
+
+@pytest.mark.parametrize("value", ["0", "0.02", "-3", "nan", "inf", "soon", "past", "naive"])
+def test_a_near_or_senseless_retry_after_is_tried_again(place: Place, value: str) -> None:
+    value = {"past": formatdate(time.time() - 5, usegmt=True), "naive": "Sun, 22 Nov 2020 10:00:00"}.get(value, value)
+    slow = json_reply({"error": {"message": "Slow down."}}, 429, retry_after=value)
+    with chat_server([slow, chat_reply("Now.")]) as server:
+        assert answer_of(asked(place, server.url)) == "Now."
 
 
 # Proxies

@@ -235,7 +235,19 @@ def test_retry_after_is_read_in_each_of_its_forms() -> None:
     assert retry_after_seconds({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
     assert retry_after_seconds({"retry-after": "1.5"}) == 1.5
     assert retry_after_seconds({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
-    for nonsense in ({}, {"retry-after": "soon"}, {"retry-after-ms": "x"}, {"retry-after": "-5"}, {"retry-after": "²"}):
+    assert retry_after_seconds({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}) == 0.0
+    assert retry_after_seconds({"retry-after": " 7 "}) == 7
+    for nonsense in (
+        {},
+        {"retry-after": "soon"},
+        {"retry-after-ms": "x"},
+        {"retry-after": "-5"},
+        {"retry-after": "²"},
+        {"retry-after-ms": "nan"},
+        {"retry-after": "inf"},
+        {"retry-after": "1e999"},
+        {"retry-after": "Wed, 21 Oct 99999"},
+    ):
         assert retry_after_seconds(nonsense) is None
 
 
