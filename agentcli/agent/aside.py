@@ -9,8 +9,8 @@ from agentcli.agent.usage import aside_event
 from agentcli.conversation.entries import to_messages
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text
-from agentcli.llm.provider import Done, Request
+from agentcli.llm.messages import Message, Text, Usage
+from agentcli.llm.provider import Done, Request, UsageUpdate
 from agentcli.llm.retry import stream_with_retry
 from agentcli.llm.transcript import doctor
 
@@ -39,17 +39,27 @@ async def ask_aside(session: Session, question: str) -> str:
         effort=state.effort or runtime.effort,
         earlier_messages=state.sent_messages,
     )
-    reply = None
+    reply, used = None, Usage()
+
+    def book(*about_a_retry: object) -> None:
+        nonlocal used
+        if used != Usage():
+            name, cost = f"{provider.name}/{provider.model}", info.cost(used)
+            state.meter.add(name, used, cost)
+            session.keep(aside_event(name, used, cost))
+        used = Usage()
+
     try:
-        stream = stream_with_retry(provider, request, policy=runtime.retry, on_retry=lambda *about: None)
+        stream = stream_with_retry(provider, request, policy=runtime.retry, on_retry=book)
         async with aclosing(stream) as events:
             async for event in events:
+                if isinstance(event, UsageUpdate | Done):
+                    used = event.usage
                 if isinstance(event, Done):
                     reply = event
     except ProviderError as error:
         raise UserError(f"The question could not be answered: {error}") from error
+    finally:  # a broken answer was paid for too
+        book()
     assert reply is not None, "a stream ends with Done"
-    name, cost = f"{provider.name}/{provider.model}", info.cost(reply.usage)
-    state.meter.add(name, reply.usage, cost)
-    session.keep(aside_event(name, reply.usage, cost))
     return reply.message.text.strip() or "(The model said nothing.)"

@@ -32,6 +32,7 @@ from agentcli.agent.queue import queue_changed, queue_event
 from agentcli.agent.report import INTERRUPTED
 from agentcli.agent.state import AgentState
 from agentcli.agent.tool_calls import CallRunner
+from agentcli.agent.usage import aside_event, paid
 from agentcli.conversation.entries import (
     Assistant,
     Body,
@@ -240,16 +241,20 @@ async def _request(turn: Turn) -> llm.Done:
         earlier_messages=min(state.sent_messages, len(messages)),
     )
     state.sent_messages = len(messages)
-    reply = await _streamed(turn, provider, request)
+    reply = await _streamed(turn, provider, info, request)
     await keep_reply(turn, reply, provider, info)
     return reply
 
 
-async def _streamed(turn: Turn, provider: Provider, request: Request) -> llm.Done:
-    """The stream's events as ours. Interrupted or broken, the text that had arrived is kept as a reply of its own."""
+async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
+    """The stream's events as ours. Interrupted or broken, what had arrived is kept, and what the server had counted."""
     text_so_far: list[str] = []
+    used = Usage()
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
+        nonlocal used
+        keep_partial(turn, provider, info, "", used)
+        used = Usage()
         turn.emit(Retry(number, delay_s, told(error)))
 
     stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
@@ -262,12 +267,14 @@ async def _streamed(turn: Turn, provider: Provider, request: Request) -> llm.Don
                         turn.emit(TextDelta(text))
                     case llm.ThinkingDelta(text):
                         turn.emit(ThinkingDelta(text))
+                    case llm.UsageUpdate(usage):
+                        used = usage
                     case llm.Done():
                         return event
                     case _:
-                        pass  # a call is shown when it starts; usage is reported with the reply
+                        pass  # a call is shown when it starts
     except (asyncio.CancelledError, ProviderError):
-        keep_partial(turn, provider, "".join(text_so_far))
+        keep_partial(turn, provider, info, "".join(text_so_far), used)
         raise
     raise AssertionError(f"{provider.name} ended its stream without Done")
 
@@ -275,13 +282,11 @@ async def _streamed(turn: Turn, provider: Provider, request: Request) -> llm.Don
 async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
     """Store the reply together with the starts of its calls, then tell everybody. A refusal is kept out of the log."""
     state = turn.state
-    cost = info.cost(reply.usage)
     state.last_used = f"{provider.name}/{provider.model}"
-    state.meter.add(state.last_used, reply.usage, cost)
-    turn.usage = turn.usage + reply.usage
-    turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
+    cost = book(turn, state.last_used, info, reply.usage)
     if reply.stop_reason == "refusal":
-        add(turn, SystemEvent("refused", {"note": reply.note}), SystemEvent("retracted", {"ids": turn.entry_ids}))
+        refused = SystemEvent("refused", {"note": reply.note} | paid(state.last_used, reply.usage, cost))
+        add(turn, refused, SystemEvent("retracted", {"ids": turn.entry_ids}))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
@@ -299,6 +304,15 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
     warn_when_full(turn, reply.usage, info)
     if reply.stop_reason == "model_context_window_exceeded":
         raise UserError("The conversation does not fit the model's window any more: use /clear, or a larger model.")
+
+
+def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
+    """Count what a request used; gives its price in USD, None where that is not known."""
+    cost = info.cost(usage)
+    turn.state.meter.add(model, usage, cost)
+    turn.usage = turn.usage + usage
+    turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
+    return cost
 
 
 def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
@@ -401,11 +415,22 @@ def answer_open_calls(turn: Turn, why: str = UNKNOWN_OUTCOME) -> None:
     add_results(turn, [not_run(call, why) for call in calls.values()])
 
 
-def keep_partial(turn: Turn, provider: Provider, text: str) -> None:
-    """Keep the text of a broken reply; unsigned thinking and calls are not kept, since nothing of them may run."""
+def keep_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage) -> None:
+    """Keep the text of a broken reply, and what the server had counted of it (`used`) even where there is no text.
+
+    Unsigned thinking and calls are not kept, since nothing of them may run.
+    """
+    if not text.strip() and used == Usage():
+        return
+    model = f"{provider.name}/{provider.model}"
+    cost = book(turn, model, info, used) if used != Usage() else None
     if text.strip():
         turn.answer.append(text)
-        add(turn, Assistant((Text(text),), provider.name, provider.model, stop_reason="interrupted"))
+        add(turn, Assistant((Text(text),), provider.name, provider.model, used, "interrupted", cost))
+    else:
+        add(turn, aside_event(model, used, cost))
+    if used.prompt_tokens:
+        turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
 
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:

@@ -73,8 +73,8 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
 class SystemEvent(msgspec.Struct, frozen=True, tag_field="kind", tag="system_event", omit_defaults=True):
     """What happened to the session.
 
-    `retracted` (data: ids, or since), `provider_switched`, `refused`, `queue` (steering, follow_ups), `aside` (model,
-    usage, cost_usd).
+    `retracted` (data: ids, or since), `provider_switched`, `queue` (steering, follow_ups), and what was paid for and
+    left no reply (model, usage, cost_usd): `refused`, `aside` (a question beside the work, a try that broke off).
     """
 
     event: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from email.utils import formatdate
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.app.running import Place, Ran
 from tests.conformance.replies import (
     Said,
     anthropic_events,
+    anthropic_reply,
     anthropic_sse,
     call_delta,
     chat_chunk,
@@ -458,3 +460,111 @@ def test_no_proxy_is_kept_to(place: Place) -> None:
         assert "Could not connect" in failure_of(asked(place, THERE, NO_PROXY="a, .example", **env))
         assert proxy.asked_for == []
         assert asked(place, THERE, NO_PROXY="other.example", **env).code == 0
+
+
+# What was paid
+
+
+PRICED = """
+[models.openai."test-model"]
+prices = { input = 10.0, output = 100.0 }
+"""
+USAGE = {"prompt_tokens": 1_000, "completion_tokens": 10}
+
+
+def paid(ran: Ran) -> tuple[int, int, float]:
+    usage = ran.result["usage"]
+    (by_model,) = ran.result["model_usage"].values()
+    assert by_model["input_tokens"] == usage["input_tokens"]
+    assert by_model["cost_usd"] == ran.result["total_cost_usd"]
+    return usage["input_tokens"], usage["output_tokens"], round(ran.result["total_cost_usd"], 6)
+
+
+@pytest.fixture
+def priced(place: Place) -> Place:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(PRICED)
+    return place
+
+
+def goes_on(place: Place, *arguments: str) -> dict[str, Any]:
+    """The session's whole use, as a resumed session knows it."""
+    with chat_server([Reply(chat_sse([chat_chunk({"content": "On."}, "stop", usage=USAGE)]))]) as server:
+        ran = asked(place, server.url, "--continue")
+    (by_model,) = ran.result["model_usage"].values()
+    return dict(by_model)
+
+
+BROKEN = {
+    "after text": ([{"content": "Half"}], 1),
+    "in its thinking": ([{"reasoning_content": "Hm"}], 1),
+    "in a call, and again": ([{"tool_calls": [call_delta(0, "a", "bash", '{"comm')]}], 2),
+    "in silence, and again": ([{"content": ""}], 2),
+}
+
+
+@pytest.mark.parametrize("where", BROKEN)
+def test_a_reply_that_broke_is_paid_for_now_and_after_a_restart(priced: Place, where: str) -> None:
+    deltas, tries = BROKEN[where]
+    body = chat_sse([chat_chunk(delta, usage=USAGE) for delta in deltas], done=False)
+    broken = Reply(body + b"data: {", breaks_after=len(body))
+    with chat_server([broken] * 2) as server:
+        ran = asked(priced, server.url, AGENTCLI_RETRY_MAX="1")
+        assert len(server.requests) == tries
+    assert ran.code == 1
+    assert paid(ran) == (1_000 * tries, 10 * tries, 0.011 * tries)
+    whole = goes_on(priced)
+    assert (whole["input_tokens"], round(whole["cost_usd"], 6)) == (1_000 * (tries + 1), round(0.011 * (tries + 1), 6))
+
+
+def test_a_try_that_broke_is_paid_for_beside_the_reply_that_came(priced: Place) -> None:
+    body = chat_sse([chat_chunk({"content": ""}, usage=USAGE)], done=False)
+    whole = Reply(chat_sse([chat_chunk({"content": "Now."}, "stop", usage=USAGE)]))
+    with chat_server([Reply(body, breaks_after=len(body)), whole]) as server:
+        ran = asked(priced, server.url)
+    assert answer_of(ran) == "Now."
+    assert paid(ran) == (2_000, 20, 0.022)
+    assert goes_on(priced)["input_tokens"] == 3_000
+
+
+def test_an_interrupted_reply_is_paid_for_now_and_after_a_restart(priced: Place) -> None:
+    body = anthropic_reply("All is well with it.").body
+    slow = Reply(body, falls_silent_after=body.index(b"well"))
+    with anthropic_server([slow, anthropic_reply("On.")]) as server:
+        env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": KEY}
+        arguments = ("-m", "anthropic/claude-sonnet-5-5", "--output-format", "stream-json")
+        with priced.start(*arguments, "-p", "go", "--include-partial-messages", env=env) as running:
+            running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+            running.signal(signal.SIGINT)
+            ran = running.left()
+        assert ran.code == 130
+        first = paid(ran)
+        assert first[0] == 200
+        assert first[1] == 1
+        assert first[2] > 0
+        (partial,) = [line for line in ran.of("assistant") if line["message"]["stop_reason"] == "interrupted"]
+        assert partial["message"]["usage"]["input_tokens"] == 200
+        ran = priced.run(*arguments, "-p", "on", "--continue", env=env)
+    (whole,) = ran.result["model_usage"].values()
+    assert whole["input_tokens"] == 400
+    assert whole["cost_usd"] == pytest.approx(first[2] + ran.result["total_cost_usd"])
+
+
+def test_a_reply_that_broke_before_anything_was_counted_leaves_the_price_known(priced: Place) -> None:
+    body = chat_sse([chat_chunk({"content": "Half"})], done=False)
+    with chat_server([Reply(body, breaks_after=len(body))]) as server:
+        assert asked(priced, server.url).result["total_cost_usd"] == 0
+    assert round(goes_on(priced)["cost_usd"], 6) == 0.011
+
+
+def test_a_refusal_is_paid_for_after_a_restart(priced: Place) -> None:
+    with chat_server([Reply(chat_sse([chat_chunk({"refusal": "No."}, "stop", usage=USAGE)]))]) as server:
+        ran = asked(priced, server.url)
+    assert paid(ran) == (1_000, 10, 0.011)
+    assert goes_on(priced)["input_tokens"] == 2_000
+
+
+def test_a_scripted_reply_that_breaks_is_paid_for(place: Place) -> None:
+    script = place.script({"text": "Half", "usage": {"input_tokens": 7}, "error": {"kind": "connection"}})
+    ran = place.run("-m", script, "-p", "go", "--output-format", "json")
+    assert (ran.code, ran.result["usage"]["input_tokens"]) == (1, 7)

@@ -30,6 +30,7 @@ from agentcli.llm.provider import (
     ToolCallDelta,
     ToolCallEnded,
     ToolCallStarted,
+    UsageUpdate,
 )
 from agentcli.llm.tokens import estimate
 
@@ -103,6 +104,8 @@ class ScriptedProvider:
         self._position += 1
         last = _last_result(request)
         blocks: list[Block] = []
+        if reply.usage is not None:  # at once, so that a reply that breaks off has a price
+            yield UsageUpdate(reply.usage)
         try:
             for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
                 text = whole.replace("{{last_result}}", last)

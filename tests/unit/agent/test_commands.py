@@ -189,6 +189,21 @@ async def test_a_question_that_fails_is_told(tmp_path: Folder) -> None:
             await desk.says("/btw What?")
 
 
+async def test_a_question_that_broke_off_is_paid_for(tmp_path: Folder) -> None:
+    used = {"input_tokens": 50}
+    broken = [
+        {"usage": used, "error": {"kind": "overloaded"}},
+        {"text": "Ha", "usage": used, "error": {"kind": "timeout"}},
+    ]
+    async with at_desk(tmp_path, broken) as desk:
+        with pytest.raises(UserError):
+            await desk.says("/btw What?")
+        assert desk.session.state.meter.total.input_tokens == 100
+        stored = list(desk.stage.entries)
+    async with at_desk(tmp_path, entries=stored) as desk:
+        assert desk.session.state.meter.total.input_tokens == 100
+
+
 # Conversations.
 
 
