@@ -38,7 +38,7 @@ async def stream_chat(
         body = await built(len(request.messages), lambda: to_body(request, info, quirks, provider))
         try:
             async with http.stream("/chat/completions", body) as response:
-                pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
+                pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream", whole="choices")
                 async for events in pieces:
                     heard, failure = read(events, feed)
                     for item in heard:

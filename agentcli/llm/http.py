@@ -134,7 +134,7 @@ class HttpClient:
             case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | UnicodeError():
                 return BadRequest(f"{self.base_url!r} is not an http(s) address: set the provider's base_url.")
             case _:
-                return ConnectionFailed(f"The connection to {where} broke: {error or type(error).__name__}.")
+                return ConnectionFailed(f"The connection to {where} broke: {str(error) or type(error).__name__}.")
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -178,13 +178,13 @@ def _place(url: httpx2.URL) -> str:
     return str(url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
-async def _read_start(response: httpx2.Response) -> bytes:
-    start = b""
+async def _read_start(response: httpx2.Response, most: int = MAX_ERROR_BODY) -> bytes:
+    start = bytearray()
     async for chunk in response.aiter_bytes():
         start += chunk
-        if len(start) >= MAX_ERROR_BODY:
+        if len(start) >= most:
             break
-    return start
+    return bytes(start)
 
 
 def raise_for_refusal(response: httpx2.Response, body: bytes) -> NoReturn:
@@ -281,17 +281,23 @@ class Parser(Protocol):
         ...
 
 
-async def parsed_chunks(response: httpx2.Response, parser: Parser, *, content_type: str) -> AsyncIterator[list[Any]]:
+async def parsed_chunks(
+    response: httpx2.Response, parser: Parser, *, content_type: str, whole: str = ""
+) -> AsyncIterator[list[Any]]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
+    Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
     Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
     """
     if content_type not in response.headers.get("content-type", content_type).lower():
-        start = await _read_start(response)
+        start = await _read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
         try:
             told = decode_json(start)
         except ValueError:
             told = None
+        if whole and isinstance(told, dict) and told.get(whole):
+            yield [ServerSentEvent(start.decode(errors="replace"))]
+            return
         if isinstance(told, dict | list) and error_in_json(told)[0]:
             raise error_told(told)
         raise not_a_reply(response, start)

@@ -209,6 +209,19 @@ def test_nothing_lost_after_the_finish_reason_is_a_failure(place: Place) -> None
             assert answer_of(asked(place, server.url)) == "All."
 
 
+def test_a_reply_that_was_not_streamed_is_read(place: Place) -> None:
+    def whole(message: dict[str, Any], finish: str) -> Reply:
+        choices = [{"index": 0, "message": message, "finish_reason": finish}]
+        return json_reply({"object": "chat.completion", "choices": choices, "usage": {"prompt_tokens": 7}})
+
+    read = READ["tool_calls"][0]
+    said = {"role": "assistant", "content": "<think>Hm.</think>Yes. " + "x" * 100_000}
+    with chat_server([whole({"content": None, "tool_calls": [read]}, "tool_calls"), whole(said, "stop")]) as server:
+        ran = asked(place, server.url)
+    assert answer_of(ran) == "Yes. " + "x" * 100_000
+    assert (ran.result["num_turns"], ran.result["usage"]["input_tokens"]) == (2, 14)
+
+
 def test_only_nothing_is_no_reply(place: Place) -> None:
     with chat_server([Reply(b"data: [DONE]\n\n"), sse({"role": "assistant"}), chat_reply("Now.")]) as server:
         assert answer_of(asked(place, server.url)) == "Now."

@@ -191,6 +191,15 @@ async def test_a_search_that_cannot_be_reached_says_so() -> None:
     assert caught.value.kind == "transient_error"
 
 
+async def test_a_search_behind_a_broken_proxy_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "ftp://host")
+    with pytest.raises(ToolError, match="HTTPS_PROXY") as caught:
+        await search(Web(search_provider=Tavily("key")), query="x")
+    assert caught.value.kind == "dependency_error"
+
+
 async def test_a_search_that_never_answers_ends() -> None:
     with answering(SILENCE) as server:
         web = Web(search_provider=Tavily("key", base_url=server.url, time_limit_s=0.2))
