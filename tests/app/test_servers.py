@@ -40,6 +40,8 @@ from tests.conformance.servers import (
 )
 from tests.conformance.socks_server import socks_server
 
+pytestmark = pytest.mark.slow  # each case is a run of the whole program
+
 KEY = "sk-a-secret-key"
 PLAIN = ("-m", "openai/test-model", "-p", "go", "--output-format", "json")
 
