@@ -167,13 +167,14 @@ class Notice(Struct, frozen=True, tag="notice"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """The answer to a prompt is complete. `turns` is how many requests it took."""
+    """The answer to a prompt is complete. `turns` counts its requests, `denials` are the calls denied."""
 
     text: str
     turns: int
     usage: Usage
     reason: DoneReason = "end_turn"
     cost_usd: float | None = None
+    denials: tuple[ToolUse, ...] = ()
 
 
 class TurnFailed(Struct, frozen=True, tag="turn_failed"):
@@ -185,6 +186,7 @@ class TurnFailed(Struct, frozen=True, tag="turn_failed"):
     turns: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = None
+    denials: tuple[ToolUse, ...] = ()
 
 
 Event = (

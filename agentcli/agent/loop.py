@@ -142,6 +142,7 @@ def begin_turn(
     Nothing is waited for: whatever is queued next is queued after this.
     """
     turn = Turn(state, runtime, emit)
+    runtime.calls.denials.clear()
     answer_open_calls(turn)
     add_notes(turn)
     turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
@@ -514,7 +515,8 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         error = unstored
     said = [told(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
-    return TurnFailed(text, is_retryable, type(error).__name__, turn.number, turn.usage, turn.cost_usd)
+    denials = tuple(turn.runtime.calls.denials)
+    return TurnFailed(text, is_retryable, type(error).__name__, turn.number, turn.usage, turn.cost_usd, denials)
 
 
 def told(error: ProviderError | UserError) -> str:
@@ -538,4 +540,4 @@ _ADVICE: dict[type[Exception], str] = {
 def _done(turn: Turn, reason: DoneReason) -> Done:
     """The answer; where the turn ended before there was one, what was said on the way."""
     text = "".join(turn.answer).strip() or "\n\n".join(part for part in turn.said if part.strip())
-    return Done(text, turn.number, turn.usage, reason, turn.cost_usd)
+    return Done(text, turn.number, turn.usage, reason, turn.cost_usd, tuple(turn.runtime.calls.denials))

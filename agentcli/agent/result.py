@@ -37,16 +37,15 @@ class ResultBuilder:
     def heed(self, event: Event) -> None:
         if isinstance(event, TurnStarted):
             self._requested = time.monotonic()
+            if event.turn == 1:  # a stream may have waited for the prompt
+                self._started = self._requested
         elif isinstance(event, TurnEnded | TurnFailed | Done) and self._requested is not None:
             self._api_s += time.monotonic() - self._requested
             self._requested = None
 
     def build(self, end: Done | TurnFailed, *, fail_on_denial: bool = False) -> dict[str, Any]:
         """The object as the JSON outputs print it. Durations in milliseconds, costs in USD (null where unknown)."""
-        denials = [
-            {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input}
-            for call in self._session.runtime.calls.denials
-        ]
+        denials = [{"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input} for call in end.denials]
         if isinstance(end, TurnFailed):
             subtype, text, reason = "error_during_execution", end.error, end.error_type or "error"
         else:
@@ -75,11 +74,11 @@ class ResultBuilder:
         }
 
 
-def exit_code(end: Done | TurnFailed, *, denied: bool = False) -> int:
+def exit_code(end: Done | TurnFailed, *, fail_on_denial: bool) -> int:
     if isinstance(end, TurnFailed):
         return 1
     code = EXIT_CODES[end.reason]
-    return DENIED_EXIT if denied and code == 0 else code
+    return DENIED_EXIT if fail_on_denial and end.denials and code == 0 else code
 
 
 def usage_object(usage: Usage) -> dict[str, int]:

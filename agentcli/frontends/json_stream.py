@@ -112,7 +112,7 @@ class JsonStream:
             case Done() | TurnFailed():
                 self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))
                 self._result = ResultBuilder(self._session)
-                return exit_code(event, denied=self._fail_on_denial and bool(self._session.runtime.calls.denials))
+                return exit_code(event, fail_on_denial=self._fail_on_denial)
             case _:
                 pass
         return None

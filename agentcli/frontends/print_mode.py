@@ -57,7 +57,7 @@ async def print_answer(
                 _say(log, f"Went from {before} to {after}.")
             case TurnFailed(error):
                 _say(log, f"agentcli: {error}", after_text=live)
-                return exit_code(event)
+                return exit_code(event, fail_on_denial=fail_on_denial)
             case Done():
                 if not live:
                     out.write(event.text)
@@ -65,7 +65,7 @@ async def print_answer(
                     out.write("\n")
                 out.flush()
                 _explain(event, session, log)
-                return exit_code(event, denied=fail_on_denial and bool(session.runtime.calls.denials))
+                return exit_code(event, fail_on_denial=fail_on_denial)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
@@ -86,7 +86,7 @@ async def print_json(
             case Done() | TurnFailed():
                 out.write(to_json_line(result.build(event, fail_on_denial=fail_on_denial)))
                 out.flush()
-                return exit_code(event, denied=fail_on_denial and bool(session.runtime.calls.denials))
+                return exit_code(event, fail_on_denial=fail_on_denial)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
@@ -105,8 +105,8 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
             _say(log, "Interrupted; what was said is kept: go on with --continue.")
         case _:
             pass
-    if denials := session.runtime.calls.denials:
-        names = ", ".join(sorted({call.name for call in denials}))
+    if done.denials:
+        names = ", ".join(sorted({call.name for call in done.denials}))
         _say(log, f"Denied without anybody to ask: {names}. Allow it with --allow or --permission-mode.")
 
 

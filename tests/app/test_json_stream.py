@@ -272,8 +272,20 @@ def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:
     first, second = ran.of("result")
     assert first["result"] == "So: The user declined this call. They say: not like this"
     assert [denied["tool_use_id"] for denied in first["permission_denials"]] == ["call_1_1"]
-    assert second["subtype"] == "success"
+    assert (second["subtype"], second["permission_denials"]) == ("success", [])
     assert (place.folder / "made").exists()
+
+
+def test_each_result_names_its_own_denials_however_fast_the_next_prompt_begins(place: Place) -> None:
+    denied = {"tool_calls": [call("bash", command="touch made")]}
+    fails = {"error": {"kind": "bad_request", "message": "No."}}
+    with talk(place, denied, {"text": "One."}, {"text": "Two."}, denied, fails, flags=("--fail-on-denial",)) as running:
+        for text in ("first", "second", "third"):
+            running.say(text)
+        ran = running.ended()
+    calls = [[one["tool_use_id"] for one in line["permission_denials"]] for line in ran.of("result")]
+    assert calls == [["call_1_1"], [], ["call_4_1"]]
+    assert [line["subtype"] for line in ran.of("result")] == ["error_permission", "success", "error_during_execution"]
 
 
 def test_an_approval_for_the_session_is_asked_once(place: Place) -> None:
