@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -62,10 +62,13 @@ class ClientCalls:
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ToolOutput]] = {}
         self._untold: list[ToolUse] = []
+        self._has_client = True
 
     async def result_of(self, call: ToolUse, emit: Emit) -> ToolOutput:
         if call.id in self._waiting:
             raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
+        if not self._has_client:
+            raise _client_gone()
         answer: asyncio.Future[ToolOutput] = asyncio.get_running_loop().create_future()
         self._waiting[call.id] = answer
         self._untold.append(call)
@@ -80,6 +83,18 @@ class ClientCalls:
         calls, self._untold = self._untold, []
         emit(ClientToolRequested(tuple(calls)))
 
+    @property
+    def waiting(self) -> Collection[str]:
+        """The ids of the calls that have no result yet."""
+        return [id for id, answer in self._waiting.items() if not answer.done()]
+
+    def client_left(self) -> None:
+        """Nobody runs the client's tools any more: calls that wait end with an error, and so do later ones."""
+        self._has_client = False
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_client_gone())
+
     def answer(self, call_id: str, output: ToolOutput) -> bool:
         """Whether a call with that id was waiting."""
         answer = self._waiting.get(call_id)
@@ -87,3 +102,7 @@ class ClientCalls:
             return False
         answer.set_result(output)
         return True
+
+
+def _client_gone() -> ToolError:
+    return ToolError("The client that runs this tool has gone: do without it.", kind="dependency_error")

@@ -28,9 +28,9 @@ _SUBTYPES = {"max_turns": "error_max_turns", "max_budget": "error_max_budget_usd
 class ResultBuilder:
     """Watches a session's events and makes the result object of each prompt."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, started: float | None = None) -> None:
         self._session = session
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
         self._requested: float | None = None
         self._api_s = 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 import msgspec
 
@@ -88,6 +88,11 @@ class Session:
     def is_busy(self) -> bool:
         return self._turn is not None and not self._turn.done()
 
+    @property
+    def asked(self) -> Collection[str]:
+        """The ids of the questions that wait for an `Approve`."""
+        return self._approvals.keys()
+
     def submit(self, op: Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
         if isinstance(op, Prompt | Steer):
@@ -105,8 +110,12 @@ class Session:
         state = self.state
         if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
-        if isinstance(op, Prompt) and op.tools and not self._bring(op.tools):
-            return
+        if isinstance(op, Prompt) and op.tools:
+            try:
+                self.bring(op.tools)
+            except UserError as error:
+                self._publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
+                return
         match op:
             case Prompt(content, model) if self.is_busy:
                 state.follow_ups.append(content)
@@ -150,17 +159,12 @@ class Session:
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
 
-    def _bring(self, tools: Sequence[ToolSpec]) -> bool:
-        """Have the client's tools from the next turn on; False, and an event that says why, when that cannot be.
+    def bring(self, tools: Sequence[ToolSpec]) -> None:
+        """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
 
         A request of the turn that runs now would otherwise begin with other tools than the one before.
         """
-        try:
-            self._next_tools = merged(self._next_tools or self.runtime.calls.tools, tools)
-        except UserError as error:
-            self._publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
-            return False
-        return True
+        self._next_tools = merged(self._next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str) -> None:
         """The system text never changes, so the model is told of plan mode by a note."""

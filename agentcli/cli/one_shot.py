@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Literal
 
-from agentcli.agent.events import Interrupt
+from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
 from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.config import Config
-from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError
+from agentcli.frontends.screenless import ScreenlessDesk
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -37,23 +38,24 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
     )
     try:
         session = await builder.build_session(session_choice(options))
+        knows_commands = options.output_format == "stream-json" or prompt.lstrip().startswith("/")
+        commands = _commands(config) if knows_commands else Commands(())
+        desk = ScreenlessDesk(ConfiguredHouse(config, builder), session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 
         def leave() -> None:
             leaving.set()
-            session.submit(Interrupt())
+            desk.interrupt()
 
         received = interrupt_on_signals(leave)
-        info = builder.models.info(session.state.model)
-        content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=info.small) if prompt else ()
         try:
             match options.output_format:
                 case "stream-json":
-                    from agentcli.frontends.json_stream import run_json_stream
+                    from agentcli.frontends.json_stream.dialogue import run_json_stream
 
                     code = await run_json_stream(
-                        session,
-                        content,
+                        desk,
+                        prompt,
                         out=sys.stdout.buffer,
                         input=unshared_stdin() if takes_stream else None,
                         partial=options.include_partial_messages,
@@ -64,24 +66,34 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
                     from agentcli.frontends.print_mode import print_json
 
                     code = await print_json(
-                        session, content, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+                        desk, prompt, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
                     )
                 case _:
                     from agentcli.frontends.print_mode import print_answer
 
                     code = await print_answer(
-                        session,
-                        content,
+                        desk,
+                        prompt,
                         out=sys.stdout,
                         log=sys.stderr,
                         verbose=options.verbose,
                         fail_on_denial=options.fail_on_denial,
                     )
         finally:
-            await session.close()
+            await desk.session.close()
         return 128 + received["signal"] if received and code == 130 else code
     finally:
         await builder.aclose()
+
+
+def _commands(config: Config) -> Commands:
+    """All slash commands; imported only where one may be run."""
+    from agentcli.agent.commands.conversation import conversation_commands
+    from agentcli.agent.commands.user_commands import add_user_commands
+
+    commands = conversation_commands()
+    add_user_commands(commands, config.command_folders, warn)
+    return commands
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 from prompt_toolkit.history import History, InMemoryHistory
 
-from agentcli.agent.commands.command import Topic
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.user_commands import add_user_commands
-from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.app import Builder, SessionChoice
+from agentcli.app import Builder
+from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
-from agentcli.config import Config, to_toml
-from agentcli.conversation.mentions import with_attachments
+from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import Look, TerminalApp
@@ -28,7 +26,6 @@ from agentcli.frontends.terminal.drafts import drafts_of
 from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
-from agentcli.llm.messages import Block
 from agentcli.model_choice import KEYED_MODELS, NoModel
 from agentcli.paths import folder_text, project_root
 
@@ -67,13 +64,12 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         await house.aclose()
 
 
-class TerminalHouse:
+class TerminalHouse(ConfiguredHouse):
     """Opens sessions for a terminal. Implements the desk's `House`."""
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
-        self._config = config
-        self._options = options
-        self._builder = self._new_builder()
+        self._config, self._options = config, options
+        super().__init__(config, self._new_builder())
         self._warming: asyncio.Task[None] | None = None
         self._root = project_root(config.cwd)
         # A live screen has its own way.
@@ -90,10 +86,6 @@ class TerminalHouse:
             can_ask=True,
             on_notice=on_notice,
         )
-
-    @property
-    def stored_sessions(self) -> SessionStore:
-        return self._builder.store
 
     async def first(self, front: Front) -> Session:
         choice = session_choice(self._options)
@@ -152,40 +144,15 @@ class TerminalHouse:
         self._builder = self._new_builder()
         await before.aclose()
 
-    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session:
-        choice = SessionChoice("id", session_id, fork) if session_id else SessionChoice()
-        return await self._builder.build_session(choice, model=model)
-
-    async def list(self) -> Sequence[SessionInfo]:
-        return await self._builder.store.list(cwd=self._config.cwd)
-
-    def check_model(self, name: str) -> str:
-        info = self._builder.models.info(name)
-        self._builder.models.provider(name)
-        known = "" if info.is_known else " It is in no table: its window and price are guesses."
-        return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
-
     def models(self) -> Sequence[tuple[str, str]]:
         table = self._builder.models.table()
         return [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in table]
-
-    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        small = self._builder.models.info(session.state.model).small
-        return with_attachments(text, session.runtime.calls.workspace, bare_names=small, typed=typed)
 
     def window(self, model: str) -> int:
         return self._builder.models.info(model).window
 
     def branch(self) -> str:
         return git_branch(self._root) or ""
-
-    def describe(self, topic: Topic) -> str:
-        if topic == "config":
-            files = "".join(f"# {file}\n" for file in self._config.files)
-            return files + (to_toml(self._config.settings) or "# Every setting has its default.")
-        from agentcli.cli.doctor import checks  # typer: 50 ms that only this needs
-
-        return "\n".join(f"{mark} {name:<12} {text}" for name, mark, text in checks(self._config))
 
     async def aclose(self) -> None:
         if self._warming is not None:

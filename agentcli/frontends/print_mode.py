@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
 from agentcli.agent.events import (
     Done,
     Notice,
-    Prompt,
     ProviderSwitched,
     Retry,
     TextDelta,
@@ -22,21 +21,25 @@ from agentcli.agent.events import (
 from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
 from agentcli.agent.session import Session
 from agentcli.frontends.printable import PrintableStream, printable
-from agentcli.llm.messages import Block
+from agentcli.frontends.screenless import CommandEnded, ScreenlessDesk
 
 
 async def print_answer(
-    session: Session, prompt: Sequence[Block], *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
+    desk: ScreenlessDesk, text: str, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
 ) -> int:
-    """Print the answer and give the exit code.
+    """Print the answer to a prompt, or what a slash command says, and give the exit code.
 
     On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
     """
+    prompt = await desk.meant(text)
+    if isinstance(prompt, CommandEnded):
+        return _print_command(prompt, out=out, log=log)
+    session = desk.session
     live = out.isatty()
     safe = PrintableStream()
     titles: dict[str, str] = {}
     events = session.subscribe()
-    session.submit(Prompt(tuple(prompt)))
+    session.submit(prompt)
     async for event in events:
         match event:
             case TextDelta(text) if live:
@@ -71,13 +74,26 @@ async def print_answer(
     raise AssertionError("a subscription does not end by itself")
 
 
-async def print_json(
-    session: Session, prompt: Sequence[Block], *, out: BinaryIO, log: TextIO, fail_on_denial: bool
-) -> int:
+def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
+    if ended.is_error:
+        _say(log, f"agentcli: {ended.output}")
+    elif ended.output:
+        print(printable(ended.output) if out.isatty() else ended.output, file=out, flush=True)
+    return ended.exit_code
+
+
+async def print_json(desk: ScreenlessDesk, text: str, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
     """Print the result object and give the exit code."""
-    result = ResultBuilder(session)
+    started = time.monotonic()
+    prompt = await desk.meant(text)
+    session = desk.session
+    result = ResultBuilder(session, started)
+    if isinstance(prompt, CommandEnded):
+        out.write(to_json_line(result.build(prompt.end)))
+        out.flush()
+        return prompt.exit_code
     events = session.subscribe()
-    session.submit(Prompt(tuple(prompt)))
+    session.submit(prompt)
     async for event in events:
         result.heed(event)
         match event:

@@ -70,7 +70,7 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
         "todo",
     ]
     assert init["model"].startswith("scripted/")
-    assert (init["mcp_servers"], init["slash_commands"], init["skills"]) == ([], [], [])
+    assert (init["mcp_servers"], init["skills"]) == ([], [])
     first, second = ran.of("assistant")
     thought, *others = first["message"]["content"]
     assert (thought["type"], thought["thinking"]) == ("thinking", "Hm, a.py.")
@@ -215,6 +215,14 @@ def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> N
     assert ran.code == 0
     assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
     assert is_stream(ran)
+
+
+def test_an_interrupt_right_behind_a_prompt_ends_its_turn(place: Place) -> None:
+    with talk(place, VERY_SLOW, {"text": "Next."}) as running:
+        prompts = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("count", "next")]
+        running.send(prompts[0], {"type": "control", "subtype": "interrupt"}, prompts[1])
+        ran = running.ended()
+    assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
 
 
 def test_a_prompt_that_waits_is_answered_after_an_interrupt(place: Place) -> None:

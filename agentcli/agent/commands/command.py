@@ -12,6 +12,7 @@ from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 
 Topic = Literal["config", "doctor"]
+SCREEN_COMMANDS = ("theme", "copy")  # the terminal's own: elsewhere they say that they need it
 
 
 class Desk(Protocol):
@@ -115,7 +116,7 @@ class Commands:
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
 
     def parse(self, text: str) -> tuple[Command, str] | None:
-        """The command and its argument; None for what is no command (a path such as /etc/hosts is none).
+        """The command and its argument; None for what is no command, such as /etc/hosts or the comment /* … */.
 
         Raises `UsageError` for an unknown command, naming the nearest.
         """
@@ -126,6 +127,10 @@ class Commands:
         name = first[1:]
         if found := self._by_name.get(name):
             return found, rest.strip()
+        if not name[0].isalnum():
+            return None
+        if name in SCREEN_COMMANDS:
+            raise UsageError(f"/{name} needs the terminal's screen.")
         near = difflib.get_close_matches(name, self._by_name, n=1)
         hint = f" Did you mean /{near[0]}?" if near else ""
         raise UsageError(f"There is no command /{name}.{hint} /help shows all.")

@@ -29,6 +29,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import kept
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.house import SessionHouse
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
@@ -50,28 +51,15 @@ def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     return blocks
 
 
-class House(Protocol):
+class House(SessionHouse, Protocol):
     """What opens sessions and knows the settings; given by whoever starts the terminal."""
-
-    @property
-    def stored_sessions(self) -> SessionStore: ...
 
     async def first(self, front: Front) -> Session:
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
         ...
 
-    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session: ...
-
-    async def list(self) -> Sequence[SessionInfo]: ...
-
-    def check_model(self, name: str) -> str: ...
-
     def models(self) -> Sequence[tuple[str, str]]:
         """Known models as `provider/model`, with a word on each."""
-        ...
-
-    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        """A prompt with the files that the part of it that was typed names."""
         ...
 
     def window(self, model: str) -> int:
@@ -81,8 +69,6 @@ class House(Protocol):
     def branch(self) -> str:
         """The branch that is checked out where the session runs, or an empty string."""
         ...
-
-    def describe(self, topic: Topic) -> str: ...
 
 
 class Front(Protocol):

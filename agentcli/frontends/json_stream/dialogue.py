@@ -1,0 +1,283 @@
+"""Runs a session over JSON lines: what they ask for goes in, what happens comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Collection, Coroutine
+from typing import Any, BinaryIO
+
+from agentcli.agent import events as ops
+from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.permissions import parse_mode
+from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
+from agentcli.agent.session import Session
+from agentcli.errors import UserError
+from agentcli.frontends.json_stream.input import (
+    Approve,
+    ClientResult,
+    ClientTools,
+    Control,
+    Deny,
+    Interrupt,
+    Line,
+    RunCommand,
+    Say,
+    SetModel,
+    SetPermissionMode,
+    Steer,
+    parse_line,
+    read_lines,
+)
+from agentcli.frontends.json_stream.output import JsonOutput
+from agentcli.frontends.screenless import CommandEnded, ScreenlessDesk, TypedCommand
+from agentcli.llm.messages import Block, Text
+
+NOBODY = "(nobody can be asked any more)"
+
+
+class CommandFailed(UserError):
+    """A command has told of its failure itself; only an id of its line is still to be answered."""
+
+
+async def run_json_stream(
+    desk: ScreenlessDesk,
+    prompt: str,
+    *,
+    out: BinaryIO,
+    input: BinaryIO | None,
+    partial: bool,
+    fail_on_denial: bool,
+    leaving: asyncio.Event,
+) -> int:
+    """Answer `prompt`, then what comes from `input` until it ends; gives the last exit code.
+
+    Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
+    """
+    dialogue = Dialogue(desk, out, partial=partial, fail_on_denial=fail_on_denial)
+    return await dialogue.run(prompt, input, leaving)
+
+
+class Dialogue:
+    """Takes lines in their order, but answers to what the program asked, and interrupts, at once.
+
+    A message that is a command waits until the prompts before it are answered, so that results come in the order of
+    the messages; a command of a control line waits only for the lines before it.
+    """
+
+    def __init__(self, desk: ScreenlessDesk, out: BinaryIO, *, partial: bool, fail_on_denial: bool) -> None:
+        self._desk = desk
+        self._out = out
+        self._partial = partial
+        self._fail_on_denial = fail_on_denial
+        self._code = 0
+        self._was_denied = False
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
+        self._has_client = True
+        self._is_leaving = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asides: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turn_told = asyncio.Event()
+        self._begin(desk.session)
+
+    def _begin(self, session: Session) -> None:
+        self._session = session
+        self._turns_before, self._turns_told = session.turns_begun, 0
+        self._output = JsonOutput(session, self._out, partial=self._partial, fail_on_denial=self._fail_on_denial)
+        self._output.begin([command.name for command in self._desk.commands])
+        self._following = self._spawn(self._follow(session.subscribe()))
+        if not self._has_client:
+            self._client_left()
+
+    async def run(self, prompt: str, input: BinaryIO | None, leaving: asyncio.Event) -> int:
+        if input is None:
+            self._lines.put_nowait(None)
+        else:
+            self._spawn(self._listen(input))
+        self._spawn(self._work(prompt))
+        left = asyncio.create_task(leaving.wait())
+        signs: set[asyncio.Future[Any]] = {self._over, left}
+        try:
+            await asyncio.wait(signs, return_when="FIRST_COMPLETED")
+            if leaving.is_set():
+                self._leave()
+            await self._over
+        finally:
+            for task in (left, *self._tasks):
+                task.cancel()
+        if leaving.is_set():
+            return INTERRUPTED_EXIT
+        return DENIED_EXIT if self._fail_on_denial and self._was_denied and not self._code else self._code
+
+    def _leave(self) -> None:
+        self._is_leaving = True
+        while not self._lines.empty():
+            self._lines.get_nowait()
+        self._lines.put_nowait(None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside the rest; what it raises ends the dialogue."""
+
+        def has_ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None and not self._over.done():
+                self._over.set_exception(error)
+
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(has_ended)
+        return task
+
+    # Events
+
+    async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
+        async for event in events:
+            self._output.show(event)
+            if isinstance(event, Done | TurnFailed):
+                self._code = exit_code(event, fail_on_denial=self._fail_on_denial)
+                self._was_denied = self._was_denied or bool(event.denials)
+                # Nobody is there to say whether what waits after an interrupt still counts.
+                self._session.submit(ops.Interrupt() if self._is_leaving else ops.RunQueued())
+                self._turns_told += 1
+                self._turn_told.set()
+
+    async def _all_told(self) -> None:
+        """Wait for the result of every prompt that was taken."""
+        while self._session.turns_begun - self._turns_before > self._turns_told:
+            self._turn_told.clear()
+            await self._turn_told.wait()
+
+    # Lines
+
+    async def _listen(self, input: BinaryIO) -> None:
+        """Do at once what may not wait, and hand on the rest."""
+        raw_lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        read_lines(input, raw_lines)
+        while (raw := await raw_lines.get()) is not None:
+            line = parse_line(raw)
+            if isinstance(line.asks, Interrupt | Approve | Deny | ClientResult | None):
+                await self._do(line)
+            else:
+                self._lines.put_nowait(line)
+                await asyncio.sleep(0)  # an interrupt that comes next finds it begun
+        self._client_left()
+        self._lines.put_nowait(None)
+
+    def _client_left(self) -> None:
+        """Nobody answers any more: what waits for an answer is refused, and so is what would ask."""
+        self._has_client = False
+        calls = self._session.runtime.calls
+        calls.ask = None
+        calls.client.client_left()
+        for id in tuple(self._session.asked):
+            self._session.submit(ops.Approve(id, False, comment=NOBODY))
+
+    async def _work(self, prompt: str) -> None:
+        """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
+        if prompt:
+            await self._say((Text(prompt),), prompt)
+        while not self._desk.has_left and (line := await self._lines.get()) is not None:
+            if isinstance(line.asks, RunCommand) and (typed := self._desk.typed(line.asks.text)) and typed.is_aside:
+                self._asides.add(self._spawn(self._do(line)))
+            else:
+                await self._do(line)
+        self._client_left()
+        if self._asides:
+            await asyncio.wait(self._asides)
+        await self._all_told()
+        self._over.set_result(None)
+
+    async def _do(self, line: Line) -> None:
+        """Do what a line asks for, and answer it."""
+        error = line.problem
+        is_told = False
+        try:
+            if line.asks is not None:
+                await self._carry_out(line.asks)
+        except UserError as failure:
+            error, is_told = str(failure), isinstance(failure, CommandFailed)
+        if error and not is_told:
+            self._output.refuse(line.raw, error)
+        if line.id is not None:
+            self._output.acknowledge(line.id, error)
+
+    async def _carry_out(self, asks: Say | Control) -> None:
+        """Raises `UserError`."""
+        session = self._desk.session
+        match asks:
+            case Say(message):
+                await self._say(message.blocks)
+            case Steer(message):
+                if typed := self._command_in(message.blocks):
+                    await self._run_aloud(typed)
+                else:
+                    session.submit(ops.Steer(message.blocks))
+            case RunCommand(text):
+                if (typed := self._desk.typed(text)) is None:
+                    raise UserError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
+                await self._run_aloud(typed)
+            case SetPermissionMode(mode):
+                session.submit(ops.SetMode(parse_mode(mode)))
+            case SetModel(model):
+                session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
+                self._desk.check_model(model)
+            case ClientTools(tools):
+                session.bring(tools)
+            case Interrupt():
+                self._desk.interrupt()
+            case Approve(id, scope, comment, rule, hunks):
+                _check_waits(id, session.asked, "question")
+                session.submit(ops.Approve(id, True, scope, comment, rule, hunks))
+            case Deny(id, comment):
+                _check_waits(id, session.asked, "question")
+                session.submit(ops.Approve(id, False, comment=comment))
+            case ClientResult(id, content, is_error, structured):
+                _check_waits(id, session.runtime.calls.client.waiting, "call")
+                session.submit(ops.ClientResult(id, content, is_error, structured))
+
+    # Messages and commands
+
+    async def _say(self, content: tuple[Block, ...], named: str = "") -> None:
+        """Submit a prompt, with the files that `named` names; or run the command that it is."""
+        typed = self._command_in(content)
+        if typed is None:
+            self._session.submit(ops.Prompt(self._desk.attach(named) if named else content))
+            return
+        await self._all_told()
+        if self._is_leaving:
+            return
+        started = time.monotonic()
+        ended = await self._run(typed)
+        if ended.prompt is None:
+            self._output.command_result(ended, started)
+            self._code = ended.exit_code
+        else:
+            self._session.submit(ops.Prompt((*ended.prompt.content, *content[1:]), ended.prompt.model))
+
+    async def _run_aloud(self, typed: TypedCommand) -> None:
+        """Run a command that no result is expected of, unless it becomes a prompt. Raises `CommandFailed`."""
+        ended = await self._run(typed)
+        if ended.prompt is not None:
+            self._session.submit(ended.prompt)
+        if ended.is_error:
+            raise CommandFailed(ended.output)
+
+    async def _run(self, typed: TypedCommand) -> CommandEnded:
+        ended = await self._desk.run(typed)
+        if self._desk.session is not self._session:
+            await self._all_told()
+            self._following.cancel()
+            self._begin(self._desk.session)
+        self._output.command(ended)
+        return ended
+
+    def _command_in(self, content: tuple[Block, ...]) -> TypedCommand | None:
+        return self._desk.typed(content[0].text) if isinstance(content[0], Text) else None
+
+
+def _check_waits(id: str, waiting: Collection[str], what: str) -> None:
+    """Raises `UserError`."""
+    if id not in waiting:
+        these = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise UserError(f"No {what} {id[:80]!r} waits for an answer; {these}.")

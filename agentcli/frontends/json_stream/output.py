@@ -1,0 +1,183 @@
+"""Writes what a session does as JSON lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ClientToolRequested,
+    Compaction,
+    Done,
+    EntryStored,
+    Event,
+    Notice,
+    ProviderSwitched,
+    Retry,
+    Steered,
+    TextDelta,
+    ThinkingDelta,
+    TurnEnded,
+    TurnFailed,
+    TurnStarted,
+)
+from agentcli.agent.result import ResultBuilder, to_json_line, usage_object
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Assistant, Entry, Result
+from agentcli.frontends.screenless import CommandEnded
+from agentcli.llm.wire.anthropic import block_to_wire
+
+LONGEST_ECHO = 200  # bytes of a line that was refused
+
+
+class JsonOutput:
+    """Writes one object a line. `partial` adds the deltas as Messages-API stream events."""
+
+    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, fail_on_denial: bool) -> None:
+        self._session = session
+        self._out = out
+        self._partial = partial
+        self._fail_on_denial = fail_on_denial
+        self._result = ResultBuilder(session)
+        self._open_block = ""
+        self._index = -1
+
+    def write(self, value: dict[str, Any]) -> None:
+        self._out.write(to_json_line(value))
+        self._out.flush()
+
+    def begin(self, slash_commands: Sequence[str]) -> None:
+        session = self._session
+        self.write(
+            {
+                "type": "system",
+                "subtype": "init",
+                "session_id": session.id,
+                "model": session.state.model,
+                "cwd": os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
+                "tools": [tool.name for tool in session.runtime.calls.tools],
+                "mcp_servers": [],
+                "permission_mode": session.state.mode,
+                "slash_commands": slash_commands,
+                "skills": [],
+            }
+        )
+
+    def show(self, event: Event) -> None:
+        """Write what an event means."""
+        self._result.heed(event)
+        if self._partial:
+            self._show_partial(event)
+        match event:
+            case EntryStored(entry):
+                self._entry(entry)
+            case Retry(number, delay_s, error):
+                self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
+            case ProviderSwitched(before, after):
+                self._system("provider_switch", **{"from": before, "to": after})
+            case Compaction(before, after):
+                self._system("compact_boundary", tokens_before=before, tokens_after=after)
+            case Steered(skipped):
+                self._system("steered", skipped=[call.id for call in skipped])
+            case Notice(text):
+                self._system("notice", text=text)
+            case ApprovalRequested(id, call, title, reason, preview, rules, hunks, effects, can_try):
+                self._system(
+                    "approval_requested",
+                    id=id,
+                    tool_name=call.name,
+                    tool_input=call.input,
+                    title=title,
+                    reason=reason,
+                    preview=preview,
+                    rules=rules,
+                    hunks=hunks,
+                    effects=effects,
+                    can_try=can_try,
+                )
+            case ClientToolRequested(calls):
+                for call in calls:
+                    self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
+            case Done() | TurnFailed():
+                self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))
+                self._result = ResultBuilder(self._session)
+            case _:
+                pass
+
+    def command(self, ended: CommandEnded) -> None:
+        self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)
+
+    def command_result(self, ended: CommandEnded, started: float) -> None:
+        """The result of a message that was a command; `started` is when it began to run, by the monotonic clock."""
+        self.write(ResultBuilder(self._session, started).build(ended.end))
+
+    def refuse(self, line: bytes, error: str) -> None:
+        """Answer a line that makes no sense, or asks for what cannot be done."""
+        beginning = line[:LONGEST_ECHO].strip().decode(errors="replace")
+        self._system("input_error", error=error, line=beginning)
+
+    def acknowledge(self, id: str | int, error: str = "") -> None:
+        """Answer a control line that has an id of its own."""
+        self._system("control", id=id, ok=not error, **({"error": error} if error else {}))
+
+    def _system(self, subtype: str, **fields: Any) -> None:
+        self.write({"type": "system", "subtype": subtype, "session_id": self._session.id, **fields})
+
+    def _entry(self, entry: Entry) -> None:
+        match entry.body:
+            case Assistant() as reply:
+                message = {
+                    "id": entry.id,
+                    "type": "message",
+                    "role": "assistant",
+                    "model": reply.model,
+                    "content": [block_to_wire(block) for block in reply.content],
+                    "stop_reason": reply.stop_reason,
+                    "usage": usage_object(reply.usage),
+                }
+                self._message("assistant", message)
+            case Result() as result:
+                self._message("user", {"role": "user", "content": [block_to_wire(result.result)]})
+            case _:
+                pass
+
+    def _message(self, type: str, message: dict[str, Any]) -> None:
+        self.write({"type": type, "message": message, "parent_tool_use_id": None, "session_id": self._session.id})
+
+    def _show_partial(self, event: Event) -> None:
+        """Deltas as the Messages API would stream them, blocks opened and closed around them."""
+        match event:
+            case TurnStarted():
+                self._index = -1
+                self._stream_event({"type": "message_start"})
+            case TextDelta(text):
+                self._delta("text", {"type": "text_delta", "text": text})
+            case ThinkingDelta(text):
+                self._delta("thinking", {"type": "thinking_delta", "thinking": text})
+            case TurnEnded(_, stop_reason):
+                self._close_block()
+                self._stream_event({"type": "message_delta", "delta": {"stop_reason": stop_reason}})
+                self._stream_event({"type": "message_stop"})
+            case Done() | TurnFailed():
+                self._close_block()
+            case _:
+                pass
+
+    def _delta(self, kind: str, delta: dict[str, Any]) -> None:
+        if self._open_block != kind:
+            self._close_block()
+            self._index += 1
+            self._open_block = kind
+            start = {"type": "content_block_start", "index": self._index, "content_block": {"type": kind, kind: ""}}
+            self._stream_event(start)
+        self._stream_event({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _close_block(self) -> None:
+        if self._open_block:
+            self._open_block = ""
+            self._stream_event({"type": "content_block_stop", "index": self._index})
+
+    def _stream_event(self, event: dict[str, Any]) -> None:
+        self.write({"type": "stream_event", "event": event, "session_id": self._session.id})

@@ -1,0 +1,172 @@
+"""Runs slash commands for front ends without a screen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
+from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.result import INTERRUPTED_EXIT
+from agentcli.agent.session import Session
+from agentcli.agent.usage import Meter, spent
+from agentcli.conversation.entries import Entry, SystemEvent
+from agentcli.errors import UsageError, UserError
+from agentcli.frontends.house import SessionHouse
+from agentcli.llm.messages import Block, Usage
+
+log = logging.getLogger(__name__)
+
+
+class TypedCommand(Struct, frozen=True):
+    """A command as it was typed: `name` with its slash, and either what it runs or why there is no such command."""
+
+    name: str
+    command: Command | None = None
+    argument: str = ""
+    error: UserError | None = None
+
+    @property
+    def is_aside(self) -> bool:
+        return self.command is not None and self.command.is_aside
+
+
+class CommandEnded(Struct, frozen=True):
+    """How a command ended, in the words of a turn that took no request; `prompt` is one to be submitted now."""
+
+    name: str
+    end: Done | TurnFailed
+    exit_code: int = 0
+    prompt: Prompt | None = None
+
+    @property
+    def output(self) -> str:
+        return self.end.error if isinstance(self.end, TurnFailed) else self.end.text
+
+    @property
+    def is_error(self) -> bool:
+        return self.exit_code != 0
+
+
+class ScreenlessDesk:
+    """Implements the commands' `Desk` for programs and pipes: nobody picks from a list, nobody types an answer.
+
+    Only where it `stays_open` for more than one prompt can a command go on with another session.
+    """
+
+    def __init__(self, house: SessionHouse, session: Session, commands: Commands, *, stays_open: bool) -> None:
+        self._house = house
+        self._stays_open = stays_open
+        self._session = session
+        self._running: set[asyncio.Future[Outcome]] = set()
+        self.commands = commands
+        self.has_left = False
+
+    def typed(self, text: str) -> TypedCommand | None:
+        """The command that a text is, also one that does not exist; None for a prompt."""
+        try:
+            found = self.commands.parse(text)
+        except UserError as error:
+            return TypedCommand(text.split(None, 1)[0], error=error)
+        return TypedCommand(text.split(None, 1)[0], *found) if found else None
+
+    async def run(self, typed: TypedCommand) -> CommandEnded:
+        """Never raises: a bug in one command must not end a session that others use."""
+        if typed.command is None:
+            return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
+        session, entries_before = self._session, len(self._session.state.entries)
+        task = asyncio.ensure_future(typed.command.run(self, typed.argument))
+        self._running.add(task)
+        try:
+            outcome = await task
+            prompt = Prompt(self.attach(outcome.text), outcome.model) if isinstance(outcome, AsPrompt) else None
+            text = outcome if isinstance(outcome, str) else ""
+            cost = _cost_of(session.state.entries[entries_before:])
+            return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
+        except UserError as error:
+            return _failed(typed, error)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise
+            end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
+            return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
+        except Exception as bug:
+            log.exception("%s failed", typed.name)
+            return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
+        finally:
+            self._running.discard(task)
+
+    async def meant(self, text: str) -> Prompt | CommandEnded:
+        """The prompt that a text is or stands for; else how its command ended."""
+        typed = self.typed(text)
+        if typed is None:
+            return Prompt(self.attach(text))
+        ended = await self.run(typed)
+        return ended.prompt or ended
+
+    def attach(self, text: str) -> tuple[Block, ...]:
+        return self._house.attach(text, self._session, typed=text)
+
+    def interrupt(self) -> None:
+        """End the turn and the commands that run."""
+        self._session.submit(Interrupt())
+        for task in self._running:
+            task.cancel()
+
+    # What commands ask for
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._house.stored_sessions
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        return await self._house.list()
+
+    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+        before = self._session
+        if not self._stays_open:
+            raise UsageError("This needs a session that stays open; one run takes --resume ID or --fork-session.")
+        if before.is_busy or before.state.follow_ups:
+            raise UserError("A turn is running: interrupt it first, or wait for its end.")
+        if session_id is not None and before.id.startswith(session_id) and not fork:
+            raise UsageError("That is this conversation.")
+        self._session = await self._house.open(session_id, model=before.state.model, fork=fork)
+        await before.close()
+        return self._session
+
+    def check_model(self, name: str) -> str:
+        return self._house.check_model(name)
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        return None
+
+    async def describe(self, topic: Topic) -> str:
+        return await asyncio.to_thread(self._house.describe, topic)
+
+    def put_into_input(self, text: str) -> None:
+        """Nobody types here: whoever went back to a prompt has it."""
+
+    def leave(self) -> None:
+        self.has_left = True
+
+
+def _cost_of(entries: Sequence[Entry]) -> Meter:
+    """What was paid for requests beside the conversation."""
+    meter = Meter()
+    for entry in entries:
+        if isinstance(entry.body, SystemEvent) and (cost := spent(entry.body)):
+            meter.add(*cost)
+    return meter
+
+
+def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:
+    return CommandEnded(typed.name, TurnFailed(str(error), False, type(error).__name__, cost_usd=0.0), error.exit_code)

@@ -1,0 +1,289 @@
+"""Slash commands outside the terminal: `-p "/…"` in every output, and in a stream of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, Running, call
+
+USED = {"text": "Hello.", "usage": {"input_tokens": 5, "output_tokens": 2}}
+USAGE = "5 tokens in (0 cached), 2 out"
+SLOW = {"text": "one two three four", "chunk": 4, "delay_ms": 200}
+JSON = ("--output-format", "json")
+STREAM = ("--output-format", "stream-json")
+BOTH = (*STREAM, "--input-format", "stream-json")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
+    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
+
+
+def write_command(folder: Path, name: str, text: str) -> None:
+    (folder / "commands").mkdir(parents=True, exist_ok=True)
+    (folder / "commands" / f"{name}.md").write_text(text)
+
+
+def prompts_of(place: Place, id: str) -> list[str]:
+    """What the person said in a session, as the model read it."""
+    shown = place.run("sessions", "show", id, "--json")
+    bodies = [entry["body"] for entry in json.loads(shown.out)["entries"]]
+    return [body["content"][0]["text"] for body in bodies if body["kind"] == "user" and not body.get("is_reminder")]
+
+
+def of_commands(ran: Ran) -> list[tuple[str, bool]]:
+    return [(line["command"], line["is_error"]) for line in ran.of("system", "command")]
+
+
+# As the prompt of a one-shot run.
+
+
+def test_a_command_prints_what_it_says_and_asks_no_model(place: Place) -> None:
+    ran = place.run("-m", place.script(), "-p", "/usage")
+    assert (ran.code, ran.out, ran.err) == (0, "Nothing was used yet.\n", "")
+
+
+def test_a_command_looks_at_the_session_that_is_continued(place: Place) -> None:
+    model = place.script(USED)
+    place.run("-m", model, "-p", "hi")
+    ran = place.run("-m", model, "-c", "-p", "/cost", *JSON)
+    assert ran.code == 0
+    assert USAGE in ran.result["result"]
+    assert (ran.result["subtype"], ran.result["num_turns"], ran.result["usage"]["output_tokens"]) == ("success", 0, 0)
+
+
+def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) -> None:
+    ran = place.run("-m", place.script(USED), "-p", "/btw who are you?", *JSON)
+    assert (ran.result["result"], ran.result["num_turns"]) == ("Hello.", 0)
+    assert ran.result["usage"]["input_tokens"] == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("/usgae", "There is no command /usgae. Did you mean /usage?"),
+        ("/zzzzz now", "There is no command /zzzzz."),
+        ("/theme dark", "/theme needs the terminal's screen."),
+        ("/copy", "/copy needs the terminal's screen."),
+        ("/effort colossal", "No effort 'colossal'"),
+    ],
+)
+@pytest.mark.parametrize("output", [(), JSON, STREAM])
+def test_what_is_no_command_here_is_an_error_and_reaches_no_model(
+    place: Place, typed: str, says: str, output: tuple[str, ...]
+) -> None:
+    ran = place.run("-m", place.script({"text": "I was asked."}), "-p", typed, *output)
+    assert ran.code == 2
+    if not output:
+        assert ran.out == ""
+        assert ran.err.startswith(f"agentcli: {says}")
+        return
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
+    assert ran.result["result"].startswith(says)
+    if output is STREAM:
+        assert of_commands(ran) == [(typed.split()[0], True)]
+
+
+@pytest.mark.parametrize(
+    "text", ["/usr/bin/python is broken, why?", "// a comment", "/* a comment */", "/ alone", "a /b"]
+)
+def test_what_only_looks_like_a_command_is_a_prompt(place: Place, text: str) -> None:
+    assert place.run("-m", place.script({"text": "I was asked."}), "-p", text).out == "I was asked.\n"
+
+
+def test_a_persons_own_command_is_a_prompt(place: Place) -> None:
+    write_command(place.home, "greet", "Say hello to $1 in $2.")
+    ran = place.run("-m", place.script(USED), "-p", "/greet Ann Dutch", *JSON)
+    assert (ran.code, ran.result["result"], ran.result["num_turns"]) == (0, "Hello.", 1)
+    assert prompts_of(place, ran.result["session_id"]) == ["Say hello to Ann in Dutch."]
+
+
+def test_a_projects_command_counts_with_trust(place: Place) -> None:
+    write_command(place.folder / ".agentcli", "greet", "Say hello.")
+    model = place.script(USED)
+    assert place.run("-m", model, "-p", "/greet").code == 2
+    assert place.run("-m", model, "-p", "/greet", "--trust").out == "Hello.\n"
+
+
+def test_a_command_may_come_from_a_pipe(place: Place) -> None:
+    assert place.run("-m", place.script(), stdin="/usage\n").out == "Nothing was used yet.\n"
+
+
+@pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
+def test_one_run_has_no_other_session_to_go_on_with(place: Place, typed: str) -> None:
+    model = place.script(USED)
+    place.run("-m", model, "-p", "hi")
+    place.run("-m", model, "-p", "hi again")
+    ran = place.run("-m", model, "-c", "-p", typed)
+    assert (ran.code, ran.out) == (2, "")
+    assert "needs a session that stays open" in ran.err
+    assert "hi" in place.run("-m", model, "-c", "-p", "/resume").out
+
+
+# In a stream.
+
+
+def test_commands_are_listed_and_told_with_a_result_as_for_a_prompt(place: Place) -> None:
+    write_command(place.home, "greet", "Say hello.")
+    ran = place.run("-m", place.script(), "-p", "/usage", *STREAM)
+    assert {"usage", "model", "clear", "greet"} <= set(ran.lines[0]["slash_commands"])
+    assert not {"theme", "copy", "cost"} & set(ran.lines[0]["slash_commands"])
+    assert [(line["type"], line.get("output")) for line in ran.lines[1:]] == [
+        ("system", "Nothing was used yet."), ("result", None),
+    ]  # fmt: skip
+    assert ran.result["result"] == "Nothing was used yet."
+
+
+def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
+    with talk(place, SLOW, flags=("--include-partial-messages",)) as running:
+        running.say("count")
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.control("command", text="/effort high", id="e1")
+        running.wait_for_type("system", "control")
+        ran = running.ended()
+    kinds = [line["type"] for line in ran.lines if line["type"] == "result" or line.get("subtype") == "command"]
+    assert kinds == ["system", "result"]
+    (told,) = ran.of("system", "command")
+    assert (told["command"], told["output"], told["is_error"]) == (
+        "/effort", "Effort from the next request on: high.", False,
+    )  # fmt: skip
+    (acknowledged,) = ran.of("system", "control")
+    assert (acknowledged["id"], acknowledged["ok"]) == ("e1", True)
+
+
+def test_a_command_that_fails_says_so_once(place: Place) -> None:
+    with talk(place, {"text": "Still here."}) as running:
+        running.control("command", text="/nonsense", id=1)
+        running.control("command", text="/permissions allow")
+        running.control("command", text="usage")
+        running.say("there?")
+        ran = running.ended()
+    assert of_commands(ran) == [("/nonsense", True), ("/permissions", True)]
+    assert [line["error"] for line in ran.of("system", "input_error")] == [
+        "'usage' is no slash command: one begins with / and its name."
+    ]
+    (acknowledged,) = ran.of("system", "control")
+    assert (acknowledged["id"], acknowledged["ok"]) == (1, False)
+    assert "There is no command /nonsense" in acknowledged["error"]
+    assert [line["result"] for line in ran.of("result")] == ["Still here."]
+
+
+def test_a_control_with_a_persons_own_command_runs_a_turn(place: Place) -> None:
+    write_command(place.home, "greet", "Say hello to $ARGUMENTS.")
+    with talk(place, USED) as running:
+        running.control("command", text="/greet Ann")
+        ran = running.ended()
+    assert of_commands(ran) == [("/greet", False)]
+    assert [line["result"] for line in ran.of("result")] == ["Hello."]
+    assert prompts_of(place, ran.result["session_id"]) == ["Say hello to Ann."]
+
+
+def test_messages_that_are_commands_are_answered_in_their_order(place: Place) -> None:
+    write_command(place.home, "greet", "Say hello.")
+    with talk(place, USED, {"text": "Two."}, {"text": "Three."}) as running:
+        for text in ("hi", "/usage", "/greet", "/nonsense", "third"):
+            running.say(text)
+        ran = running.ended()
+    assert ran.code == 0
+    first, usage, second, wrong, third = ran.of("result")
+    assert [line["result"] for line in (first, second, third)] == ["Hello.", "Two.", "Three."]
+    assert USAGE in usage["result"]
+    assert (wrong["is_error"], wrong["num_turns"]) == (True, 0)
+    assert of_commands(ran) == [("/usage", False), ("/greet", False), ("/nonsense", True)]
+    assert prompts_of(place, ran.result["session_id"]) == ["hi", "Say hello.", "third"]
+
+
+def test_a_command_in_blocks_takes_an_image_along(place: Place) -> None:
+    write_command(place.home, "see", "What is this?")
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    with talk(place, USED) as running:
+        running.send(
+            {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "/see"}, image]}}
+        )
+        ran = running.ended()
+    shown = place.run("sessions", "show", ran.result["session_id"], "--json")
+    (said,) = [
+        entry["body"]["content"]
+        for entry in json.loads(shown.out)["entries"]
+        if entry["body"]["kind"] == "user" and not entry["body"].get("is_reminder")
+    ]
+    assert [block["type"] for block in said] == ["text", "image"]
+
+
+def test_an_early_message_may_be_a_command(place: Place) -> None:
+    with talk(place) as running:
+        running.control("steer", message={"role": "user", "content": "/usage"})
+        ran = running.ended()
+    assert of_commands(ran) == [("/usage", False)]
+    assert ran.of("result") == []
+
+
+def test_an_interrupt_ends_a_command_too(place: Place) -> None:
+    with talk(place, {"text": "never", "delay_ms": 20_000}, {"text": "Next."}) as running:
+        running.say("/btw take your time")
+        running.control("interrupt")
+        running.wait_for_type("result")
+        running.say("next")
+        ran = running.ended()
+    interrupted, answered = ran.of("result")
+    assert (interrupted["subtype"], interrupted["is_error"]) == ("interrupted", True)
+    assert answered["subtype"] == "success"
+
+
+def test_clear_and_resume_begin_another_session_with_an_init_of_its_own(place: Place) -> None:
+    with talk(place, USED, {"text": "Two."}, {"text": "Three."}) as running:
+        running.say("one")
+        running.say("/clear")
+        running.say("two")
+        running.wait_for(lambda line: line.get("result") == "Two.")
+        first = running.wait_for_type("system", "init")["session_id"]
+        running.control("command", text=f"/resume {first}", id="r")
+        running.wait_for_type("system", "control")
+        running.say("three")
+        ran = running.ended()
+    opened = [line["session_id"] for line in ran.of("system", "init")]
+    assert opened[0] == opened[2] != opened[1]
+    assert [(line["result"], line["session_id"]) for line in ran.of("result") if line["num_turns"]] == [
+        ("Hello.", opened[0]), ("Two.", opened[1]), ("Three.", opened[0]),
+    ]  # fmt: skip
+    assert prompts_of(place, opened[0]) == ["one", "three"]
+
+
+def test_another_session_is_not_opened_while_a_turn_runs(place: Place) -> None:
+    with talk(place, SLOW, flags=("--include-partial-messages",)) as running:
+        running.say("count")
+        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
+        running.control("command", text="/clear")
+        told = running.wait_for_type("system", "command")
+        ran = running.ended()
+    assert told["is_error"]
+    assert "interrupt it first" in told["output"]
+    assert ran.result["result"] == "one two three four"
+
+
+def test_nobody_is_asked_in_a_session_opened_after_the_end_of_input(place: Place) -> None:
+    with talk(
+        place, USED, {"tool_calls": [call("bash", command="touch made")]}, {"text": "{{last_result}}"}
+    ) as running:
+        for text in ("one", "/clear", "two"):
+            running.say(text)
+        ran = running.ended()
+    assert "nobody can be asked" in ran.result["result"]
+
+
+def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
+    with talk(place, USED) as running:
+        running.say("one")
+        running.say("/quit")
+        running.say("two")
+        ran = running.left()
+    assert ran.code == 0
+    assert [line["result"] for line in ran.of("result")] == ["Hello.", ""]
