@@ -142,10 +142,12 @@ class Running:
         return self.wait_for(lambda line: line["type"] == type and subtype in ("", line.get("subtype")))
 
     def send(self, *objects: Mapping[str, Any] | str) -> None:
-        assert self._process.stdin is not None
         for one in objects:
-            line = one if isinstance(one, str) else json.dumps(one)
-            self._process.stdin.write(line.encode() + b"\n")
+            self.send_bytes((one if isinstance(one, str) else json.dumps(one)).encode())
+
+    def send_bytes(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + b"\n")
         self._process.stdin.flush()
 
     def say(self, text: str) -> None:

@@ -37,7 +37,14 @@ def test_every_command_is_a_module_that_runs() -> None:
 
 
 def test_files_named_in_the_documents_exist() -> None:
-    for page in ("README.md", "docs/architecture.md", "docs/terminal.md", "docs/providers.md", "benchmarks/README.md"):
+    for page in (
+        "README.md",
+        "docs/architecture.md",
+        "docs/terminal.md",
+        "docs/providers.md",
+        "docs/stream-json.md",
+        "benchmarks/README.md",
+    ):
         text = (ROOT / page).read_text("utf-8")
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
