@@ -16,7 +16,7 @@ from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.config import Config
 from agentcli.errors import UsageError
-from agentcli.frontends.screenless import ScreenlessDesk
+from agentcli.frontends.screenless import Given, ScreenlessDesk
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -38,7 +38,9 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
     )
     try:
         session = await builder.build_session(session_choice(options))
-        knows_commands = options.output_format == "stream-json" or prompt.lstrip().startswith("/")
+        text = prompt if options.prompt in (None, "", "-") else options.prompt
+        given = Given(text, prompt.removeprefix(text))
+        knows_commands = options.output_format == "stream-json" or text.lstrip().startswith("/")
         commands = _commands(config) if knows_commands else Commands(())
         desk = ScreenlessDesk(ConfiguredHouse(config, builder), session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
@@ -55,7 +57,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
 
                     code = await run_json_stream(
                         desk,
-                        prompt,
+                        given,
                         out=sys.stdout.buffer,
                         input=unshared_stdin() if takes_stream else None,
                         partial=options.include_partial_messages,
@@ -66,14 +68,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
                     from agentcli.frontends.print_mode import print_json
 
                     code = await print_json(
-                        desk, prompt, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+                        desk, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
                     )
                 case _:
                     from agentcli.frontends.print_mode import print_answer
 
                     code = await print_answer(
                         desk,
-                        prompt,
+                        given,
                         out=sys.stdout,
                         log=sys.stderr,
                         verbose=options.verbose,

@@ -21,17 +21,17 @@ from agentcli.agent.events import (
 from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
 from agentcli.agent.session import Session
 from agentcli.frontends.printable import PrintableStream, printable
-from agentcli.frontends.screenless import CommandEnded, ScreenlessDesk
+from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk
 
 
 async def print_answer(
-    desk: ScreenlessDesk, text: str, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
+    desk: ScreenlessDesk, given: Given, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
 ) -> int:
     """Print the answer to a prompt, or what a slash command says, and give the exit code.
 
     On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
     """
-    prompt = await desk.meant(text)
+    prompt = await desk.meant(given)
     if isinstance(prompt, CommandEnded):
         return _print_command(prompt, out=out, log=log)
     session = desk.session
@@ -82,10 +82,10 @@ def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
     return ended.exit_code
 
 
-async def print_json(desk: ScreenlessDesk, text: str, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
+async def print_json(desk: ScreenlessDesk, given: Given, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
     """Print the result object and give the exit code."""
     started = time.monotonic()
-    prompt = await desk.meant(text)
+    prompt = await desk.meant(given)
     session = desk.session
     result = ResultBuilder(session, started)
     if isinstance(prompt, CommandEnded):

@@ -22,6 +22,13 @@ from agentcli.llm.messages import Block, Usage
 log = logging.getLogger(__name__)
 
 
+class Given(Struct, frozen=True):
+    """What the command line says: `text` may be a command; `piped` joins the prompt that it is or stands for."""
+
+    text: str
+    piped: str = ""
+
+
 class TypedCommand(Struct, frozen=True):
     """A command as it was typed: `name` with its slash, and either what it runs or why there is no such command."""
 
@@ -74,7 +81,7 @@ class ScreenlessDesk:
             return TypedCommand(text.split(None, 1)[0], error=error)
         return TypedCommand(text.split(None, 1)[0], *found) if found else None
 
-    async def run(self, typed: TypedCommand) -> CommandEnded:
+    async def run(self, typed: TypedCommand, *, piped: str = "") -> CommandEnded:
         """Never raises: a bug in one command must not end a session that others use."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
@@ -83,8 +90,11 @@ class ScreenlessDesk:
         self._running.add(task)
         try:
             outcome = await task
-            prompt = Prompt(self.attach(outcome.text), outcome.model) if isinstance(outcome, AsPrompt) else None
-            text = outcome if isinstance(outcome, str) else ""
+            text, prompt = "", None
+            if isinstance(outcome, AsPrompt):
+                prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
+            else:
+                text = outcome
             cost = _cost_of(session.state.entries[entries_before:])
             return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
         except UserError as error:
@@ -101,12 +111,12 @@ class ScreenlessDesk:
         finally:
             self._running.discard(task)
 
-    async def meant(self, text: str) -> Prompt | CommandEnded:
-        """The prompt that a text is or stands for; else how its command ended."""
-        typed = self.typed(text)
+    async def meant(self, given: Given) -> Prompt | CommandEnded:
+        """The prompt that is given, or that a command stands for; else how the command ended."""
+        typed = self.typed(given.text)
         if typed is None:
-            return Prompt(self.attach(text))
-        ended = await self.run(typed)
+            return Prompt(self.attach(f"{given.text}{given.piped}"))
+        ended = await self.run(typed, piped=given.piped)
         return ended.prompt or ended
 
     def attach(self, text: str) -> tuple[Block, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,16 @@ def test_a_projects_command_counts_with_trust(place: Place) -> None:
 
 def test_a_command_may_come_from_a_pipe(place: Place) -> None:
     assert place.run("-m", place.script(), stdin="/usage\n").out == "Nothing was used yet.\n"
+
+
+def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_command(place: Place) -> None:
+    write_command(place.home, "greet", "Say hello to $ARGUMENTS.")
+    for output in (JSON, STREAM):
+        ran = place.run("-m", place.script(USED), "-p", "/greet Ann", *output, stdin="data\n")
+        said = ["Say hello to Ann.\n\n<stdin>\ndata\n\n</stdin>"]
+        assert prompts_of(place, ran.result["session_id"]) == said
+        ran = place.run("-m", place.script(), "-p", "/effort high", *output, stdin="data\n")
+        assert ran.result["result"] == "Effort from the next request on: high."
 
 
 @pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
@@ -236,6 +247,18 @@ def test_an_interrupt_ends_a_command_too(place: Place) -> None:
     interrupted, answered = ran.of("result")
     assert (interrupted["subtype"], interrupted["is_error"]) == ("interrupted", True)
     assert answered["subtype"] == "success"
+
+
+def test_a_signal_ends_a_command_and_nothing_begins_after_it(place: Place) -> None:
+    with talk(place, {"text": "never", "delay_ms": 20_000}, {"text": "never"}) as running:
+        running.say("/btw take your time")
+        running.say("next")
+        running.control("dance")
+        running.wait_for_type("system", "input_error")
+        running.signal(signal.SIGTERM)
+        ran = running.left()
+    assert ran.code == 143
+    assert [line["subtype"] for line in ran.of("result")] == ["interrupted"]
 
 
 def test_clear_and_resume_begin_another_session_with_an_init_of_its_own(place: Place) -> None:

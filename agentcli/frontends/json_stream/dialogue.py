@@ -30,7 +30,7 @@ from agentcli.frontends.json_stream.input import (
     read_lines,
 )
 from agentcli.frontends.json_stream.output import JsonOutput
-from agentcli.frontends.screenless import CommandEnded, ScreenlessDesk, TypedCommand
+from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk, TypedCommand
 from agentcli.llm.messages import Block, Text
 
 NOBODY = "(nobody can be asked any more)"
@@ -42,7 +42,7 @@ class CommandFailed(UserError):
 
 async def run_json_stream(
     desk: ScreenlessDesk,
-    prompt: str,
+    first: Given,
     *,
     out: BinaryIO,
     input: BinaryIO | None,
@@ -50,12 +50,12 @@ async def run_json_stream(
     fail_on_denial: bool,
     leaving: asyncio.Event,
 ) -> int:
-    """Answer `prompt`, then what comes from `input` until it ends; gives the last exit code.
+    """Answer the first prompt, if there is one, then what comes from `input` until it ends; gives the last exit code.
 
     Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
     """
-    dialogue = Dialogue(desk, out, partial=partial, fail_on_denial=fail_on_denial)
-    return await dialogue.run(prompt, input, leaving)
+    dialogue = Dialogue(desk, out, partial=partial, fail_on_denial=fail_on_denial, leaving=leaving)
+    return await dialogue.run(first, input)
 
 
 class Dialogue:
@@ -65,7 +65,9 @@ class Dialogue:
     the messages; a command of a control line waits only for the lines before it.
     """
 
-    def __init__(self, desk: ScreenlessDesk, out: BinaryIO, *, partial: bool, fail_on_denial: bool) -> None:
+    def __init__(
+        self, desk: ScreenlessDesk, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
+    ) -> None:
         self._desk = desk
         self._out = out
         self._partial = partial
@@ -74,7 +76,7 @@ class Dialogue:
         self._was_denied = False
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
         self._has_client = True
-        self._is_leaving = False
+        self._leaving = leaving
         self._tasks: set[asyncio.Task[None]] = set()
         self._asides: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,31 +92,25 @@ class Dialogue:
         if not self._has_client:
             self._client_left()
 
-    async def run(self, prompt: str, input: BinaryIO | None, leaving: asyncio.Event) -> int:
+    async def run(self, first: Given, input: BinaryIO | None) -> int:
         if input is None:
             self._lines.put_nowait(None)
         else:
             self._spawn(self._listen(input))
-        self._spawn(self._work(prompt))
-        left = asyncio.create_task(leaving.wait())
+        self._spawn(self._work(first))
+        left = asyncio.create_task(self._leaving.wait())
         signs: set[asyncio.Future[Any]] = {self._over, left}
         try:
             await asyncio.wait(signs, return_when="FIRST_COMPLETED")
-            if leaving.is_set():
-                self._leave()
+            if self._leaving.is_set():
+                self._lines.put_nowait(None)  # should nothing be under way that ends
             await self._over
         finally:
             for task in (left, *self._tasks):
                 task.cancel()
-        if leaving.is_set():
+        if self._leaving.is_set():
             return INTERRUPTED_EXIT
         return DENIED_EXIT if self._fail_on_denial and self._was_denied and not self._code else self._code
-
-    def _leave(self) -> None:
-        self._is_leaving = True
-        while not self._lines.empty():
-            self._lines.get_nowait()
-        self._lines.put_nowait(None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something beside the rest; what it raises ends the dialogue."""
@@ -138,7 +134,7 @@ class Dialogue:
                 self._code = exit_code(event, fail_on_denial=self._fail_on_denial)
                 self._was_denied = self._was_denied or bool(event.denials)
                 # Nobody is there to say whether what waits after an interrupt still counts.
-                self._session.submit(ops.Interrupt() if self._is_leaving else ops.RunQueued())
+                self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_told += 1
                 self._turn_told.set()
 
@@ -173,11 +169,13 @@ class Dialogue:
         for id in tuple(self._session.asked):
             self._session.submit(ops.Approve(id, False, comment=NOBODY))
 
-    async def _work(self, prompt: str) -> None:
+    async def _work(self, first: Given) -> None:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
-        if prompt:
-            await self._say((Text(prompt),), prompt)
+        if first.text:
+            await self._say((Text(first.text),), first)
         while not self._desk.has_left and (line := await self._lines.get()) is not None:
+            if self._leaving.is_set():
+                break
             if isinstance(line.asks, RunCommand) and (typed := self._desk.typed(line.asks.text)) and typed.is_aside:
                 self._asides.add(self._spawn(self._do(line)))
             else:
@@ -238,17 +236,17 @@ class Dialogue:
 
     # Messages and commands
 
-    async def _say(self, content: tuple[Block, ...], named: str = "") -> None:
-        """Submit a prompt, with the files that `named` names; or run the command that it is."""
+    async def _say(self, content: tuple[Block, ...], given: Given | None = None) -> None:
+        """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
         typed = self._command_in(content)
         if typed is None:
-            self._session.submit(ops.Prompt(self._desk.attach(named) if named else content))
+            self._session.submit(ops.Prompt(self._desk.attach(f"{given.text}{given.piped}") if given else content))
             return
         await self._all_told()
-        if self._is_leaving:
+        if self._leaving.is_set():
             return
         started = time.monotonic()
-        ended = await self._run(typed)
+        ended = await self._run(typed, piped=given.piped if given else "")
         if ended.prompt is None:
             self._output.command_result(ended, started)
             self._code = ended.exit_code
@@ -263,8 +261,8 @@ class Dialogue:
         if ended.is_error:
             raise CommandFailed(ended.output)
 
-    async def _run(self, typed: TypedCommand) -> CommandEnded:
-        ended = await self._desk.run(typed)
+    async def _run(self, typed: TypedCommand, *, piped: str = "") -> CommandEnded:
+        ended = await self._desk.run(typed, piped=piped)
         if self._desk.session is not self._session:
             await self._all_told()
             self._following.cancel()
