@@ -86,7 +86,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    prompt_help = "what to do; '-' with -p reads it from stdin"
+    prompt_help = "what to do, or a slash command; '-' with -p reads it from stdin"
     made.add_argument("prompt", nargs="?", type=_text, metavar="PROMPT", help=prompt_help)
     for names, how in FLAGS:
         made.add_argument(*names, **how)

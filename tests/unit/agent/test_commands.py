@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from agentcli.agent.commands.command import AsPrompt, Command, Desk
+from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, Desk
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.events import EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
 from tests.unit.agent.desk import at_desk
@@ -54,7 +56,10 @@ def test_a_command_is_found_by_name_and_alias(typed: str, name: str, argument: s
     assert (found[0].name, found[1]) == (name, argument)
 
 
-@pytest.mark.parametrize("typed", ["hello", "", "/", "/etc/hosts is broken", "what does /model do?", "/ model", "//"])
+@pytest.mark.parametrize(
+    "typed",
+    ["hello", "", "/", "/etc/hosts is broken", "what does /model do?", "/ model", "//", "/* a comment */", "/- item"],
+)
 def test_other_text_is_a_prompt(typed: str) -> None:
     assert conversation_commands().parse(typed) is None
 
@@ -64,6 +69,13 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
         conversation_commands().parse("/modle x")
     with pytest.raises(UsageError, match=r"no command /zzzzz\. /help shows all"):
         conversation_commands().parse("/zzzzz")
+
+
+def test_commands_of_the_screen_say_so_elsewhere() -> None:
+    assert [command.name for command in screen_commands(cast("Any", None))] == list(SCREEN_COMMANDS)
+    for name in SCREEN_COMMANDS:
+        with pytest.raises(UsageError, match="needs the terminal's screen"):
+            conversation_commands().parse(f"/{name} x")
 
 
 def test_a_command_that_is_added_is_found_and_listed() -> None:
