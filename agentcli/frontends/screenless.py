@@ -144,7 +144,9 @@ class ScreenlessDesk:
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
         if not self._stays_open:
-            raise UsageError("This needs a session that stays open; one run takes --resume ID or --fork-session.")
+            raise UsageError(
+                "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
+            )
         if before.is_busy or before.state.follow_ups:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:

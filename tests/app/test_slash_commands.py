@@ -135,7 +135,7 @@ def test_one_run_has_no_other_session_to_go_on_with(place: Place, typed: str) ->
     place.run("-m", model, "-p", "hi again")
     ran = place.run("-m", model, "-c", "-p", typed)
     assert (ran.code, ran.out) == (2, "")
-    assert "needs a session that stays open" in ran.err
+    assert "needs the terminal, or a stream that stays open" in ran.err
     assert "hi" in place.run("-m", model, "-c", "-p", "/resume").out
 
 

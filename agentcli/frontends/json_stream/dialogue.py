@@ -184,7 +184,8 @@ class Dialogue:
         if self._asides:
             await asyncio.wait(self._asides)
         await self._all_told()
-        self._over.set_result(None)
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def _do(self, line: Line) -> None:
         """Do what a line asks for, and answer it."""
