@@ -218,7 +218,8 @@ def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> N
 
 
 def test_an_interrupt_right_behind_a_prompt_ends_its_turn(place: Place) -> None:
-    with talk(place, VERY_SLOW, {"text": "Next."}) as running:
+    late = {"text": "late", "delay_ms": 1_500}
+    with talk(place, late, late) as running:
         prompts = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("count", "next")]
         running.send(prompts[0], {"type": "control", "subtype": "interrupt"}, prompts[1])
         ran = running.ended()

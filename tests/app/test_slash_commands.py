@@ -238,11 +238,11 @@ def test_an_early_message_may_be_a_command(place: Place) -> None:
 
 
 def test_an_interrupt_ends_a_command_too(place: Place) -> None:
-    with talk(place, {"text": "never", "delay_ms": 20_000}, {"text": "Next."}) as running:
+    with talk(place, {"text": "never", "delay_ms": 20_000}) as running:
         running.say("/btw take your time")
         running.control("interrupt")
         running.wait_for_type("result")
-        running.say("next")
+        running.say("/plan")
         ran = running.ended()
     interrupted, answered = ran.of("result")
     assert (interrupted["subtype"], interrupted["is_error"]) == ("interrupted", True)
