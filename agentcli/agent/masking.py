@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,19 +64,20 @@ class Mask:
         return _replaced(value, _masked(texts, found)) if found else value
 
 
-def _texts_in(value: Any) -> dict[str, None]:
-    """Every text in it, in order, once."""
-    texts: dict[str, None] = {}
+def _texts_in(value: Any) -> list[str]:
+    """Every text in it, in order, of equal neighbours one; of rows one column after the other, as a file's lines are."""
+    texts: list[str] = [""]
     under_way: list[Iterator[Any]] = [iter((value,))]  # calls would take three times as long
     while under_way:
         for item in under_way[-1]:
             if isinstance(item, str):
-                texts[item] = None
+                if item != texts[-1]:
+                    texts.append(item)
             elif isinstance(item, dict):
                 under_way.append(iter(item.values()))
                 break
             elif isinstance(item, list | tuple):
-                under_way.append(iter(item))
+                under_way.append(_columns(item))
                 break
             elif isinstance(item, msgspec.Struct):
                 under_way.append(iter(msgspec.structs.asdict(item).values()))
@@ -85,8 +87,15 @@ def _texts_in(value: Any) -> dict[str, None]:
     return texts
 
 
+def _columns(rows: Sequence[Any]) -> Iterator[Any]:
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        return iter(rows)
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return (row[name] for name in names for row in rows if name in row)
+
+
 def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:
-    """Those of the texts in which something was found, a line end between each two; and what they are masked."""
+    """What those of the texts are masked in which something was found; between each two of them is a line end."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)
     for text in texts:
@@ -102,7 +111,7 @@ def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:
             if secret.end > end:
                 break
             waiting.popleft()
-        if pieces:
+        if pieces and text:
             masked[text] = "".join((*pieces, text[position - begin :]))
         begin = end + 1
     return masked

@@ -38,8 +38,7 @@ def find_tokens(text: str, raw: bytes) -> list[Found]:
     found: list[Found] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
         for matcher in matchers[literal]:
-            if span := matcher.span_at(text, start):
-                found.append(Found(*span, matcher.rule.name))
+            found += (Found(*span, matcher.rule.name) for span in matcher.spans_at(text, start))
     for matcher in swept:
         found += (Found(*span, matcher.rule.name) for span in matcher.spans_in(text))
     return found

@@ -7,6 +7,7 @@ a text in pieces is what `mask` gives for the whole, wherever it is cut.
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Iterable
@@ -15,7 +16,8 @@ from urllib.parse import quote
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from agentcli.tools.secrets.finding import Found, bytes_for_search, find_tokens
-from agentcli.tools.secrets.private_keys import LONGEST_MARK, find_key, follow_key
+from agentcli.tools.secrets.plain import PlainText
+from agentcli.tools.secrets.private_keys import LONGEST_MARK, Begun, find_key, follow_key
 from agentcli.tools.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
 
 PRIVATE_KEY = "private-key"
@@ -48,9 +50,7 @@ class Masker:
 
     def secrets(self, text: str) -> list[Found]:
         """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
-        stream = self.stream()
-        stream.add(text)
-        return stream.settle(is_all=True)
+        return self.stream().secrets_in(text)
 
     def stream(self) -> StreamMask:
         """For a text that comes in pieces."""
@@ -78,6 +78,7 @@ def _forms(value: str) -> Iterable[str]:
     """How a value may be written."""
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
+    yield from (PlainText().add(value, is_all=True), html.escape(value), value.rstrip("$"))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
         # Within a longer text the value begins at any of three places; the letters at its ends have strange bits.
@@ -101,29 +102,41 @@ class StreamMask:
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
+        self._plain = PlainText()
         self._text = ""  # what waits, and before it as much as its meaning may depend on
         self._done = 0  # what stands before this has been given out or masked,
         self._masked = 0  # and before this, from the last marker on, masked
         self._searched = 0  # from here on private keys may begin
-        self._key_end: int | None = None  # how far the private key reaches that goes on
-
-    def add(self, text: str) -> None:
-        self._text += text
+        self._key: Begun | None = None  # one that goes on
 
     def feed(self, text: str) -> str:
-        self.add(text)
+        self._text += self._plain.add(text)
         return self._give(is_all=False)
 
     def close(self) -> str:
+        self._text += self._plain.add("", is_all=True)
         return self._give(is_all=True)
+
+    def secrets_in(self, text: str) -> list[Found]:
+        """The secrets of a text that is all there is, where they stand in it."""
+        self._text = self._plain.add(text, is_all=True)
+        found = self.settle(is_all=True)
+        return [
+            one._replace(start=start, end=end)
+            for one, (start, end) in zip(found, self._plain.places(found), strict=True)
+        ]
 
     def _give(self, *, is_all: bool) -> str:
         position = self._done
         pieces: list[str] = []
         for start, end, rule in self.settle(is_all=is_all):
-            pieces += (self._text[position:start], f"[masked: {rule}]" if rule else "")
+            pieces += (
+                self._plain.written(self._text, position, start),
+                self._plain.hidden_in(start, end),
+                f"[masked: {rule}]" if rule else "",
+            )
             position = end
-        pieces.append(self._text[position : self._done])
+        pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
         self._forget(self._done - 2 * LONGEST_CONTEXT)
         return "".join(pieces)
 
@@ -152,25 +165,26 @@ class StreamMask:
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Found], int]:
         """The private keys as far as they are known, and up to where all is settled, which is `end` or before."""
         keys: list[Found] = []
-        begin, position = (self._searched, None) if self._key_end is None else (self._key_end - 1, self._key_end)
-        self._key_end = None
+        key, start = self._key, self._searched
+        self._key = None
         while True:
-            if position is None:
-                if not (found := find_key(self._text, begin, is_all=is_all)):
+            if key is None:
+                key = find_key(self._text, start, is_all=is_all)
+                if key is None:
                     # What marks a beginning may itself have only begun.
-                    self._searched = max(begin, len(self._text) - LONGEST_MARK)
+                    self._searched = max(start, len(self._text) - LONGEST_MARK)
                     return keys, end
-                begin, position = found
-                if position is None or begin >= end:
-                    self._searched = begin
-                    return keys, min(end, begin)
-            position, goes_on = follow_key(self._text, position, is_all=is_all)
-            keys.append(Found(begin, position, PRIVATE_KEY))
+                if key.position is None or key.start >= end:
+                    self._searched = key.start
+                    return keys, min(end, key.start)
+            assert key.position is not None
+            position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
+            keys.append(Found(key.start, position, PRIVATE_KEY))
             if goes_on:
-                self._key_end = position
+                self._key = Begun(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)
-            begin, position = position, None
+            start, key = position, None
 
     def _forget(self, count: int) -> None:
         """Lets go of the first `count` characters of the text."""
@@ -180,8 +194,9 @@ class StreamMask:
         self._done -= count
         self._masked = max(0, self._masked - count)
         self._searched = max(0, self._searched - count)
-        if self._key_end is not None:
-            self._key_end -= count
+        self._plain.forget(count)
+        if self._key is not None and self._key.position is not None:
+            self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
 
 
 _FORMATS = Masker()

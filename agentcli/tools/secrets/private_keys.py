@@ -1,61 +1,133 @@
-"""Private keys: blocks of base64 between two lines that say so (PEM, OpenPGP, PuTTY), in files and as tools show them.
+"""Finds private keys: blocks of base64 between two lines that say so (PEM, OpenPGP, PuTTY), in files and as tools show
+them.
 
-The block may be quoted, indented, numbered line by line, or be one line with `\\n` in place of line ends. Where its
-end is missing, what looks like a further line of the key still belongs to it.
+The block may be quoted, indented, be one line with `\\n` in place of line ends, or have something in front of every
+line: a number, a file's name, whose change it was. Where its end is missing, what looks like a further line of the key
+still belongs to it.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 LONGEST_MARK = 15  # of a beginning, in characters
 
+_LONGEST_LINE = 400  # characters of a line that are looked at
+_LONGEST_FRAME = 300
+_MOST_LINES = 8  # in a row without base64: headers, empty ones
 # How far one look reaches, in characters: only with so many at hand it is sure that nothing (more) follows.
-_LONGEST_HEAD = 2_000
-_LONGEST_STEP = 700
+_LONGEST_LOOK = 4_200
 
+_BASE64 = "[0-9A-Za-z+/=]"
 # Between two lines of a key: line ends, quotes, the marks of a diff or a quotation; `file:12:` of a search, numbers.
-_BETWEEN = r"(?:\\+[nrt]|[\s\\\"',;>|#*+-]){0,40}(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|→]{1,3})?"
-_LINE = _BETWEEN + r"[0-9A-Za-z+/=]{16,}"
-# Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580).
-_HEADERS = r"(?:(?:\\+[nrt]|[\s>|#*+\"'-]){0,40}[A-Z][A-Za-z-]{2,20}: [^\n\\]{0,200}(?=[\n\\])){0,5}"
-_MARKS = ("-----BEGIN ", "Private-Lines: ")
-_beginning = re.compile("|".join(_MARKS))
-_head = re.compile(
-    rf"(?:-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----{_HEADERS}|Private-Lines: \d{{1,4}}){_LINE}"
-)
-_line = re.compile(_LINE)
-_rest_of_line = re.compile(r"[0-9A-Za-z+/=]*")
+_MARKS = r"(?:\\+[nrt]|[\s\\\"'`,;>|│┃#*+$~-])"
+_FRAME = r"(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|│→]{1,3})"
+_BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
+_END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
+_beginning = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
+_mark = re.compile("|".join(_BEGINNINGS))
+_run = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
+_rest_of_run = re.compile(rf"{_BASE64}*")
 _end = re.compile(
-    rf"(?:{_BETWEEN}[0-9A-Za-z+/=]{{1,15}})?"
-    rf"(?:{_BETWEEN}-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|(?=\s{{1,4}}Private-(?:MAC|Hash): ))"
+    rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
 )
+# Line by line, where more than that stands between two lines.
+_line_end = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
+_any_line_end = re.compile(r"\n|\\+n")
+_known_frame = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
+# Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
+_header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
+_last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the marks before it may have been taken for a frame
+_long = re.compile(rf"{_BASE64}{{32}}")
+_short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
 
 
-def find_key(text: str, start: int, *, is_all: bool) -> tuple[int, int | None] | None:
-    """The next private key from `start` on: where it begins, and where its first line ends.
+class Begun(NamedTuple):
+    """Where a private key begins; up to where it is known; what stands before each of its lines.
 
-    None instead of the latter means that this takes more text to say; `is_all` says there will be none.
+    Where `position` is None it takes more text to say whether it is one.
     """
-    if all(text.find(mark, start) < 0 for mark in _MARKS):  # ten times faster than the expression, for nearly all texts
+
+    start: int
+    position: int | None
+    frame: re.Pattern[str] = _known_frame
+
+
+def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
+    """The next private key from `start` on. `is_all` says that no more text will come."""
+    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression, for most texts
         return None
-    while begun := _beginning.search(text, start):
-        start = begun.start()
-        if match := _head.match(text, start):
-            return start, match.end()
-        if not is_all and len(text) - start <= _LONGEST_HEAD:
-            return start, None
+    while marked := _mark.search(text, start):
+        start = marked.start()
+        if begun := _beginning.match(text, start):
+            frame = _frame_before(text, start)
+            position, ends = _step(text, begun.end(), frame)
+            if position is not None and not ends:
+                return Begun(start, position, frame)
+        if not is_all and len(text) - start <= _LONGEST_LOOK + 80:
+            return Begun(start, None)
         start += 1
     return None
 
 
-def follow_key(text: str, position: int, *, is_all: bool) -> tuple[int, bool]:
+def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
     """How far a key goes on that `position` is within, and whether more text may belong to it."""
     while True:
-        if match := _rest_of_line.match(text, position):
-            position = match.end()
-        if match := _end.match(text, position):
-            return match.end(), False
-        if not (match := _line.match(text, position)):
-            return position, not is_all and len(text) - position <= _LONGEST_STEP
-        position = match.end()
+        if rest := _rest_of_run.match(text, position):
+            position = rest.end()
+        further, ends = _step(text, position, frame)
+        if further is None:
+            return position, not is_all and len(text) - position <= _LONGEST_LOOK
+        position = further
+        if ends:
+            return position, False
+
+
+def _frame_before(text: str, begin: int) -> re.Pattern[str]:
+    """What stands in front of the first line in its own line: other words and numbers may stand there in the others."""
+    before = text[max(0, begin - _LONGEST_FRAME) : begin]
+    line = _any_line_end.split(before)[-1]
+    if len(line) == _LONGEST_FRAME or not line:
+        return _known_frame
+    parts = re.findall(r"\w+|\s+|.", line)
+    return re.compile("".join(map(_alike, parts)))
+
+
+def _alike(part: str) -> str:
+    if part.isspace():
+        return r"\s*"
+    return "[:-]" if part in ":-" else re.escape(part) if not re.match(r"\w", part) else r"\w+"
+
+
+def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
+    """Where the next line of the key is known to go on, or the key ends (then True); None where nothing follows."""
+    if found := _end.match(text, position):
+        return found.end(), True
+    if found := _run.match(text, position):
+        return found.end(), False
+    shorts = 0
+    for _ in range(_MOST_LINES):
+        if not (line_end := _line_end.match(text, position)):
+            break
+        start = line_end.end()
+        next_end = _any_line_end.search(text, start, start + _LONGEST_LINE)
+        position = next_end.start() if next_end else min(len(text), start + _LONGEST_LINE)
+        line = text[start:position]
+        for framed in (frame.match(line), _known_frame.match(line)):
+            if framed is None:
+                continue
+            body = framed.end()
+            if found := _last_line.match(line, body):
+                return start + found.end(), True
+            if found := _long.match(line, body):
+                return start + found.end(), False
+            if _header.match(line, body):
+                break
+            if shorts < 2 and _short.match(line, body):
+                shorts += 1
+                break
+        else:
+            break
+    return None, False

@@ -14,7 +14,7 @@ Judge = Callable[[str], bool]
 # No pattern reaches further than this from the place where it is tried, in characters, and none looks further back:
 # what is said about a stretch of text holds whatever comes before and after it. A stream depends on both.
 LONGEST_MATCH = 8_000
-LONGEST_CONTEXT = 600
+LONGEST_CONTEXT = 2_000
 
 # A token does not begin within a word, within base64 or in a wheel's list of hashes; what an escape ends (\n in JSON,
 # %3D in a URL) is no word.
@@ -76,8 +76,11 @@ class Rule(NamedTuple):
     `starts` are literals divided by spaces, none when the pattern is to be looked for everywhere. `pattern` is a
     regular expression (ASCII; `{U}` stands for a UUID) whose group 1, or else all of it, is the secret and holds no
     white space. `is_secret` judges that. `after` is a word that must stand before it in the same command, lines that a
-    backslash continues included. `bounds` puts the pattern between the ends of words. `like` and `unlike` are examples
-    for the test, which writes random characters for `{h32}` and its kin, so that nothing here looks like a secret.
+    backslash continues included. `bounds` puts the pattern between the ends of words. With `each` the pattern is only
+    what announces secrets: they are what this expression finds in the rest of the line. With `is_named` the literal
+    is the name of a secret, and a name of what is only known about one does not count. `like` and `unlike` are
+    examples for the test, which writes random characters for `{h32}` and its kin, so that nothing here looks like a
+    secret.
     """
 
     name: str
@@ -89,6 +92,8 @@ class Rule(NamedTuple):
     back: int = 0
     after: str = ""
     bounds: bool = True
+    each: str = ""
+    is_named: bool = False
 
 
 class Matcher:
@@ -103,16 +108,32 @@ class Matcher:
         pattern = f"{_LEFT}(?:{pattern}){_RIGHT}" if self.rule.bounds else pattern
         return re.compile(pattern, re.ASCII)
 
-    def span_at(self, text: str, position: int) -> tuple[int, int] | None:
-        """Where the secret is that `position`, the place of one of the rule's literals, belongs to."""
+    @cached_property
+    def _each(self) -> re.Pattern[str]:
+        return re.compile(self.rule.each, re.ASCII)
+
+    def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
+        """Where the secrets are that `position`, the place of one of the rule's literals, belongs to: one at most
+        but for rules with `each`.
+        """
         rule = self.rule
         if position < rule.back or not (match := self._pattern.match(text, position - rule.back)):
-            return None
-        group = 1 if match.lastindex else 0
-        start, end = match.span(group)
+            return
         if rule.after and not _stands_before(rule.after, text, position):
-            return None
-        return (start, end) if rule.is_secret(text[start:end]) else None
+            return
+        if rule.is_named and _ABOUT_SECRETS.match(text, position):
+            return
+        found = self._each.finditer(text, match.end(), self._line_end(text, match.end())) if rule.each else (match,)
+        for one in found:
+            start, end = one.span(1 if one.lastindex else 0)
+            if rule.is_secret(text[start:end]):
+                yield start, end
+
+    @staticmethod
+    def _line_end(text: str, start: int) -> int:
+        """Of the line, or of as much of it as may be looked at."""
+        end = text.find("\n", start, start + LONGEST_CONTEXT)
+        return end if end >= 0 else start + LONGEST_CONTEXT
 
     def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
         """For a rule without literals, whose pattern is looked for everywhere."""
@@ -127,4 +148,11 @@ def _stands_before(word: str, text: str, position: int) -> bool:
     return found >= 0 and _LINE_END.search(text, found, position) is None
 
 
+# Names of what is known about a secret, and tokens that turn pages.
+_ABOUT_SECRETS = re.compile(
+    r"[\w.-]{0,40}?(?i:id|url|uri|name|file|path|dir|size|len|length|count|type|expiry|hash|host|version|min|max|ttl"
+    r"|field|label|prefix|policy)s?(?![a-z])|(?:(?<=[Nn]ext_)|(?<=[Nn]ext)|(?<=[Pp]age_)|(?<=[Pp]age)"
+    r"|(?<=[Cc]ontinuation))",
+    re.ASCII,
+)
 _LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")

@@ -152,6 +152,7 @@ MESSAGING = (
     ),
     Rule("facebook-token", "EAA", r"EAA[A-Z][0-9A-Za-z]{80,400}", "EAAC{w120}"),
     Rule("twitter-token", "AAAAAAAAAAAAAAAAAAAAAA", r"A{22}[\w%]{80,100}", "AAAAAAAAAAAAAAAAAAAAAA{w90}"),
+    Rule("fcm-key", ":APA91b", r"AAAA[\w-]{7}:APA91b[\w-]{120,160}", "AAAA{u7}:APA91b{u134}", back=11),
     Rule("intercom-token", "dG9rOg", r"dG9rOg[\w=+/-]{40,100}", "dG9rOg{w54}"),
 )
 
@@ -237,6 +238,12 @@ TOOLS = (
         "tailscale-key", "tskey-", r"tskey-[a-z]{3,12}-[0-9A-Za-z]{10,40}-[0-9A-Za-z]{20,60}", "tskey-auth-{w12}-{w32}"
     ),
     Rule("typeform-token", "tfp_", r"tfp_[\w.=-]{59}", "tfp_{u59}"),
+    Rule(
+        "vercel-token",
+        "vercel_blob_rw_",
+        r"vercel_blob_rw_[0-9A-Za-z]{12,24}_[0-9A-Za-z]{24,48}",
+        "vercel_blob_rw_{w16}_{w30}",
+    ),
     Rule("vercel-token", "vck_ vcp_", r"vc[kp]_[0-9A-Za-z]{24,60}", "vck_{w56}"),
     Rule(
         "zapier-webhook",

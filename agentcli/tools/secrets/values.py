@@ -22,7 +22,21 @@ _EXAMPLES = frozenset(
 _VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
 # A path, an address, a name with dots, a hash that says so
 _NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]")
+_CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
+# A name that counts: `password2`, `newPassword1`, `uint32`
+_COUNTED_NAME = re.compile(
+    r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
+    r"|strings?|users?|usernames?|names?|inputs?|params?|fields?|texts?|data|login|credentials?|hash|hashed|encrypted|plain"
+    r"|u?int|float|char|varchar|n?varchar|bytes?|base|utf|sha|md|bcrypt|argon|scrypt|pbkdf|tests?|examples?|var|tmp|temp|x"
+    r"|option|version|type|level|group|step|item|line|column|row))\d{1,3}"
+)
+_NO_LONE_WORD = re.compile(
+    r"(?i:pass|pwd|secret|token|user|name|input|value|string|text|default|prompt|config|hash|crypt|key|none|null|true"
+    r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
+    r"|enable|credential|argument|param|setting|environ|variable)"
+)
 _HEXADECIMAL = re.compile(r"[\da-fA-F]+")
+_LETTER = re.compile("[A-Za-z]")
 _SYMBOL = re.compile(r"[!@#$%^&*?]")
 _UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 
@@ -97,13 +111,47 @@ def _looks_generated(value: str) -> bool:
 
 def is_quoted_password(value: str) -> bool:
     """A value in quotes given to a password may be short, but names and paths stand there too."""
-    if not _is_mixed(value) or is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value):
+    if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
         return False
-    return _NO_VALUE.match(value) is None and entropy(value) > 2.5
+    # Sentences end in a mark.
+    has_symbol = len(value) >= 8 and _LETTER.search(value) is not None and _SYMBOL.search(value[1:-1]) is not None
+    return (_is_mixed(value) or has_symbol) and _NO_VALUE.match(value) is None and entropy(value) > 2.5
+
+
+def is_bare_password(value: str) -> bool:
+    """Without quotes a name of something, an expression or a word is more likely: a digit or a symbol is asked for."""
+    value = value.rstrip(".!?:")
+    if len(value) < 6 or not is_password_setting(value) or _UUID.fullmatch(value):
+        return False
+    if value.isidentifier():
+        return _is_mixed(value) and ("_" not in value or _looks_generated(value))
+    return _LETTER.search(value) is not None and (_is_mixed(value) or _SYMBOL.search(value[1:]) is not None)
+
+
+def is_lone_word(value: str) -> bool:
+    """Letters alone, all that a line gives to a password."""
+    is_one_word = value.islower() or value.isupper() or value.istitle()
+    return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
+
+
+def is_password_argument(value: str) -> bool:
+    """Ports of containers are given in the same way."""
+    return _LETTER.search(value) is not None and is_password_setting(value)
+
+
+def is_cookie(value: str) -> bool:
+    """What a session is known by: dates, numbers and words stand beside it."""
+    if is_placeholder(value) or _VARIABLE.match(value) or not (_is_mixed(value) or _is_jumbled(value)):
+        return False
+    value = value[:_ENOUGH]
+    return (_changes(value) >= 2 or _is_jumbled(value)) and entropy(value) > 2.5
 
 
 def is_password_setting(value: str) -> bool:
-    return is_password(value) and _NO_VALUE.match(value) is None
+    bare = value.rstrip("),;")
+    if _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare):
+        return False
+    return is_password(bare)
 
 
 def is_token_in_parts(value: str) -> bool:

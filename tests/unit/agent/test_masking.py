@@ -65,6 +65,18 @@ def test_a_private_key_over_several_rows_is_masked_in_all_of_them() -> None:
     assert set(texts[1:-1]) == {"[masked: private-key]"}
 
 
+def test_of_two_private_keys_both_are_masked_and_empty_texts_stay() -> None:
+    body = [
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
+        "MzEfYyjiWA4R4M2bS1GB4t7NXp98C3SC6dVMvDu",
+    ]
+    head = ["-----BEGIN RSA PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED", ""]
+    lines = [line for part in body for line in (*head, part, "-----END RSA PRIVATE KEY-----")]
+    rows = masked([Row("notes.md", line) for line in ("", *lines)])
+    assert {row["path"] for row in rows} == {"notes.md"}
+    assert [row["text"] for row in rows] == [line and "[masked: private-key]" for line in ("", *lines)]
+
+
 def test_what_a_script_reads_of_a_file_is_the_file() -> None:
     mask = Mask(lambda: Masker([]), keeps_structured=("file_read",))
     output = ToolOutput(SECRET, {"text": SECRET})
