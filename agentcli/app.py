@@ -218,10 +218,10 @@ class Builder:
         data = self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
 
-    def _masker(self) -> Masker:
-        """What knows secrets by their form, and the keys this program itself was given."""
+    def _masker(self, values: frozenset[str]) -> Masker:
+        """What knows secrets by their form, the keys this program itself was given, and `values`."""
         masking = import_module("agentcli.tools.secrets.masking")
-        made: Masker = masking.Masker(credentials_in(self.config.environment))
+        made: Masker = masking.Masker((*credentials_in(self.config.environment), *values))
         return made
 
     def _web(self) -> WebAccess:

@@ -19,21 +19,35 @@ if TYPE_CHECKING:
 
 
 class Mask:
-    """Of one session; `make` gives the masker at the first output: importing it takes 20 ms.
+    """Of one session; `make` gives the masker of some values at the first output: importing it takes 20 ms.
 
     Of the tools in `keeps_structured` the part for programs stays as it is, for the person's own scripts.
     """
 
-    def __init__(self, make: Callable[[], Masker], *, keeps_structured: Collection[str] = ()) -> None:
+    def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make
+        self._values: frozenset[str] = frozenset()
         self._masker: Masker | None = None
         self.keeps_structured = keeps_structured
 
     @property
     def _mask(self) -> Masker:
         if self._masker is None:
-            self._masker = self._make()
+            self._masker = self._make(self._values)
         return self._masker
+
+    def know(self, values: frozenset[str]) -> None:
+        """Masks these from now on, and no others."""
+        if values != self._values:
+            self._values, self._masker = values, None
+
+    def knowing(self, values: frozenset[str]) -> Mask:
+        """The same for other values."""
+        if values == self._values:
+            return self
+        mask = Mask(self._make, keeps_structured=self.keeps_structured)
+        mask.know(values)
+        return mask
 
     def stream(self) -> StreamMask:
         """For output that comes in pieces."""
@@ -65,7 +79,7 @@ class Mask:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Every text in it, in order, of equal neighbours one; of rows one column after the other, as a file's lines are."""
+    """Every text in it, in order, of equal neighbours one; of rows one column after the other: lines stay together."""
     texts: list[str] = [""]
     under_way: list[Iterator[Any]] = [iter((value,))]  # calls would take three times as long
     while under_way:

@@ -7,7 +7,7 @@ import os
 
 from agentcli.agent.events import Emit
 from agentcli.agent.report import Report
-from agentcli.agent.tool_calls import CallRunner
+from agentcli.agent.tool_calls import CallRunner, know_secrets
 from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolUse
@@ -25,9 +25,12 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
     report = Report(call, emit, done, mask=runner.mask, is_running=True)
     report.start()
     try:
+        await know_secrets(runner)
         with runner.detachable() as sign:
             context = ToolContext(runner.workspace, call.id, report.show, sign)
-            report.finish(await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context))
+            output = await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context)
+        await know_secrets(runner, is_changed=True)
+        report.finish(output)
     except ToolError as error:
         report.fail(error)
     except OSError as error:

@@ -83,6 +83,8 @@ class Report:
         if error is None and output.error_kind is not None:
             failed = ToolError(_last_line(str(output.content)), kind=output.error_kind)
             error = CallError(failed.kind, failed.code, str(failed), call.id, failed.is_retryable)
+        if self.mask is not None and error is not None:
+            error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         result = ToolResult(call.id, output.content or "", output.is_error)
         took_ms = round(self.seconds * 1000, 1)
         kind = error.kind if error else ""

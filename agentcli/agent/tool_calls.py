@@ -37,6 +37,7 @@ from agentcli.tools.tool import ToolOutput as Output
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 LOCK_PATIENCE_S = 30.0
+_SPEAKING = ("command", "foreign")  # effects of calls that are heard while they run, and may make any file
 
 
 class NoLocks:
@@ -134,9 +135,15 @@ async def run_call(
         parsed = await parse_call(runner, state, call, report.show)
         report.record = parsed.record
         permitted = await permit(runner, state, call, parsed, emit)
+        if parsed.tool.effect in _SPEAKING:
+            await know_secrets(runner)
         output = await perform(runner, call, parsed, permitted, report, reply_id)
-        report.finish(await observed(parsed.tool, output, parsed.context))
+        output = await observed(parsed.tool, output, parsed.context)
+        report.mask = await _mask_after(runner, parsed)
+        report.finish(output)
     except ToolError as error:
+        if report.heard:
+            await know_secrets(runner, is_changed=True)
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
@@ -144,6 +151,22 @@ async def run_call(
     finally:
         if call.id in done:
             await _account(runner, call, parsed, report, done[call.id])
+
+
+async def know_secrets(runner: CallRunner, *, is_changed: bool = False) -> None:
+    """Have the values masked that secret files of the workspace hold now."""
+    if runner.mask is not None:
+        sandbox = runner.workspace.sandbox
+        runner.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
+
+
+async def _mask_after(runner: CallRunner, parsed: Parsed) -> Mask | None:
+    """For the output of a call that has run: a file that was granted is shown with the values it holds."""
+    await know_secrets(runner, is_changed=parsed.tool.effect in _SPEAKING)
+    if runner.mask is None or parsed.tool.name != "file_read":
+        return runner.mask
+    path, sandbox = runner.workspace.real_path(parsed.arguments.path), runner.workspace.sandbox
+    return runner.mask.knowing(await asyncio.to_thread(sandbox.secret_values, apart_from=path))
 
 
 async def parse_call(runner: CallRunner, state: AgentState, call: ToolUse, show: Callable[[str], None]) -> Parsed:

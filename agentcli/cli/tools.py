@@ -215,7 +215,10 @@ class Bench:
 
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(self.runner, self.state, use, hear, {})
-        return _answer(call, ended[-1])
+        answer = _answer(call, ended[-1])
+        if self.runner.mask is not None:  # the title has what the call was given
+            answer["summary"] = self.runner.mask.text(answer["summary"])
+        return answer
 
 
 def _answer(call: Call, ended: ToolFinished) -> dict[str, Any]:

@@ -181,6 +181,13 @@ class Sandbox(Protocol):
         """
         ...
 
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        """The values that the secret files of the workspace hold, but for those of the file at a real path.
+
+        They are as of now, where `is_changed` in deep folders too. Blocks: call it in a thread.
+        """
+        ...
+
     def grant(self, path: Path, access: Access) -> None:
         """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
         ...

@@ -102,6 +102,7 @@ class RemoteSandbox:
     knows = _over_there(Sandbox.knows)
     exposed_secrets = _over_there(Sandbox.exposed_secrets)
     program_of_git = _over_there(Sandbox.program_of_git)
+    secret_values = _over_there(Sandbox.secret_values)
     grant = _over_there(Sandbox.grant)
     revoke = _over_there(Sandbox.revoke)
     status = _over_there(Sandbox.status)

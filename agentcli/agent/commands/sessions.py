@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcli.agent.commands.command import Command, Desk, Outcome, listed, number_in
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.tool_calls import know_secrets
 from agentcli.errors import UsageError, UserError
 
 MOST_LISTED = 20
@@ -95,12 +96,15 @@ async def _rename(desk: Desk, name: str) -> Outcome:
 
 
 async def _export(desk: Desk, name: str) -> Outcome:
-    session = desk.session
+    session, calls = desk.session, desk.session.runtime.calls
     info = next((info for info in await desk.sessions() if info.id == session.id), None)
     prompts = session.prompts()
     title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
     text = transcript(session.state.entries, title)
-    cwd = session.runtime.calls.workspace.cwd
+    if calls.mask is not None:  # people and models write keys too
+        await know_secrets(calls)
+        title, text = calls.mask.text(title), await asyncio.to_thread(calls.mask.text, text)
+    cwd = calls.workspace.cwd
     file = await asyncio.to_thread(_write_new, cwd, name or f"{_file_name(title)}.md", text)
     return f"Written to {file}."
 

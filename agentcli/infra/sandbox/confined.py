@@ -106,6 +106,10 @@ class Confined:
         is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self._paths.roots)
         return None if is_theirs else cache
 
+    def secret_files(self, *, is_changed: bool) -> list[Path]:
+        """Those in the workspace, as `KeptFiles.inside` has them."""
+        return self._secrets.inside(self._paths.roots, is_changed=is_changed)[0]
+
     def is_kept(self, path: Path) -> bool:
         """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
         if time.monotonic() - self._kept_at > 1:

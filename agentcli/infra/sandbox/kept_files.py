@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0
 _FRESH_FOR_S = 30.0
 _ALWAYS_FRESH = 2  # levels that are looked at each time
+_QUICK_S = 0.05  # a walk that takes so long can be made after every command
 # Installed packages bring sample keys by the hundred, and are no place for the person's own: of these the files are
 # looked at, not the folders in them.
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
@@ -39,24 +41,34 @@ class KeptFiles:
         self._known: dict[str, _Folder] = {}
         self._walked: dict[Path, float] = {}
         self._partial: set[Path] = set()
+        self._took: dict[Path, float] = {}
+        self._looking = threading.Lock()
 
     def is_partial(self, root: Path) -> bool:
         """Whether there was more than could be looked at."""
         return root in self._partial
 
-    def inside(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    def inside(self, roots: Sequence[Path], *, is_changed: bool = False) -> tuple[list[Path], list[Path]]:
         """Secret files, and what programs obey by themselves below the roots' own level.
 
-        Below two levels what is found is at most half a minute old.
+        Below two levels what is found is at most half a minute old; in a workspace that is quickly looked at
+        it is of now, where it `is_changed`.
         """
+        with self._looking:
+            return self._inside(roots, is_changed)
+
+    def _inside(self, roots: Sequence[Path], is_changed: bool) -> tuple[list[Path], list[Path]]:
         secrets: list[Path] = []
         protected: list[Path] = []
         for root in roots:
             now = time.monotonic()
-            is_deep = now - self._walked.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
-            if is_deep:
+            is_old = now - self._walked.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
+            if is_old or (is_changed and self._took[root] < _QUICK_S):
                 self._walked[root] = now
-            self._walk(root, deepest=None if is_deep else _ALWAYS_FRESH)
+                self._walk(root, deepest=None)
+                self._took[root] = time.monotonic() - now
+            else:
+                self._walk(root, deepest=_ALWAYS_FRESH)
             prefix = f"{root}{os.sep}"
             for path, folder in self._known.items():
                 if path == str(root) or path.startswith(prefix):

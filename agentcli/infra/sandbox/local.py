@@ -35,6 +35,7 @@ from agentcli.tools.sandbox import (
 )
 
 if TYPE_CHECKING:
+    from agentcli.infra.sandbox.secret_values import SecretValues
     from agentcli.infra.sandbox.try_run import TryRuns
     from agentcli.tools.trial import Trial
 
@@ -134,6 +135,16 @@ class LocalSandbox:
 
     def _holds_secrets(self, path: Path) -> bool:
         return is_secret(path, self._confined.limits.home)
+
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        files = self._confined.secret_files(is_changed=is_changed)
+        return self._secret_values.held_by(files, self.roots, apart_from=apart_from) if files else frozenset()
+
+    @cached_property
+    def _secret_values(self) -> SecretValues:
+        """What reads them; importing it takes 20 ms, and most workspaces have no such files."""
+        values: SecretValues = import_module("agentcli.infra.sandbox.secret_values").SecretValues(self._environment)
+        return values
 
     async def exec(
         self,

@@ -21,7 +21,10 @@ from agentcli.tools.secrets.private_keys import LONGEST_MARK, Begun, find_key, f
 from agentcli.tools.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
 
 PRIVATE_KEY = "private-key"
-SHORTEST_KNOWN = 8  # characters; what is shorter stands in ordinary words as well
+# Characters that a known value has at least: what is shorter stands in ordinary words as well.
+SHORTEST_KNOWN = 8
+SHORTEST_MIXED = 6  # of letters and digits
+_MOST_IN_TABLES = 20_000  # characters of known values: a table for each would take hundreds of megabytes
 
 
 def mask(text: str) -> str:
@@ -38,11 +41,13 @@ class Masker:
     """Masks secrets of known formats, and `known_values` wherever they stand, also in base64, hexadecimal and URLs."""
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
-        values = {value for value in known_values if len(value) >= SHORTEST_KNOWN}
-        self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST_KNOWN})
+        values = {value for value in known_values if is_long_enough(value)}
+        self._forms = sorted({form for value in values for form in _forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
-        self._places = BytesAhoCorasick(raw, implementation=Implementation.DFA) if raw else None
+        is_small = sum(map(len, raw)) <= _MOST_IN_TABLES
+        kind = Implementation.DFA if is_small else Implementation.ContiguousNFA
+        self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
         stream = self.stream()
@@ -74,11 +79,19 @@ class Masker:
         return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
 
 
+def is_long_enough(value: str) -> bool:
+    """Whether a known value can be looked for."""
+    is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
+    return len(value) >= (SHORTEST_MIXED if is_mixed else SHORTEST_KNOWN)
+
+
 def _forms(value: str) -> Iterable[str]:
     """How a value may be written."""
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
     yield from (PlainText().add(value, is_all=True), html.escape(value), value.rstrip("$"))
+    if _LONG_BASE64.fullmatch(value):  # a line of a key
+        return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
         # Within a longer text the value begins at any of three places; the letters at its ends have strange bits.
@@ -199,4 +212,5 @@ class StreamMask:
             self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
 
 
+_LONG_BASE64 = re.compile(r"[0-9A-Za-z+/=]{60,}")
 _FORMATS = Masker()

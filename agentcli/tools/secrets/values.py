@@ -35,6 +35,12 @@ _NO_LONE_WORD = re.compile(
     r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
     r"|enable|credential|argument|param|setting|environ|variable)"
 )
+# A path, an address without a password, a name with dots, a yes or no
+_PLAIN_SETTING = re.compile(
+    r"(?:\.{0,2}|~|[A-Za-z]:)[/\\][\w./\\ -]*|\w+://[^\s:@]*(?::\d+)?(?:/[^\s:@]*)?|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
+    r"|(?i:true|false|yes|no|on|off|none|null)"
+)
+_BASE64_VALUE = re.compile(r"(?:base64:)?[\w+/-]+={0,2}")
 _HEXADECIMAL = re.compile(r"[\da-fA-F]+")
 _LETTER = re.compile("[A-Za-z]")
 _SYMBOL = re.compile(r"[!@#$%^&*?]")
@@ -152,6 +158,22 @@ def is_password_setting(value: str) -> bool:
     if _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare):
         return False
     return is_password(bare)
+
+
+def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
+    """A value in a file of secrets, under a name that says it is one; where the name `is_vague` it looks generated."""
+    if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
+        return False
+    return value.lower() not in _EXAMPLES and (not is_vague or is_key_material(value))
+
+
+def is_key_material(value: str) -> bool:
+    """What stands for itself: no name, no path, no sentence."""
+    return not is_placeholder(value) and (_looks_generated(value[:_ENOUGH]) or looks_like_base64(value))
+
+
+def looks_like_base64(value: str) -> bool:
+    return len(value) >= 24 and _BASE64_VALUE.fullmatch(value) is not None and entropy(value) > 3.5 and _is_mixed(value)
 
 
 def is_token_in_parts(value: str) -> bool:

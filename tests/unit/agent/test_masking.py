@@ -25,7 +25,9 @@ PLAIN = [{"path": "a.py", "text": f"line {n}"} for n in range(2_000)]
 
 
 def masked(structured: Any) -> Any:
-    return Mask(lambda: Masker(["known value"])).output(ToolOutput("", structured), tool="look").structured
+    return (
+        Mask(lambda values: Masker(["known value", *values])).output(ToolOutput("", structured), tool="look").structured
+    )
 
 
 def test_secrets_are_masked_wherever_they_stand_and_all_else_stays() -> None:
@@ -78,7 +80,7 @@ def test_of_two_private_keys_both_are_masked_and_empty_texts_stay() -> None:
 
 
 def test_what_a_script_reads_of_a_file_is_the_file() -> None:
-    mask = Mask(lambda: Masker([]), keeps_structured=("file_read",))
+    mask = Mask(Masker, keeps_structured=("file_read",))
     output = ToolOutput(SECRET, {"text": SECRET})
     assert mask.output(output, tool="file_read") == ToolOutput(MASKED, {"text": SECRET})
     assert mask.output(output, tool="bash") == ToolOutput(MASKED, {"text": MASKED})

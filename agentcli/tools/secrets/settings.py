@@ -1,0 +1,121 @@
+"""Finds the values that a file of settings keeps secret: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
+
+In a file that is there to hold secrets a value is one when its key says so or a rule knows its form. Values that stand
+in ordinary output as well are left out: those of fewer than 8 characters (6 where letters and digits are mixed), plain
+numbers of fewer than 10 digits, placeholders, paths, and words that many settings have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
+
+from agentcli.tools.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
+from agentcli.tools.secrets.values import is_hidden_setting, is_key_material
+
+SHORTEST_NUMBER = 10  # characters
+SHORTEST_KEY_LINE = 20
+MOST_VALUES = 2_000  # of a file
+
+_QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
+_PAIR = re.compile(
+    rf"(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.\-]{{0,100}})(?P=quote)\]?[ \t]{{0,20}}(?:=>|:=|=|:(?![/:]))[ \t]{{0,20}}"
+    rf"(?:(?P<quoted>{_QUOTED})|(?P<block>[|>][+-]?[ \t]{{0,9}}(?:\n(?P<indent>[ \t]{{1,40}})[^\n]{{0,4000}})"
+    r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,4000}))"
+)
+_ELEMENT = re.compile(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
+_NETRC = re.compile(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
+_KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{SHORTEST_KEY_LINE},}}")
+_ALONE = re.compile(r"\s*(\S{8,400})\s*\Z")
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORDS = frozenset(
+    """
+    password passwd passphrase passwort pass pwd pw secret secrets token tokens apikey accesskey privatekey secretkey
+    authkey credential credentials creds pat jwt authtoken passcode
+    """.split()
+)
+_KEYS_OF = frozenset("api access private secret auth encryption signing account master session license deploy".split())
+# With these a value has to look generated as well.
+_VAGUE_WORDS = frozenset("key keys auth salt pepper signature cookie session cert dsn hmac seed webhook".split())
+_ABOUT = frozenset(
+    """
+    id ids url urls uri uris name names file files path paths dir folder size len length count type types expiry expires
+    expiration lifetime age timeout days hours minutes seconds hash algorithm algo host hosts port version min max ttl
+    field label prefix suffix policy enabled disabled required region endpoint header issuer audience scope method
+    """.split()
+)
+_COMMON = frozenset(
+    """
+    password passwords password1 password123 passw0rd changeme changeit postgres postgresql mysql mariadb mongodb redis
+    rabbitmq localhost localhost1 development production staging testing testtest default administrator homestead
+    wordpress 12345678 123456789 1234567890 qwertyui abcdefgh abc12345 test1234 test123 admin123 root1234 secret123
+    disabled required optional enabled undefined 127.0.0.1 0.0.0.0 username database application
+    """.split()
+)
+
+
+def secret_values(text: str) -> set[str]:
+    """The values in `text` that are to be seen nowhere else; of private keys each line."""
+    found = {value for value in islice(_candidates(text), MOST_VALUES) if _is_rare(value)}
+    for secret in find_secrets(text):
+        stretch = text[secret.start : secret.end]
+        if secret.rule == PRIVATE_KEY:
+            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
+        elif _is_rare(stretch):
+            found.add(stretch)
+    if (alone := _ALONE.match(text)) and is_key_material(alone[1]):
+        found.add(alone[1])
+    return found
+
+
+def _candidates(text: str) -> Iterator[str]:
+    for expression in (_PAIR, _ELEMENT, _NETRC):
+        position = 0
+        while pair := expression.search(text, position):
+            # In `a: b: c` and `{a: {b: c}}` the value of one pair holds the next.
+            position = pair.end("key") if pair["bare"] else pair.end()
+            weight = _weight(pair["key"])
+            if weight:
+                yield from (value for value in _readings(pair) if is_hidden_setting(value, is_vague=weight == 1))
+
+
+def _weight(key: str) -> int:
+    """2 for a name that says its value is secret, 1 for one that may, 0 for others and what is about a secret."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words or words[-1] in _ABOUT or "public" in words or "publishable" in words:
+        return 0
+    joined = {f"{one}{other}" for one, other in pairwise(words)}
+    if not _SECRET_WORDS.isdisjoint(words) or not _SECRET_WORDS.isdisjoint(joined):
+        return 2
+    if any(one in _KEYS_OF and other in ("key", "keys") for one, other in pairwise(words)):
+        return 2
+    return int(not _VAGUE_WORDS.isdisjoint(words))
+
+
+def _readings(pair: re.Match[str]) -> Iterable[str]:
+    """What may be meant: with and without a comment, to the end of the line or of the place in a list."""
+    groups = pair.groupdict()
+    if block := groups.get("block"):
+        return [line.strip() for line in block.split("\n")[1:]]
+    if quoted := groups.get("quoted"):
+        inner = quoted[1:-1]
+        return {inner, _unescaped(inner)} if quoted[0] == '"' else {inner}
+    bare = pair["bare"].strip().rstrip(",;").rstrip()
+    return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
+
+
+def _is_rare(value: str) -> bool:
+    """Whether it can be masked wherever it stands."""
+    if value.lower() in _COMMON or (value.isdigit() and len(value) < SHORTEST_NUMBER):
+        return False
+    return is_long_enough(value)

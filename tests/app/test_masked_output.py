@@ -1,0 +1,246 @@
+"""No tool shows a secret, however it is framed: its form gives it away, or a secret file of the workspace holds it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli.infra.sandbox.confinement import KINDS, choose_confinement
+from tests.app.running import Place, call
+from tests.app.terminal import Open
+
+SHARED = Path(__file__).parents[2].parent / "shared/data/secrets.jsonl.gz"
+_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
+_DICE = random.Random(7)
+
+
+def _random(count: int) -> str:
+    return "".join(_DICE.choice(_LETTERS) for _ in range(count - 1)) + "7"
+
+
+_LINES = [base64.b64encode(_DICE.randbytes(48)).decode() for _ in range(12)]
+_BODY = "\n".join(_LINES)
+_TOKEN = f"ghp_{_random(36)}"
+
+
+def pem(body: str, kind: str = "", more: str = "") -> str:
+    return f"-----BEGIN {kind}PRIVATE KEY{more}-----\n{body}\n-----END {kind}PRIVATE KEY{more}-----"
+
+
+# Texts, and what of them nobody may see.
+SECRETS: dict[str, tuple[str, list[str]]] = {
+    "PEM": (pem(_BODY), _LINES),
+    "encrypted PEM": (pem(f"Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B2C3D\n\n{_BODY}", "RSA "), _LINES),
+    "OpenPGP": (pem(f"Version: GnuPG v2\nComment: x\n\n{_BODY}\n=Cs4d", "PGP ", " BLOCK"), _LINES),
+    "a PEM in YAML": ("key: |\n  " + pem(_BODY).replace("\n", "\n  "), _LINES),
+    "a PEM in JSON": (json.dumps({"k": pem(_BODY)}), _LINES),
+    "a cut off PEM": (pem(_BODY).partition("\n-----END")[0], _LINES),
+    "coloured": (
+        f"\x1b[32m{_TOKEN}\x1b[0m \x1b[K{_TOKEN} \x1b[01;31m\x1b[K{_TOKEN[:9]}\x1b[m{_TOKEN[9:]}",
+        [_TOKEN[9:]],
+    ),
+    "escaped": (f"{{\\u0022token\\u0022:\\u0022{_TOKEN}\\u0022}}", [_TOKEN]),
+    "a coloured name": ("\x1b[33mpassword\x1b[0m=\x1b[36mhunter2xyz\x1b[0m", ["hunter2xyz"]),
+    "settings": ("db.user=shop\ndb.password=hunter2xyz\n", ["hunter2xyz"]),
+    "YAML": ("db:\n  passwd: hunter2xyz\n", ["hunter2xyz"]),
+    "an address": ("DATABASE_URL=postgres://shop:hunter2xyz@db/shop", ["hunter2xyz"]),
+    "a connection": ("Server=db;User Id=sa;Password=swordfish;", ["swordfish"]),
+    "cookies": (f"Set-Cookie: sid={_TOKEN[4:]}; Path=/\nCookie: lang=en; connect.sid=s%3A{_TOKEN[4:]}", [_TOKEN[4:]]),
+    "FCM": (f"key = AAAA{_random(7)}:APA91b{_TOKEN[4:40]}{_random(98)}", [_TOKEN[4:40]]),
+    "Vercel": (f"vercel_blob_rw_{_random(16)}_{_TOKEN[4:34]}", [_TOKEN[4:34]]),
+}
+HARMLESS = 'password = os.environ["PASSWORD_1"]\npassword: str\npasswd: files systemd\ntoken = tokens[position]\n'
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def answers(place: Place, calls: list[dict[str, Any]], **env: str) -> list[dict[str, Any]]:
+    ran = place.run(
+        *("tools", "run", "--permission-mode", "bypassPermissions"), stdin="\n".join(map(json.dumps, calls)), env=env
+    )
+    assert ran.code == 0, ran.err
+    return ran.lines
+
+
+def shown(answer: dict[str, Any], *, tool: str) -> str:
+    """All that comes out of a call, but for the text of file_read that scripts get as it is."""
+    assert not answer["is_error"] or "exit code 1" in answer["content"], answer
+    parts = [answer["content"], answer["summary"], *([] if tool == "file_read" else [_texts(answer["structured"])])]
+    return "\n".join(parts)
+
+
+def _texts(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case dict():
+            return "\n".join(map(_texts, value.values()))
+        case list():
+            return "\n".join(map(_texts, value))
+    return ""
+
+
+WAYS = {
+    "file_read": lambda name: call("file_read", path=name),
+    "cat -n": lambda name: call("bash", command=f"cat -n {name}"),
+    "grep_search": lambda name: call("grep_search", pattern="^", path=name, limit=0),
+    "many": lambda name: call(
+        "bash",
+        command="for show in 'cat -A' nl 'grep -n .' 'grep -H .' 'grep --color=always .' 'sed s/^/+/' 'sed s/^/>/'; "
+        f"do $show {name}; done; diff -u /dev/null {name}",
+    ),
+}
+
+
+def through(place: Place, way: str, texts: list[str]) -> list[str]:
+    """What comes out for each of the texts, which lie in files of their own."""
+    for number, text in enumerate(texts):
+        (place.folder / f"note-{number}.txt").write_bytes(text.encode())
+    calls = [WAYS[way](f"note-{number}.txt") for number in range(len(texts))]
+    return [shown(answer, tool=one["name"]) for one, answer in zip(calls, answers(place, calls), strict=True)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_tool_shows_a_secret_and_all_show_the_rest(place: Place, way: str) -> None:
+    out = through(place, way, [*(f"before\n{text}\nbehind\n" for text, _ in SECRETS.values()), HARMLESS])
+    for (kind, (_, secrets)), text in zip(SECRETS.items(), out[:-1], strict=True):
+        assert not [secret for secret in secrets if secret in text], (kind, text)
+        assert "before" in text, kind
+        assert "behind" in text, kind
+    assert "masked" not in out[-1]
+    assert 'os.environ["PASSWORD_1"]' in out[-1]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
+@pytest.mark.parametrize("way", ["file_read", "cat -n", "grep_search"])
+def test_of_the_shared_rows_as_many_are_masked_through_a_tool(place: Place, way: str) -> None:
+    with gzip.open(SHARED, "rt", encoding="utf-8") as file:
+        rows = [row for row in map(json.loads, file) if not row.get("lenient")]
+    chosen = random.Random(1).sample(rows, 150)
+    out = through(place, way, [row["input"] for row in chosen])
+    wrong = [
+        (row["input"], text)
+        for row, text in zip(chosen, out, strict=True)
+        if ("[masked: " in text) != (row["expected"] == "masked")
+    ]
+    assert len(wrong) <= 0.02 * len(chosen), wrong
+
+
+# What secret files hold
+
+ENV = f"""\
+DEBUG=true
+PORT=8080
+APP_NAME=corner-shop
+DB_PASSWORD=hunter2x
+export JWT_SECRET='some "long" pass phrase'
+STRIPE={_TOKEN}
+ADMIN_PASSWORD=password
+DATABASE_URL=postgres://app:p%40ss-wort@db/x
+SMTP_PASSWORD=in-a-tracked-file
+EXPIRY_TOKEN_URL=https://example.org/token
+"""
+NOTES = f"""\
+I log in with hunter2x, in base64 {base64.b64encode(b"hunter2x").decode()},
+or with some "long" pass phrase, or "some \\"long\\" pass phrase", or p%40ss-wort, or abcd-efgh-1.
+{_LINES[3]}
+true 8080 corner-shop password in-a-tracked-file https://example.org/token
+"""
+HIDDEN = ["hunter2x", base64.b64encode(b"hunter2x").decode()[:8], "pass phrase", "p%40ss", "abcd-efgh-1", _LINES[3]]
+
+
+@pytest.fixture
+def shop(place: Place) -> Place:
+    """A workspace with secret files, and notes that have what is in them."""
+    (place.folder / ".env").write_text(ENV)
+    (place.folder / "secrets.json").write_text(json.dumps({"api": {"token": "abcd-efgh-1", "name": "corner-shop"}}))
+    (place.folder / "server.key").write_text(pem(_BODY))
+    (place.folder / "notes.md").write_text(NOTES)
+    (place.folder / "compose.yml").write_text("smtp: in-a-tracked-file\n")
+    subprocess.run(["git", "init", "-q"], cwd=place.folder, check=True)
+    subprocess.run(["git", "add", "compose.yml"], cwd=place.folder, check=True)
+    return place
+
+
+@pytest.mark.parametrize("kind", ["auto", "landlock"])
+def test_what_secret_files_hold_is_masked_in_every_output(shop: Place, kind: str) -> None:
+    if choose_confinement(tmp=shop.home.parent, kinds=(kind,) if kind != "auto" else KINDS["linux"]).name == "none":
+        pytest.skip(f"{kind} confines nothing here")
+    calls = [
+        call("bash", command="grep -rhn . . --exclude-dir=.git; cat notes.md"),
+        call("file_read", path="notes.md"),
+        call("grep_search", pattern="."),
+    ]
+    for one, answer in zip(calls, answers(shop, calls, AGENTCLI_SANDBOX_KIND=kind), strict=True):
+        text = shown(answer | {"is_error": False}, tool=one["name"])
+        assert not [secret for secret in HIDDEN if secret in text], text
+        for plain in NOTES.splitlines()[-1].split():
+            assert plain in text, (plain, text)
+
+
+def test_without_git_nothing_is_taken_for_public(shop: Place) -> None:
+    (shop.folder / ".git").rename(shop.folder / "gone")
+    (answer,) = answers(shop, [call("bash", command="tail -1 notes.md")])
+    assert answer["content"] == "true 8080 corner-shop password [masked: known-secret] https://example.org/token"
+
+
+def test_a_secret_file_that_a_command_writes_counts_at_once(shop: Place) -> None:
+    deep = "packages/api/config/local"
+    made, read, another = answers(
+        shop,
+        [
+            call("bash", command=f"mkdir -p {deep} && echo 'API_KEY=zzzz-new-1' > {deep}/.env && echo zzzz-new-1"),
+            call("bash", command="echo zzzz-new-1 hunter2x"),
+            call("bash", command="echo 'password: other-word' > secrets.yml; echo other-word"),
+        ],
+    )
+    assert made["content"] == "[masked: known-secret]"
+    assert read["content"] == "[masked: known-secret] [masked: known-secret]"
+    assert another["content"] == "[masked: known-secret]"
+
+
+def test_a_secret_file_that_a_rule_shows_is_shown_as_it_is_and_only_there(shop: Place) -> None:
+    (shop.folder / ".env").write_text("JWT_SECRET='some long pass phrase'\n")
+    calls = [call("file_read", path=".env"), call("bash", command="echo some long pass phrase")]
+    shown_file, echoed = answers(shop, calls, AGENTCLI_PERMISSIONS_ALLOW="file_read(.env)")
+    assert shown_file["content"] == "1\tJWT_SECRET='some long pass phrase'"
+    assert echoed["content"] == "[masked: known-secret]"
+
+
+def test_odd_secret_files_do_no_harm(shop: Place) -> None:
+    for name, content in {
+        "a.pem": b"\xff\xfe\0\1",
+        "b.key": b"x" * 300_000,
+        "c.env": b"=\n:::\nPASSWORD=\n" * 999,
+    }.items():
+        (shop.folder / name).write_bytes(content)
+    (shop.folder / "d.env").symlink_to("nowhere")
+    subprocess.run(["mkfifo", "e.env"], cwd=shop.folder, check=True)
+    (answer,) = answers(shop, [call("bash", command="echo x: hunter2x")])
+    assert answer["content"] == "x: [masked: known-secret]"
+
+
+# What people and models write
+
+
+def test_an_export_holds_no_key_that_the_person_or_the_model_wrote(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"text": f"Use {_TOKEN} or postgres://app:hunter2xyz@db/x."}])
+    terminal.type(f"is password=hunter9xyz the same as {_TOKEN}?\r")
+    terminal.see("or postgres")
+    terminal.type("/export out.md\r")
+    terminal.see("Written to")
+    text = (tmp_path / "project/out.md").read_text()
+    assert not re.search(f"{_TOKEN}|hunter", text)
+    assert text.count("[masked: ") >= 4
+    assert "is password=" in text
