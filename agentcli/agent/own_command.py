@@ -28,9 +28,7 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
         await know_secrets(runner)
         with runner.detachable() as sign:
             context = ToolContext(runner.workspace, call.id, report.show, sign)
-            output = await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context)
-        await know_secrets(runner, is_changed=True)
-        report.finish(output)
+            report.finish(await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context))
     except ToolError as error:
         report.fail(error)
     except OSError as error:

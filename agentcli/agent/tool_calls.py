@@ -37,7 +37,6 @@ from agentcli.tools.tool import ToolOutput as Output
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 LOCK_PATIENCE_S = 30.0
-_SPEAKING = ("command", "foreign")  # effects of calls that are heard while they run, and may make any file
 
 
 class NoLocks:
@@ -135,11 +134,15 @@ async def run_call(
         parsed = await parse_call(runner, state, call, report.show)
         report.record = parsed.record
         permitted = await permit(runner, state, call, parsed, emit)
-        if parsed.tool.effect in _SPEAKING:
+        is_speaking = parsed.tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
+        if is_speaking:
             await know_secrets(runner)
-        output = await perform(runner, call, parsed, permitted, report, reply_id)
+        performing = perform(runner, call, parsed, permitted, report, reply_id)
+        output, _ = await asyncio.gather(performing, know_secrets(runner))
         output = await observed(parsed.tool, output, parsed.context)
-        report.mask = await _mask_after(runner, parsed)
+        if is_speaking:
+            await know_secrets(runner, is_changed=True)
+        report.mask = await _mask_for(runner, parsed, permitted)
         report.finish(output)
     except ToolError as error:
         if report.heard:
@@ -160,10 +163,9 @@ async def know_secrets(runner: CallRunner, *, is_changed: bool = False) -> None:
         runner.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
 
 
-async def _mask_after(runner: CallRunner, parsed: Parsed) -> Mask | None:
+async def _mask_for(runner: CallRunner, parsed: Parsed, permitted: Permitted) -> Mask | None:
     """For the output of a call that has run: a file that was granted is shown with the values it holds."""
-    await know_secrets(runner, is_changed=parsed.tool.effect in _SPEAKING)
-    if runner.mask is None or parsed.tool.name != "file_read":
+    if runner.mask is None or parsed.tool.name != "file_read" or not permitted.needs:
         return runner.mask
     path, sandbox = runner.workspace.real_path(parsed.arguments.path), runner.workspace.sandbox
     return runner.mask.knowing(await asyncio.to_thread(sandbox.secret_values, apart_from=path))

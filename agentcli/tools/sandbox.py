@@ -184,7 +184,7 @@ class Sandbox(Protocol):
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         """The values that the secret files of the workspace hold, but for those of the file at a real path.
 
-        They are as of now, where `is_changed` in deep folders too. Blocks: call it in a thread.
+        New files are found after a second, where the workspace `is_changed` at once. Blocks: call it in a thread.
         """
         ...
 

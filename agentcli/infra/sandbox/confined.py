@@ -21,7 +21,7 @@ from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS
+from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS, is_secret
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
@@ -55,11 +55,17 @@ class CommandLimits(Struct, frozen=True):
 class Confined:
     """`choose` finds what confines commands here; it is asked when the first of them is judged or run."""
 
-    def __init__(self, limits: CommandLimits, paths: WorkspacePaths, choose: Callable[[], Confinement]) -> None:
+    def __init__(
+        self,
+        limits: CommandLimits,
+        paths: WorkspacePaths,
+        choose: Callable[[], Confinement],
+        kept: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+    ) -> None:
         self.limits = limits
         self._paths = paths
         self._choose = choose
-        self._secrets = KeptFiles(paths.is_secret)
+        self._secrets = KeptFiles(lambda path: is_secret(path, limits.home), kept)
         self._kept_places: tuple[str, ...] = ()
         self._kept_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from agentcli.tools.trial import Trial
 
 
+_FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
+
+
 class LocalSandbox:
     """Implements `Sandbox`. `environment` is what commands see, credentials taken out.
 
@@ -62,8 +66,10 @@ class LocalSandbox:
         self._paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
         self._kept = kept
         self._job_folder = job_folder
-        self._confined = Confined(limits, self._paths, choose)
+        self._confined = Confined(limits, self._paths, choose, kept)
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
+        self._secret_files: list[Path] = []
+        self._looked_at = float("-inf")
         self._shell = Shell(self._environment, job_folder, launch=self._confined.launch)
 
     @property
@@ -137,8 +143,12 @@ class LocalSandbox:
         return is_secret(path, self._confined.limits.home)
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
-        files = self._confined.secret_files(is_changed=is_changed)
-        return self._secret_values.held_by(files, self.roots, apart_from=apart_from) if files else frozenset()
+        now = time.monotonic()
+        if is_changed or now - self._looked_at >= _FRESH_FOR_S:
+            self._secret_files, self._looked_at = self._confined.secret_files(is_changed=is_changed), now
+        if not self._secret_files:
+            return frozenset()
+        return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)
 
     @cached_property
     def _secret_values(self) -> SecretValues:

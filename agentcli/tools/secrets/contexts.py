@@ -35,7 +35,7 @@ _VALUE = (
     r"[^\s\"'`,;&=()\[\]{}<>\\]{8,200}[\w+/.-]{0,2000}={0,2}))\1(?![(\[])"
 )
 # What stands between a password's name and the password, and one without quotes; in addresses `&` ends it.
-_IS = r"[\w.-]{0,24}[\"'\]]{0,2}[ \t]{0,4}(?:=>|:=|[=:]|>(?=[^<>\s]{6,80}</))[ \t]{0,4}"
+_IS = r"[\w.-]{0,24}[\"'\]]{0,2}[ \t]{0,4}(?:=>|:=|[=:]|>(?=[^<>\s]{6,80}</))[ \t]{0,4}\\{0,3}[\"']?"
 _BARE = r"(?=((?:&(?![\w.-]{1,40}=)|[^\s\"'`;,&<>(){}\[\]|\\=]){6,80}))\1(?![(\[{])"
 _SCHEME = r"(?:(?i:bearer|basic|token|api-?key|api-?token|key|oauth|jwt|splunk|ssws|geniekey|bot)[ \t]{1,3})?"
 
@@ -186,14 +186,14 @@ CONTEXTS = (
     Rule(
         "assigned-password",
         " ".join(map(spellings, _PASSWORDS.split())),
-        r"[A-Za-z]{3,10}" + GIVES + r"(?<=[\"'])([^\s\"'`]{6,60})(?=[\"'])",
+        r"[A-Za-z]{3,10}" + GIVES + r"(?<=[\"'])([^\s\"'`]{8,60})(?=[\"'])",
         "'db_password' => '{w12}'",
         "password_url = 'https://a1.example.org/x'",
         is_secret=is_quoted_password,
         bounds=False,
         is_named=True,
     ),
-    Rule(  # without quotes
+    Rule(  # short, or without quotes
         "assigned-password",
         " ".join(map(spellings, _PASSWORDS.split())),
         r"[A-Za-z]{3,10}" + _IS + _BARE,
