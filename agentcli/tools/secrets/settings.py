@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
+from urllib.parse import unquote
 
 from agentcli.tools.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
-from agentcli.tools.secrets.values import is_hidden_setting, is_key_material
+from agentcli.tools.secrets.values import is_hidden_setting
 
 SHORTEST_NUMBER = 10  # characters
 SHORTEST_KEY_LINE = 20
@@ -23,17 +24,18 @@ _QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
 _PAIR = re.compile(
     rf"(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.\-]{{0,100}})(?P=quote)\]?[ \t]{{0,20}}(?:=>|:=|=|:(?![/:]))[ \t]{{0,20}}"
     rf"(?:(?P<quoted>{_QUOTED})|(?P<block>[|>][+-]?[ \t]{{0,9}}(?:\n(?P<indent>[ \t]{{1,40}})[^\n]{{0,4000}})"
-    r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,4000}))"
+    r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,1000}))"
 )
 _ELEMENT = re.compile(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
 _NETRC = re.compile(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
 _KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{SHORTEST_KEY_LINE},}}")
-_ALONE = re.compile(r"\s*(\S{8,400})\s*\Z")
+_ALONE = re.compile(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = frozenset(
     """
-    password passwd passphrase passwort pass pwd pw secret secrets token tokens apikey accesskey privatekey secretkey
+    password passwords passwd passphrase passphrases passwort pass pwd pw secret
+    secrets token tokens apikey accesskey privatekey secretkey
     authkey credential credentials creds pat jwt authtoken passcode
     """.split()
 )
@@ -66,9 +68,9 @@ def secret_values(text: str) -> set[str]:
             found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
         elif _is_rare(stretch):
             found.add(stretch)
-    if (alone := _ALONE.match(text)) and is_key_material(alone[1]):
+    if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
         found.add(alone[1])
-    return found
+    return found | {value for value in map(unquote, found) if _is_rare(value)}
 
 
 def _candidates(text: str) -> Iterator[str]:
@@ -103,6 +105,8 @@ def _readings(pair: re.Match[str]) -> Iterable[str]:
     if quoted := groups.get("quoted"):
         inner = quoted[1:-1]
         return {inner, _unescaped(inner)} if quoted[0] == '"' else {inner}
+    if pair["bare"].startswith("["):
+        return {quoted[1:-1] for quoted in re.findall(_QUOTED, pair["bare"])}
     bare = pair["bare"].strip().rstrip(",;").rstrip()
     return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}
 
