@@ -91,13 +91,13 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _any_line_end.split(before)[-1]
     if len(line) == _LONGEST_FRAME or not line:
         return _known_frame
-    parts = re.findall(r"\w+|\s+|.", line)
-    return re.compile("".join(map(_alike, parts)))
+    parts = re.findall(r"\w+|\s+|.", line.strip())
+    return re.compile(r"\s*" + "".join(map(_alike, parts)) + r"\s*")
 
 
 def _alike(part: str) -> str:
     if part.isspace():
-        return r"\s*"
+        return r"\s+"
     return "[:-]" if part in ":-" else re.escape(part) if not re.match(r"\w", part) else r"\w+"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from math import log2
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ Judge = Callable[[str], bool]
 # what is said about a stretch of text holds whatever comes before and after it. A stream depends on both.
 LONGEST_MATCH = 8_000
 LONGEST_CONTEXT = 2_000
+MOST_EACH = 40  # secrets that one announcement has
 
 # A token does not begin within a word, within base64 or in a wheel's list of hashes; what an escape ends (\n in JSON,
 # %3D in a URL) is no word.
@@ -123,23 +125,25 @@ class Matcher:
             return
         if rule.is_named and _ABOUT_SECRETS.match(text, position):
             return
-        found = self._each.finditer(text, match.end(), self._line_end(text, match.end())) if rule.each else (match,)
+        found: Iterable[re.Match[str]] = (match,)
+        if rule.each:
+            found = islice(self._each.finditer(text, match.end(), _line_end(text, match.end())), MOST_EACH)
         for one in found:
             start, end = one.span(1 if one.lastindex else 0)
             if rule.is_secret(text[start:end]):
                 yield start, end
-
-    @staticmethod
-    def _line_end(text: str, start: int) -> int:
-        """Of the line, or of as much of it as may be looked at."""
-        end = text.find("\n", start, start + LONGEST_CONTEXT)
-        return end if end >= 0 else start + LONGEST_CONTEXT
 
     def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
         """For a rule without literals, whose pattern is looked for everywhere."""
         for match in self._pattern.finditer(text):
             if self.rule.is_secret(match.group()):
                 yield match.span()
+
+
+def _line_end(text: str, start: int) -> int:
+    """Of the line, or of as much of it as may be looked at."""
+    end = text.find("\n", start, start + LONGEST_CONTEXT)
+    return end if end >= 0 else start + LONGEST_CONTEXT
 
 
 def _stands_before(word: str, text: str, position: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from functools import lru_cache
 
 from agentcli.tools.secrets.rule import entropy, has_random_digits, is_placeholder, looks_random
 
@@ -145,6 +146,7 @@ def is_password_argument(value: str) -> bool:
     return _LETTER.search(value) is not None and is_password_setting(value)
 
 
+@lru_cache(256)  # a line that announces cookies again and again has each of them judged as often
 def is_cookie(value: str) -> bool:
     """What a session is known by: dates, numbers and words stand beside it."""
     if is_placeholder(value) or _VARIABLE.match(value) or not (_is_mixed(value) or _is_jumbled(value)):

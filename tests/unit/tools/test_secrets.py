@@ -427,6 +427,11 @@ def test_a_stream_holds_back_a_few_thousand_characters_at_most() -> None:
         "0|",
         "-ops_eyJ",
         "M" + "a" * 24 + ".",
+        "password=a_b(",
+        "password: str, ",
+        "Set-Cookie: a=b1c2d3e4f5",
+        "a " * 140 + "-----BEGIN RSA PRIVATE KEY-----\n" + "a" * 390 + "!\n",
+        "\x1b[32m",
     ],
 )
 def test_hostile_text_takes_time_in_proportion(unit: str) -> None:
