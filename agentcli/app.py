@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -23,7 +23,8 @@ from agentcli.agent.loop import Limits, Prefix, Runtime
 from agentcli.agent.masking import Mask
 from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import parse_mode
-from agentcli.agent.rules import PathGround, Rules, kept_from_reading, parse_rule
+from agentcli.agent.rule_checks import check_rule
+from agentcli.agent.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
@@ -45,6 +46,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
+from agentcli.near_names import did_you_mean
 from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -71,13 +73,17 @@ class SessionChoice(Struct, frozen=True):
 
 
 class Extras(Struct, frozen=True):
-    """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md."""
+    """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
+
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet.
+    """
 
     system_prompt: str | None = None
     append_system_prompt: str = ""
     bare: bool = False
     tools: tuple[Tool, ...] = ()
     hooks: TurnHooks | None = None
+    brings_tools: bool = False
 
 
 @runtime_checkable
@@ -175,11 +181,21 @@ class Builder:
         )
 
     def tool_registry(self) -> ToolRegistry:
-        """All tools, or those the settings name. Raises `UsageError`."""
-        only = self.config.settings.tools.only
+        """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
+        settings, tools = self.config.settings.tools, self._every_tool
+        only = settings.only
+        for key, names in (("tools.only", only), ("tools.output_levels", settings.output_levels)):
+            for name in names:
+                if name not in tools and name != "none" and not (key != "tools.only" and name.startswith("mcp__")):
+                    known = [tool.name for tool in tools]
+                    message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
+                    raise self.config.error(message, key, item=name if key == "tools.only" else "")
+        return tools.clone(only=[name for name in only if name != "none"] if only else None)
+
+    @cached_property
+    def _every_tool(self) -> ToolRegistry:
         added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._extras.tools)
-        registry = ToolRegistry((*builtin_tools(), *added))
-        return registry.clone(only=[name for name in only if name != "none"]) if only else registry
+        return ToolRegistry((*builtin_tools(), *added))
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
@@ -253,18 +269,40 @@ class Builder:
         return self._workspace("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
-        """What the settings and the person's lasting grants say."""
-        permissions = self.config.settings.permissions
-        rules = Rules(
-            [parse_rule(text, "settings") for text in permissions.allow],
-            [parse_rule(text, "settings") for text in permissions.deny],
-            [parse_rule(text, "settings") for text in permissions.ask],
-        )
+        """What the settings and the person's lasting grants say. Raises `ConfigError` for one that can never hold."""
+        permissions, tools = self.config.settings.permissions, list(self._every_tool)
+        rules = Rules()
+        verbs: tuple[tuple[Verb, tuple[str, ...]], ...] = (
+            ("allow", permissions.allow), ("ask", permissions.ask), ("deny", permissions.deny),
+        )  # fmt: skip
+        for verb, texts in verbs:
+            for text in texts:
+                key = f"permissions.{verb}"
+                try:
+                    rule = parse_rule(text, "settings")
+                    warning = check_rule(rule, verb, tools, more_may_come=self._extras.brings_tools)
+                except UsageError as error:
+                    raise self.config.error(str(error), key, item=text) from error
+                if warning:
+                    self._on_notice(str(self.config.error(warning, key, item=text)))
+                rules.of(verb).append(rule)
+        rules.allow += self._granted(tools)
+        return rules
+
+    def _granted(self, tools: Sequence[Tool]) -> Iterator[Rule]:
+        """The lasting grants; those that make no sense are told and left out."""
         try:
-            rules.allow += [parse_rule(text, "granted") for text in self._grants.list()]
+            texts = self._grants.list()
         except UserError as error:
             self._on_notice(str(error))
-        return rules
+            return
+        for text in texts:
+            try:
+                rule = parse_rule(text, "granted")
+                check_rule(rule, "allow", tools, more_may_come=True)
+                yield rule
+            except UsageError as error:
+                self._on_notice(f"{self._grants.file}: {error} This grant is left out.")
 
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""

@@ -9,15 +9,18 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
+from agentcli.near_names import did_you_mean
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
 from agentcli.small_files import is_file, read_small_file
 
@@ -177,8 +180,41 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal", "web")
 
 
+class Layer(Struct, frozen=True):
+    """One source of settings: a file with its `text`, the environment, or a caller.
+
+    `names` are what single keys are called there: a variable, a flag.
+    """
+
+    source: str
+    values: dict[str, Any]
+    text: str = ""
+    names: Mapping[str, str] = {}
+
+    def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
+        """An error about a key of this source, or about one item of the list it holds."""
+        line = line_of(self.text, key, item=item) if self.text else None
+        return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
+
+    def holds(self, key: str, item: Any = None) -> bool:
+        """Whether it sets a dotted key, and, where an item is given, whether that is in its list."""
+        return any(
+            item is None or (isinstance(value, list | tuple) and item in value) for value in _at(self.values, key)
+        )
+
+
+def _at(values: Any, key: str) -> Iterator[Any]:
+    """The value of a dotted key, if it is there; names of models have dots of their own."""
+    if not key:
+        yield values
+    elif isinstance(values, Mapping):
+        for name, value in values.items():
+            if key == name or key.startswith(f"{name}."):
+                yield from _at(value, key[len(name) + 1 :])
+
+
 class Config(Struct, frozen=True):
-    """The merged settings, and where they came from. `notices` are for the person.
+    """The merged settings, and the layers they came from, the lowest first. `notices` are for the person.
 
     `command_folders` hold slash commands in Markdown, the nearest last; a project's own only where it is trusted.
     """
@@ -190,6 +226,14 @@ class Config(Struct, frozen=True):
     files: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
     command_folders: tuple[Path, ...] = ()
+    layers: tuple[Layer, ...] = ()
+
+    def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
+        """An error about a setting, or one item of a list, that names the source it comes from."""
+        for layer in reversed(self.layers):
+            if layer.holds(key, item or None):
+                return layer.error(message, key, item=item)
+        return ConfigError(message, key=key)
 
 
 def load_config(
@@ -198,15 +242,18 @@ def load_config(
     environment: Mapping[str, str],
     *,
     flags: Mapping[str, Any] | None = None,
+    flag_names: Mapping[str, str] = {},
+    caller: str = "command line",
     extra_file: Path | None = None,
     trust: bool = False,
 ) -> Config:
     """Read and merge every source. Raises `ConfigError`.
 
-    `flags` is nested like the file. Project files count only in a trusted folder, or with `trust`.
+    `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
+    Project files count only in a trusted folder, or with `trust`.
     """
-    notices: list[str] = []
-    layers: list[dict[str, Any]] = []
+    notices = [*_unknown_variables(environment)]
+    layers: list[Layer] = []
     files: list[Path] = []
     if paths.user_config.exists():
         layers.append(read_layer(paths.user_config))
@@ -224,97 +271,171 @@ def load_config(
     for file in (file for file in found if file.suffix == ".toml"):
         layer = read_layer(file)
         for section in NOT_FROM_PROJECTS:
-            if layer.pop(section, None) is not None:
+            if layer.values.pop(section, None) is not None:
                 notices.append(f"{file}: [{section}] is not taken from a project: set it in {paths.user_config}.")
         layers.append(layer)
         files.append(file)
     if extra_file is not None:
         layers.append(read_layer(extra_file))
         files.append(extra_file)
-    to_settings(flags or {}, "command line")
-    layers += [environment_layer(environment), dict(flags or {})]
+    given = Layer(caller, dict(flags or {}), names=flag_names)
+    check_layer(given)
+    layers += [environment_layer(environment), given]
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = _merged(merged, layer)
+        merged = _merged(merged, layer.values)
     return Config(
-        to_settings(merged, "settings"),
+        msgspec.convert(merged, Settings),
         paths,
         cwd,
         dict(environment),
         tuple(files),
         tuple(notices),
         tuple(command_folders),
+        tuple(layers),
     )
 
 
-def read_layer(file: Path) -> dict[str, Any]:
+def read_layer(file: Path) -> Layer:
     """One TOML (or, by its name, JSON) file, checked. Raises `ConfigError` naming file, line and key."""
     try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"could not be read ({error.strerror}).", file=str(file)) from error
     try:
-        layer: dict[str, Any] = msgspec.json.decode(text) if file.suffix == ".json" else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, msgspec.DecodeError) as error:
-        found = re.search(r"at line (\d+)", str(error))
-        last = len(text.splitlines()) if "end of document" in str(error) else None
-        raise ConfigError(f"{error}.", file=str(file), line=int(found.group(1)) if found else last) from error
-    to_settings(layer, str(file), text)
+        text = data.decode("utf-8-sig")
+        values: dict[str, Any] = msgspec.json.decode(text) if file.suffix == ".json" else tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"could not be read ({error}).", file=str(file), line=line) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{error}.", file=str(file), line=_line_told(str(error), text)) from error
+    layer = Layer(str(file), values, text)
+    check_layer(layer)
     return layer
 
 
-def to_settings(layer: Mapping[str, Any], file: str, text: str = "") -> Settings:
-    """Raises `ConfigError` with the key (`section.key`) and, where `text` is given, its line."""
+def _line_told(said: str, text: str) -> int | None:
+    """The line a reader of TOML or JSON complains about."""
+    if found := re.search(r"at line (\d+)", said):
+        return int(found[1])
+    if found := re.search(r"\(byte (\d+)\)", said):
+        return text.encode().count(b"\n", 0, int(found[1])) + 1
+    return len(text.splitlines()) if "end of document" in said or "truncated" in said else None
+
+
+def check_layer(layer: Layer) -> None:
+    """Raises `ConfigError` with the key (`section.key`) of the first wrong value, its line, and what is allowed."""
+    if found := problem_in(layer.values, Settings):
+        key, message = found
+        raise layer.error(message, key)
+
+
+def problem_in(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
+    """The dotted key of the first value that does not fit its type, and a sentence on what would."""
+    if NoneType in get_args(kind):
+        choices = [choice for choice in get_args(kind) if choice is not NoneType]
+        kind = choices[0] if value is not None and len(choices) == 1 else kind
+    if isinstance(value, Mapping) and get_origin(kind) is dict:
+        within = get_args(kind)[1]
+        for name, item in value.items():
+            if found := problem_in(item, within, f"{key}.{name}" if key else str(name)):
+                is_table = get_origin(within) is dict or (isinstance(within, type) and issubclass(within, Struct))
+                return found if is_table else (key, f"{name}: {found[1]}")
+    elif isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Struct):
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        for name, item in value.items():
+            at = f"{key}.{name}" if key else str(name)
+            if name not in fields:
+                return at, f"there is no such setting{did_you_mean(name, fields)}; there is {', '.join(fields)}."
+            if found := problem_in(item, fields[name], at):
+                return found
     try:
-        return msgspec.convert(layer, Settings)
+        msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        said = str(error)
-        message, _, path = said.partition(" - at `$.")
-        message = _in_words(message)
-        key = re.sub(r"\[\.\.\.\]|\[\d+\]", "", path.rstrip("`"))
-        if path.startswith("providers[...]"):
-            key = key.replace("providers", f"providers.{_wrong_server(layer['providers'])}", 1)
-        if unknown := re.search(r"unknown field `([^`]+)`", said):
-            key = f"{key}.{unknown.group(1)}" if key else unknown.group(1)
-            message = "there is no such setting"
-        raise ConfigError(f"{message}.", file=file, line=line_of(text, key), key=key) from error
+        return key, f"{_in_words(str(error), kind)}."
+    return None
 
 
-def _in_words(message: str) -> str:
-    """A message of msgspec, a pattern in it put in words."""
+def _in_words(said: str, kind: Any) -> str:
+    """A message of msgspec: a pattern in it put in words, which item of a list is meant, and the values there are."""
+    message, _, place = said.partition(" - at `$")
     pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
-    return _IN_WORDS.get(pattern, message)
+    message = _IN_WORDS.get(pattern, message)
+    if item := re.match(r"\[(\d+)\]", place):
+        message += f" (item {int(item[1]) + 1} of the list)"
+    if allowed := allowed_values(kind):
+        message += f"; it is one of {', '.join(allowed)}"
+    return message
 
 
-def _wrong_server(servers: Mapping[str, Any]) -> str:
-    """The name of the server that a message is about, which leaves it out."""
-    for name, server in servers.items():
-        try:
-            msgspec.convert(server, ServerSettings)
-        except msgspec.ValidationError:
-            return name
-    return ""
+def allowed_values(kind: Any) -> tuple[str, ...]:
+    """The values of a closed list; none where there is no such list."""
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    if kind is bool:
+        return ("true", "false")
+    return (
+        tuple(value for choice in get_args(kind) for value in allowed_values(choice))
+        if NoneType in get_args(kind)
+        else ()
+    )
 
 
-def line_of(text: str, key: str) -> int | None:
-    """The line of a dotted key in a TOML file, or of the inline table that holds it."""
-    section, around = "", None
+def line_of(text: str, key: str, *, item: str = "") -> int | None:
+    """The line of a dotted key in a TOML or JSON file, or of what holds it; of an item, where a list has one."""
+    lines = _lines_in_json(text) if text.lstrip().startswith("{") else _lines_in_toml(text)
+    found = next((lines[part] for part in _key_and_those_above(key) if part in lines), None)
+    if item and found is not None:
+        written = text.splitlines()
+        return next((n for n in range(found, len(written) + 1) if item in written[n - 1]), found)
+    return found
+
+
+def _key_and_those_above(key: str) -> Iterator[str]:
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+
+
+def _lines_in_toml(text: str) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    section = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+        if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
             section = here = _dotted(header.group(1))
         elif assigned := re.match(r"([^=#]+)=", line):
             here = ".".join(part for part in (section, _dotted(assigned.group(1))) if part)
-            if key.startswith(f"{here}."):
-                around = number
         else:
             continue
-        if here == key:
-            return number
-    return around
+        lines.setdefault(here, number)
+    return lines
 
 
 def _dotted(written: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in written.split("."))
+
+
+def _lines_in_json(text: str) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    number, name, said, path = 1, "", "", [""]
+    for token in re.findall(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,\n]', text):
+        match token:
+            case "\n":
+                number += 1
+            case "{" | "[":
+                path.append(name)
+                name = ""
+            case "}" | "]":
+                path.pop()
+            case ":":
+                name = said
+                lines.setdefault(".".join(part for part in (*path, name) if part), number)
+            case ",":
+                name = ""
+            case _:
+                said = msgspec.json.decode(token)
+    return lines
 
 
 def to_toml(settings: Settings) -> str:
@@ -328,34 +449,55 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def environment_layer(environment: Mapping[str, str]) -> dict[str, Any]:
+# Variables of that form that are no settings: the program's and its installer's.
+_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID")
+
+
+@cache
+def _variables() -> tuple[tuple[str, str, Any], ...]:
+    """The variable of every setting, its dotted key and its type."""
+    return tuple(
+        (f"AGENTCLI_{group.name}_{field.name}".upper(), f"{group.name}.{field.name}", field.type)
+        for group in msgspec.structs.fields(Settings)
+        if isinstance(group.type, type) and issubclass(group.type, Struct)
+        for field in msgspec.structs.fields(group.type)
+    )
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    given = [name for name in environment if name.startswith("AGENTCLI_") and not name.startswith("AGENTCLI_TEST_")]
+    if given:
+        known = [*(f"AGENTCLI_{name}" for name in _OTHER_VARIABLES), *(name for name, _, _ in _variables())]
+        for name in sorted(set(given).difference(known)):
+            yield f"{name} is no setting{did_you_mean(name, known)}: it is not used. docs/settings.md lists them."
+
+
+def environment_layer(environment: Mapping[str, str]) -> Layer:
     """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas.
 
     Raises `ConfigError`.
     """
-    layer: dict[str, Any] = {}
-    if model := environment.get("AGENTCLI_MODEL"):
-        layer["provider"] = {"model": _from_text(model, ModelName, "AGENTCLI_MODEL")}
-    for group in msgspec.structs.fields(Settings):
-        if not (isinstance(group.type, type) and issubclass(group.type, Struct)):
-            continue
-        for field in msgspec.structs.fields(group.type):
-            name = f"AGENTCLI_{group.name}_{field.name}".upper()
-            if name in environment:
-                layer.setdefault(group.name, {})[field.name] = _from_text(environment[name], field.type, name)
-    return layer
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, key, kind in (("AGENTCLI_MODEL", "provider.model", ModelName), *_variables()):
+        if name in environment and (environment[name] or name != "AGENTCLI_MODEL"):
+            group, _, field = key.partition(".")
+            values.setdefault(group, {})[field] = _from_text(environment[name], kind, name)
+            names[key] = name
+    return Layer("environment", values, names=names)
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
     value: Any = text
     if kind == tuple[str, ...]:
-        value = tuple(part.strip() for part in text.split(",") if part.strip())
+        value = [part.strip() for part in text.split(",") if part.strip()]
     elif get_origin(kind) is dict:
         value = {name.strip(): item.strip() for name, _, item in (pair.partition("=") for pair in text.split(","))}
     try:
-        return msgspec.convert(value, kind, strict=False)
+        return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{_in_words(str(error))}.", file="environment", key=name) from error
+        message = _in_words(str(error), get_args(kind)[1] if get_origin(kind) is dict else kind)
+        raise ConfigError(f"{message}.", file="environment", key=name) from error
 
 
 _ADDED_UP = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))
@@ -367,7 +509,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = _merged(dict(result[key]), value)
-        elif key in _ADDED_UP and key in result:
+        elif key in _ADDED_UP and isinstance(result.get(key), list):
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value

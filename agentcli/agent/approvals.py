@@ -15,11 +15,13 @@ from agentcli.agent.events import ApprovalRequested, Approve, Emit, Notice
 from agentcli.agent.grants import parse_rules, rule_candidates
 from agentcli.agent.interfaces import GrantStore
 from agentcli.agent.permissions import Need, Verdict, judge
+from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rules
 from agentcli.agent.state import AgentState
 from agentcli.agent.trying import may_be_tried
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
+from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
@@ -54,13 +56,16 @@ class Question:
 
 
 class Asking(Protocol):
-    """Who can be asked, and where an answer for good is kept."""
+    """Who can be asked, where an answer for good is kept, and which tools rules may name."""
 
     @property
     def ask(self) -> Ask | None: ...
 
     @property
     def grants(self) -> GrantStore | None: ...
+
+    @property
+    def tools(self) -> ToolRegistry: ...
 
 
 async def ask_person(asking: Asking, state: AgentState, question: Question, emit: Emit) -> Permitted:
@@ -86,7 +91,7 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
         return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always"):
-        await _grant(asking.grants, state, question, answer, rules, emit)
+        await _grant(asking, state, question, answer, rules, emit)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
         return Permitted(arguments, said, verdict.needs, verdict.hosts)
@@ -109,7 +114,7 @@ def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> 
 
 
 async def _grant(
-    grants: GrantStore | None,
+    asking: Asking,
     state: AgentState,
     question: Question,
     answer: Approve,
@@ -121,9 +126,12 @@ async def _grant(
     if not text:
         emit(Notice("No rule covers this call: it is allowed this once."))
         return
+    grants = asking.grants
     is_for_good = answer.scope == "always" and grants is not None
     try:
         granted = parse_rules(text, "granted" if is_for_good else "session")
+        for rule in granted:
+            check_rule(rule, "allow", asking.tools)
     except UsageError as error:
         emit(Notice(f"{error} The call is allowed this once."))
         return

@@ -84,6 +84,8 @@ def judge(tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Works
             return _judge_address(tool, arguments, mode, rules, workspace)
         case "foreign" | "command":
             return _judge_foreign(tool, mode, rules)
+        case _ if asking := _first(rule for rule in rules.ask if rule.names(tool.name)):
+            return _asks(mode, f"the rule {asking} wants you to be asked")
         case _:
             return Verdict("allow", "it changes nothing")
 

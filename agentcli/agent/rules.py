@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
 from agentcli.errors import UsageError
+from agentcli.tools.web.urls import BadUrl, parse_url
 
 
 class Rule(Struct, frozen=True):
@@ -34,6 +36,9 @@ class Rule(Struct, frozen=True):
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
 
 
+Verb = Literal["allow", "ask", "deny"]
+
+
 @dataclass
 class Rules:
     """What was granted, is to be asked about, and was refused ahead: a refusal wins, then asking."""
@@ -42,9 +47,12 @@ class Rules:
     deny: list[Rule] = field(default_factory=list)
     ask: list[Rule] = field(default_factory=list)
 
+    def of(self, verb: Verb) -> list[Rule]:
+        return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[verb]
+
 
 # The names other agents' settings use for the same tools.
-_ALIASES = {
+ALIASES = {
     "Read": "file_read",
     "Write": "file_write",
     "Edit": "file_edit",
@@ -60,11 +68,11 @@ _ALIASES = {
 
 def parse_rule(text: str, source: str = "") -> Rule:
     """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
-    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
     if not found:
         raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
-    return Rule(_ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
+    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
 
 
 def escaped(text: str) -> str:
@@ -98,8 +106,8 @@ def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
 def _anchored(pattern: str, ground: PathGround) -> str:
     if pattern.startswith("//"):
         return pattern[1:]
-    if pattern.startswith("~/"):
-        return f"{escaped(str(ground.home))}/{pattern[2:]}"
+    if pattern == "~" or pattern.startswith("~/"):
+        return f"{escaped(str(ground.home))}{pattern[1:]}"
     if pattern.startswith("/"):
         is_absolute = any(
             pattern.startswith(f"{escaped(str(known))}/") for known in (ground.root, ground.cwd, ground.home)
@@ -114,7 +122,7 @@ def _anchored(pattern: str, ground: PathGround) -> str:
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
     parts: list[str] = []
-    rest = re.sub(r"/(\./)+", "/", glob).rstrip("/")
+    rest = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
     while rest:
         if rest.startswith("/**/"):
             parts.append("/(?:.*/)?")
@@ -148,8 +156,20 @@ def kept_from_reading(rules: Rules, ground: PathGround) -> Callable[[Path], bool
 
 def matches_host(pattern: str, host: str) -> bool:
     """Whether `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
+    domain, name = host_meant(pattern), host.lower().rstrip(".")
+    return domain is not None and (name == domain or name.endswith(f".{domain}"))
+
+
+@lru_cache(maxsize=1_000)
+def host_meant(pattern: str) -> str | None:
+    """The host of `domain:example.org` or `domain:*.example.org`, as an address names it; None where there is none."""
     if not pattern.startswith("domain:"):
-        return False
-    domain = pattern.removeprefix("domain:").strip().lower().removeprefix("*.").rstrip(".")
-    name = host.lower().rstrip(".")
-    return bool(domain) and (name == domain or name.endswith(f".{domain}"))
+        return None
+    domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
+    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain
+    if re.search(r"[/?#@]|:\d*$", domain.rpartition("]")[2]) or "*" in domain:
+        return None
+    try:
+        return parse_url(f"https://{domain}/").host
+    except BadUrl:
+        return None

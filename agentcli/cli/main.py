@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
+from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import WatchedOutput, tell, warn
 from agentcli.errors import AgentcliError, UsageError, UserError
 from agentcli.paths import current_folder
@@ -95,6 +95,7 @@ def _run_session(options: argparse.Namespace) -> int:
         cwd,
         os.environ,
         flags=settings_from(options),
+        flag_names=FLAG_OF,
         extra_file=Path(options.settings).absolute() if options.settings else None,
         trust=options.trust,
     )

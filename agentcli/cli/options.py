@@ -98,6 +98,23 @@ def _text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
+# The settings that flags set, and the flags.
+FLAG_OF = {
+    "provider.model": "--model",
+    "provider.fallback_model": "--fallback-model",
+    "tokens.effort": "--effort",
+    "tools.only": "--tools",
+    "permissions.mode": "--permission-mode",
+    "permissions.allow": "--allow",
+    "permissions.deny": "--deny",
+    "permissions.additional_directories": "--add-dir",
+    "sandbox.profile": "--sandbox",
+    "limits.max_turns": "--max-turns",
+    "limits.max_budget_usd": "--max-budget-usd",
+    "observability.log_level": "--verbose",
+}
+
+
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     """The flags as a settings layer, nested like config.toml; only what was given."""
     only = [name.strip() for name in options.tools.split(",") if name.strip()] if options.tools is not None else None

@@ -22,7 +22,7 @@ from agentcli.agent.permissions import (
 )
 from agentcli.agent.rules import Rules
 from agentcli.app import Builder
-from agentcli.cli.output import tell
+from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
@@ -99,12 +99,12 @@ class Judging:
 
     def __init__(self, permission_mode: str) -> None:
         config = configuration()
-        builder = Builder(config, store=MemorySessions())
+        builder = Builder(config, store=MemorySessions(), on_notice=warn)
         self.mode: Mode = parse_mode(permission_mode or config.settings.permissions.mode)
         self.rules: Rules = builder.rules()
         self.bash: Tool = builder.tool_registry().get("bash")
         profile: Profile | None = None if self.mode == "auto" else "danger-full-access"
-        self.workspace: Workspace = builder.workspace(profile=profile)
+        self.workspace: Workspace = builder.workspace(self.rules, profile=profile)
 
     def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis, Any]:
         arguments = self.bash.parse({"command": command})

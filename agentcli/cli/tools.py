@@ -23,6 +23,7 @@ from agentcli.agent.state import AgentState
 from agentcli.agent.tool_calls import CallRunner, run_call
 from agentcli.app import Builder
 from agentcli.cli.options import unshared_stdin
+from agentcli.cli.output import warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
 from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals
@@ -76,18 +77,19 @@ def _one(name: str, input: str) -> Call:
 
 
 def _builder() -> Builder:
-    return Builder(configuration(), store=MemorySessions())
+    return Builder(configuration(), store=MemorySessions(), on_notice=warn)
 
 
 async def _run_calls(single: Call | None, mode: Mode) -> int:
     builder = _builder()
-    workspace = builder.workspace()
+    rules = builder.rules()
+    workspace = builder.workspace(rules)
     runner = builder.call_runner(builder.tool_registry(), workspace)
     if runner.mask is not None:
         runner.mask.keeps_structured = ("file_read",)  # the raw text
     runner.gives_all = True
     runner.ends_loops = False  # a script may ask the same as often as it likes
-    bench = Bench(runner, AgentState("", mode, rules=builder.rules()))
+    bench = Bench(runner, AgentState("", mode, rules=rules))
     answering = asyncio.ensure_future(_answer_calls(single, bench))
 
     def leave() -> None:

@@ -22,7 +22,7 @@ class FileGrants:
     """Implements `GrantStore` for the project at `root`; other programs may write the same file meanwhile."""
 
     def __init__(self, file: Path, root: Path) -> None:
-        self._file = file
+        self.file = file
         self._root = folder_text(root)
 
     def list(self) -> Sequence[str]:
@@ -36,21 +36,21 @@ class FileGrants:
 
     def _read(self) -> _Grants:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Grants)
+            return msgspec.json.decode(self.file.read_bytes(), type=_Grants)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(f"{self._file} could not be read ({error}): mend it, or move it away.") from error
+            raise StorageError(f"{self.file} could not be read ({error}): mend it, or move it away.") from error
 
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with filelock.FileLock(self._file.with_suffix(".lock"), timeout=5):
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
-                _replace(self._file, msgspec.json.format(msgspec.json.encode({k: v for k, v in grants.items() if v})))
+                _replace(self.file, msgspec.json.format(msgspec.json.encode({k: v for k, v in grants.items() if v})))
         except (OSError, filelock.Timeout) as error:
-            raise StorageError(f"{self._file} could not be written ({error}).") from error
+            raise StorageError(f"{self.file} could not be written ({error}).") from error
 
 
 def _replace(file: Path, content: bytes) -> None:

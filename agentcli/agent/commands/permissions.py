@@ -6,6 +6,7 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
+from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rule, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
@@ -19,8 +20,9 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
             return await _shown(desk)
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
-            {"allow": rules.allow, "ask": rules.ask, "deny": rules.deny}[verb].append(rule)
-            return f"{rule} is {_DONE[verb]} in this session."
+            warning = check_rule(rule, verb, desk.session.runtime.calls.tools)
+            rules.of(verb).append(rule)
+            return f"{rule} is {_DONE[verb]} in this session.{warning and f' {warning}'}"
         case "forget":
             return await _forget(desk, rest.strip())
         case _:

@@ -17,11 +17,13 @@ from typing import Any
 from agentcli.agent.commands.command import AsPrompt, Command, Commands, Desk, Outcome
 from agentcli.agent.exposure import with_exposure
 from agentcli.agent.permissions import judge
+from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files
 from agentcli.small_files import read_small_file
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import ToolContext
 
 _COMMAND = re.compile(r"!`([^`\n]+)`")
@@ -60,8 +62,19 @@ def add_user_commands(commands: Commands, folders: Sequence[Path], on_notice: Ca
                 on_notice(f"{file} is no command: {error}")
             else:
                 found[command.name] = command
+                for warning in _warnings(command.allowed):
+                    on_notice(f"{file}, allowed-tools: {warning}")
     for one in found.values():
         commands.add(Command(one.name, one.description, _runner(one), one.hint))
+
+
+def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
+    """About rules that never hold; files of other agents name tools that are not here, and work all the same."""
+    for rule in rules:
+        try:
+            check_rule(rule, "allow", builtin_tools())
+        except UsageError as error:
+            yield str(error)
 
 
 def read_command(file: Path, folder: Path) -> UserCommand:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Notice, ToolFinished
-from agentcli.agent.grants import rule_candidates
+from agentcli.agent.grants import parse_rules, rule_candidates
 from agentcli.agent.permissions import judge
+from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rules, parse_rule
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
@@ -27,8 +28,11 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def offered(bench: Bench, name: str, **given: Any) -> list[str]:
+    """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
-    return list(rule_candidates(tool, tool.parse(given), "default", Rules(), bench.workspace))
+    rules = list(rule_candidates(tool, tool.parse(given), "default", Rules(), bench.workspace))
+    assert not any(check_rule(part, "allow", bench.tools) for rule in rules for part in parse_rules(rule))
+    return rules
 
 
 # Which rules are offered.
@@ -158,12 +162,18 @@ async def test_without_a_rule_the_narrowest_is_granted(tmp_path: Folder) -> None
     assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
 
 
-async def test_a_rule_that_makes_no_sense_is_told_and_the_call_allowed_once(tmp_path: Folder) -> None:
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [("bash(touch", "'bash(touch' is not a permission rule"), ("Bsh(touch *)", "there is no tool 'Bsh'")],
+)
+async def test_a_rule_that_makes_no_sense_is_told_and_the_call_allowed_once(
+    tmp_path: Folder, rule: str, says: str
+) -> None:
     async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
-        await run_twice(stage, scope="session", rule="bash(touch")
+        await run_twice(stage, scope="session", rule=rule)
         assert (stage.workspace / "a").exists()
     (notice,) = stage.of(Notice)
-    assert "'bash(touch' is not a permission rule" in notice.text
+    assert says in notice.text
     assert "allowed this once" in notice.text
     assert not stage.session.state.rules.allow
 

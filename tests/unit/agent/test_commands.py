@@ -389,7 +389,13 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
             "  refused  bash(rm *)  (session)",
             "  allowed  bash(make *)  (session)",
         ]
-        for wrong in ("/permissions allow", "/permissions x", "/permissions allow a b", "/permissions forget 1"):
+        for wrong in (
+            "/permissions allow",
+            "/permissions x",
+            "/permissions allow a b",
+            "/permissions forget 1",
+            "/permissions deny Bsh(x)",
+        ):
             with pytest.raises(UsageError):
                 await desk.says(wrong)
 

@@ -1,0 +1,142 @@
+"""Checks a permission rule against the tools there are: a rule that can never hold is an error, not a promise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentcli.agent.rules import ALIASES, PathGround, Rule, Verb, host_meant, is_literal, matches_path
+from agentcli.errors import UsageError
+from agentcli.near_names import did_you_mean
+from agentcli.tools.shell import analyse
+from agentcli.tools.shell.records import Places
+from agentcli.tools.shell.rules import covers
+from agentcli.tools.tool import Tool
+
+# What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
+Form = Literal["command", "path", "host", ""]
+
+_EXAMPLES: dict[Form, str] = {
+    "command": "a command, such as {name}(git log *)",
+    "path": "a path, such as {name}(src/**)",
+    "host": "a host, such as {name}(domain:example.org)",
+    "": "nothing in brackets: write {name}",
+}
+_NOWHERE = Path("/workspace")
+_PLACES = Places(_NOWHERE, (_NOWHERE,), Path("/home"), lambda path: False)
+_GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
+
+
+def check_rule(rule: Rule, verb: Verb, tools: Iterable[Tool], *, more_may_come: bool = False) -> str:
+    """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
+
+    `more_may_come`: a caller may bring further tools, so that an unknown name may yet mean one.
+    """
+    known = list(tools)
+    if rule.pattern and rule.tool.startswith("mcp__"):
+        raise UsageError(f"{rule}: {_takes('', rule.tool)}.")
+    mine = [tool for tool in known if rule.names(tool.name)]
+    if not mine:
+        return _why_unknown(rule, [tool.name for tool in known], more_may_come)
+    problems = [_problem(rule, verb, tool) for tool in mine] if rule.pattern else [""]
+    if all(problems):
+        raise UsageError(f"{rule}: {problems[0]}.")
+    return ""
+
+
+def _why_unknown(rule: Rule, known: list[str], more_may_come: bool) -> str:
+    """Raises `UsageError` unless the name may come to mean something."""
+    name = rule.tool
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+        return f"{rule}: no server offers such a tool yet."
+    if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
+        return f"{rule}: no tool has such a name yet."
+    hint = did_you_mean(name, [*known, *ALIASES])
+    if name in ALIASES.values() or (more_may_come and not hint):
+        return f"{rule}: there is no tool {name} yet."
+    raise UsageError(f"{rule}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
+
+
+def _may_meet(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def form_of(tool: Tool) -> Form:
+    """What a rule about this tool may say in brackets: what its calls are judged by."""
+    schema = tool.schema
+    fields = (
+        set(schema.get("properties", ()))
+        if schema is not None
+        else {field.name for field in msgspec.structs.fields(tool.arguments)}
+    )
+    if tool.effect == "command" and "command" in fields:
+        return "command"
+    if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
+        return "path"
+    return "host" if tool.effect == "web" and "url" in fields else ""
+
+
+def _takes(form: Form, name: str) -> str:
+    return f"{name} takes {_EXAMPLES[form].format(name=name)}"
+
+
+def _problem(rule: Rule, verb: Verb, tool: Tool) -> str:
+    """Why a rule's pattern can match no call of a tool; empty where it may match one."""
+    form, pattern = form_of(tool), rule.pattern
+    is_for_hosts = pattern.startswith("domain:")
+    if not form or is_for_hosts != (form == "host"):
+        return _takes(form, tool.name)
+    match form:
+        case "host" if host_meant(pattern) is None:
+            return f"{pattern.removeprefix('domain:')!r} is no host; {_takes(form, tool.name)}"
+        case "path":
+            return _why_no_path(pattern)
+        case "command" if verb == "allow" and not _may_cover(pattern):
+            return (
+                "it covers no command: each part of a pipe or list needs a rule of its own, and a command that writes "
+                "into a file, or that is refused in every mode, is never covered"
+            )
+    return ""
+
+
+def _why_no_path(pattern: str) -> str:
+    if "\0" in pattern:
+        return "no path holds a NUL"
+    if ".." in pattern.split("/"):
+        return "no path it is held against has a .. in it: write //from/the/root, ~/from/home or /from/the/project"
+    try:
+        matches_path(pattern, _NOWHERE, _GROUND)
+    except re.error as error:
+        return f"its brackets make no sense ({error})"
+    return ""
+
+
+def _may_cover(pattern: str) -> bool:
+    """Whether some command is covered: the pattern's own examples are looked at."""
+    for example in _examples(pattern):
+        analysis = analyse(example, places=_PLACES)
+        if analysis.verdict == "catastrophic":
+            continue
+        # A rule without wildcards is also held against a command as a whole.
+        if is_literal(pattern) or any(covers(pattern, segment) for segment in analysis.segments):
+            return True
+    within_words = re.sub(r"(?<=\S)[|&;]+(?=\S)", "x", pattern)  # `grep a|b *` is how `grep 'a|b' .` is held against it
+    return within_words != pattern and _may_cover(within_words)
+
+
+def _examples(pattern: str) -> Iterator[str]:
+    for word in ("x", "1", ""):
+        yield _WILDCARD.sub(partial(_filled, word), pattern)
+
+
+_WILDCARD = re.compile(r"\[([*?[])\]|\[[^]]*\]|[*?]")
+
+
+def _filled(word: str, found: re.Match[str]) -> str:
+    """The character that brackets escape, else the word."""
+    return found[1] or word

@@ -1,0 +1,14 @@
+"""Names what somebody probably meant who wrote a name that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)` for a name that is nearly one of those that are known, else nothing."""
+    by_letters = {one.lower(): one for one in known}
+    difflib = import_module("difflib")  # 5 ms that a start without a mistake need not wait for
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    return f" (did you mean {by_letters[near[0]]}?)" if near else ""

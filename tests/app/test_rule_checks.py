@@ -1,0 +1,157 @@
+"""A permission rule that can never hold is an error where it is read, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, call
+
+SAID = {"text": "Hello."}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("Bsh(git push *)", "did you mean Bash?"),
+        ("FILE_READ", "did you mean file_read?"),
+        ("fle_*", "there is file_read, "),
+        ("NotebookEdit", "there is no tool 'NotebookEdit'"),
+        ("mcp__", "mcp__SERVER__TOOL"),
+        ("mcp__github__push(main)", "write mcp__github__push"),
+        ("think(hm)", "write think"),
+        ("WebSearch(domain:example.org)", "write web_search"),
+        ("WebFetch(https://example.org/*)", "web_fetch(domain:example.org)"),
+        ("WebFetch(*)", "web_fetch(domain:example.org)"),
+        ("WebFetch(domain:exa*.org)", "is no host"),
+        ("WebFetch(domain:example.org:80)", "is no host"),
+        ("WebFetch(domain:)", "is no host"),
+        ("Read(domain:example.org)", "file_read takes a path"),
+        ("Bash(domain:example.org)", "bash takes a command"),
+        ("Read(../secrets/**)", "no path it is held against has a .."),
+        ("Edit([z-a].py)", "its brackets make no sense"),
+        ("Bash()", "is not a permission rule"),
+        ("Bash(git push", "is not a permission rule"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--allow", "--deny"])
+def test_a_flag_s_rule_that_can_never_hold_is_refused(place: Place, flag: str, rule: str, says: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), flag, rule)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"agentcli: command line: {flag}: ")
+    assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "bash(git log * | head *)",
+        "bash(make && *)",
+        "bash(npm test > *)",
+        "bash(rm -rf /)",
+        "bash(for f in *)",
+    ],
+)
+def test_a_grant_that_covers_no_command_is_refused_and_may_be_a_refusal(place: Place, rule: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--allow", rule)
+    assert ran.code == 2
+    assert "it covers no command" in ran.err
+    assert place.run("-p", "go", "-m", place.script(SAID), "--deny", rule).code == 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "bash(git push *)",
+        "Bash(npm run test:*)",
+        "bash(*)",
+        "bash(timeout * make *)",
+        "bash(NODE_ENV=test npm *)",
+        "bash(grep a|b *)",
+        "bash(make && make test)",
+        "file_*(src/**)",
+        "Read(~)",
+        "Read(//etc/**)",
+        "Read(src//./x)",
+        "WebFetch(domain:*.example.org)",
+        "WebFetch(domain:bücher.example)",
+        "jobs",
+    ],
+)
+def test_a_rule_that_can_hold_is_taken_in_silence(place: Place, rule: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--allow", rule)
+    assert (ran.code, ran.out, ran.err) == (0, "Hello.\n", "")
+
+
+@pytest.mark.parametrize("rule", ["mcp__github", "mcp__github__*", "mcp__github__push", "mcp__*", "Task"])
+def test_a_rule_for_a_tool_that_may_come_is_a_warning(place: Place, rule: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
+    assert (ran.code, ran.out) == (0, "Hello.\n")
+    assert "command line: --deny: " in ran.err
+    assert " yet." in ran.err
+
+
+@pytest.mark.parametrize("verb", ["allow", "ask", "deny"])
+@pytest.mark.parametrize("form", ["config.toml", "settings.toml", "settings.json", "variable"])
+def test_a_rule_of_the_settings_is_refused_with_its_place(place: Place, verb: str, form: str) -> None:
+    rules = ["bash(git status)", "Bsh(git push *)"]
+    file, flags, env = place.folder.parent / form, ["--settings", str(place.folder.parent / form)], {}
+    if form == "variable":
+        expected, flags = f"environment: AGENTCLI_PERMISSIONS_{verb.upper()}", []
+        env = {f"AGENTCLI_PERMISSIONS_{verb.upper()}": ",".join(rules)}
+    elif form.endswith(".json"):
+        file.write_text(json.dumps({"permissions": {"mode": "plan", verb: rules}}, indent=1))
+        expected = f"{file}, line 6: permissions.{verb}"
+    else:
+        file = place.home / form if form == "config.toml" else file
+        file.parent.mkdir(exist_ok=True)
+        flags = [] if form == "config.toml" else flags
+        file.write_text(f'[permissions]\nmode = "plan"\n{verb} = [\n  "{rules[0]}",\n  "{rules[1]}",\n]\n')
+        expected = f"{file}, line 5: permissions.{verb}"
+    ran = place.run("-p", "go", "-m", place.script(SAID), *flags, env=env)
+    assert ran.code == 2
+    assert ran.err.startswith(f"agentcli: {expected}: Bsh(git push *): there is no tool 'Bsh' (did you mean Bash?)")
+
+
+def test_other_commands_refuse_it_too(place: Place) -> None:
+    env = {"AGENTCLI_PERMISSIONS_DENY": "Bsh(git push *)"}
+    for command in (["permissions", "explain", "git push"], ["tools", "run", "think", '{"thought": "hm"}']):
+        ran = place.run(*command, env=env)
+        assert (ran.code, ran.out) == (2, "")
+        assert "AGENTCLI_PERMISSIONS_DENY: Bsh(git push *)" in ran.err
+
+
+def test_a_lasting_grant_that_makes_no_sense_is_told_and_left_out(place: Place) -> None:
+    grants = place.home / "state" / "grants.json"
+    grants.parent.mkdir(parents=True)
+    grants.write_text(json.dumps({str(place.folder): ["Bsh(git push *)", "a b", "bash(touch made)"]}))
+    script = place.script({"tool_calls": [call("bash", command="touch made")]}, SAID)
+    ran = place.run("-p", "go", "-m", script)
+    assert ran.code == 0
+    assert (place.folder / "made").exists()
+    assert ran.err.count(f"{grants}: ") == 2
+    assert "did you mean Bash?" in ran.err
+
+
+@pytest.mark.parametrize("names", ["tools.only", "tools.output_levels"])
+def test_a_tool_that_is_not_there_is_refused_in_other_settings_too(place: Place, names: str) -> None:
+    key = names.partition(".")[2]
+    value = '["bash", "bsh"]' if key == "only" else '{ bsh = "full" }'
+    (place.home).mkdir()
+    (place.home / "config.toml").write_text(f"[tools]\n{key} = {value}\n")
+    ran = place.run("-p", "go", "-m", place.script(SAID))
+    assert ran.code == 2
+    assert f"config.toml, line 2: {names}: No tool 'bsh' (did you mean bash?); there is file_read, " in ran.err
+
+
+def test_a_rule_that_asks_holds_for_a_tool_without_effects(place: Place) -> None:
+    script = place.script({"tool_calls": [call("think", thought="hm")]}, {"text": "{{last_result}}"})
+    ran = place.run("-p", "go", "-m", script, env={"AGENTCLI_PERMISSIONS_ASK": "think"})
+    assert "the rule think wants you to be asked, and nobody can be asked" in ran.out
