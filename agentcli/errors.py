@@ -11,6 +11,7 @@ AgentcliError
 
 from __future__ import annotations
 
+import errno
 from typing import Literal
 
 ToolErrorKind = Literal[
@@ -65,10 +66,11 @@ class StorageError(UserError):
 
 
 class ToolError(AgentcliError):
-    """A tool could not do what was asked; the message goes to the model and says what to do instead.
+    """A tool could not do what was asked; the message says what to do instead, `told` is what the model reads.
 
-    `code` is finer than `kind` where programs need it. `partial` is what the tool had by then. `retry_after` is in
-    seconds, as a server asked for it; `retry_count` and `last_error` tell of the tries before this one.
+    `code` is finer than `kind` where there is something finer (`ENOENT`, `404`), else the same. `partial` is what the
+    tool had by then. `retry_after` is in seconds, as a server asked for it; `retry_count` and `last_error` tell of the
+    tries before this one.
     """
 
     def __init__(
@@ -91,3 +93,14 @@ class ToolError(AgentcliError):
     @property
     def is_retryable(self) -> bool:
         return self.kind in RETRYABLE_KINDS
+
+    @property
+    def told(self) -> str:
+        """`not_found (ENOENT): a.txt does not exist.`"""
+        finer = f" ({self.code})" if self.code != self.kind else ""
+        return f"{self.kind}{finer}: {self}"
+
+
+def errno_name(error: OSError) -> str:
+    """`ENOSPC`; empty for an error without a number."""
+    return errno.errorcode.get(error.errno or 0, "")

@@ -73,7 +73,7 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     call, tool, arguments, context = question.call, question.tool, question.arguments, question.context
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
     if asking.ask is None:
-        raise ToolError(f"Denied: {question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
+        raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     hunks = diff_hunks(preview) if tool.narrow is not None else ()
     rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
     title = call_title(call.name, call.input)

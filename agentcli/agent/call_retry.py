@@ -8,12 +8,18 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.tool import Tool, ToolOutput
 
 LONGEST_LIMIT_S = 300.0
 
-_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # the same at the next try
+# What is the same at the next try; all else may pass.
+_LASTING: dict[int, ToolErrorKind] = {
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.ENOENT: "not_found",
+}
 
 
 class Attempts(Struct, frozen=True):
@@ -42,12 +48,11 @@ async def run_with_retries(tool: Tool, run: Callable[[], Awaitable[ToolOutput]])
 
 async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(limit_s) as limit:
             return await run()
     except TimeoutError as error:
-        raise ToolError(f"{name} took longer than {limit_s:g} s.", kind="timeout") from error
+        took = f"took longer than {limit_s:g} s" if limit.expired() else f"ran out of time: {error or 'no answer'}"
+        raise ToolError(f"{name} {took}.", kind="timeout") from error
     except OSError as error:
-        is_lasting = error.errno in _REFUSALS
-        raise ToolError(
-            f"{name} failed: {error}.", kind="permission_denied" if is_lasting else "resource_error"
-        ) from error
+        kind = _LASTING.get(error.errno or 0, "resource_error")
+        raise ToolError(f"{name} failed: {error}.", kind=kind, code=errno_name(error)) from error

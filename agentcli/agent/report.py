@@ -15,7 +15,7 @@ from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle, formatted
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Later
 from agentcli.tools.tool import ToolOutput as Output
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 INTERRUPTED = "Not run: interrupted by the user."
 OMITTED = {"omitted": "larger than 1 MB"}
 _SLICE = 1_000  # entries of a list whose size is looked at together
-LONGEST_PARTIAL = 2_000  # characters that a call leaves which ran out of time
 
 
 @dataclass
@@ -81,8 +80,10 @@ class Report:
             output = self.mask.output(output, tool=self.call.name)
         call = self.call
         if error is None and output.error_kind is not None:
-            failed = ToolError(_last_line(str(output.content)), kind=output.error_kind)
-            error = CallError(failed.kind, failed.code, str(failed), call.id, failed.is_retryable)
+            said, _, why = str(output.content).rpartition("\n")
+            failed = ToolError(why.strip("[]"), kind=output.error_kind)  # tools end with what was out of the ordinary
+            error = self._error(failed)
+            output = msgspec.structs.replace(output, content=_with_partial(failed, said))
         if self.mask is not None and error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         result = ToolResult(call.id, output.content or "", output.is_error)
@@ -114,15 +115,16 @@ class Report:
             )
         )
 
+    def _error(self, error: ToolError) -> CallError:
+        return CallError(error.kind, error.code, str(error), self.call.id, error.is_retryable)
+
     def fail(self, error: ToolError) -> None:
-        """Also with what the call had said when its time ran out."""
+        """Also with what the call had said when its time ran out, as brief as results can be."""
         self.retry_count, self.last_error = error.retry_count, error.last_error
         self._end_output()
-        message = str(error)
         partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
-        shown = f"{cut_middle(partial, LONGEST_PARTIAL).rstrip()}\n[{message}]" if partial.strip() else message
-        told = CallError(error.kind, error.code, message, self.call.id, error.is_retryable)
-        self.finish(Output(shown, is_error=True, summary=_first_line(message)), told)
+        shown = _with_partial(error, formatted(partial.strip(), "brief"))
+        self.finish(Output(shown, is_error=True, summary=_first_line(str(error))), self._error(error))
 
     def interrupt(self) -> None:
         self._end_output()
@@ -150,9 +152,9 @@ def _parts(structured: object) -> Iterator[object]:
             yield value
 
 
-def _last_line(text: str) -> str:
-    """Where a tool says what was out of the ordinary."""
-    return text.rsplit("\n", 1)[-1].strip("[]")[:200]
+def _with_partial(error: ToolError, said: str) -> str:
+    """The error as the model reads it, below what the call said before."""
+    return f"{said.rstrip()}\n[{error.told}]" if said.strip() else error.told
 
 
 def _first_line(text: str) -> str:

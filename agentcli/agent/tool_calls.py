@@ -205,7 +205,7 @@ async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: P
         return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:
         if verdict.decision == "deny":
-            raise ToolError(f"Denied: {verdict.reason}.", kind="permission_denied")
+            raise ToolError(f"{verdict.reason}.", kind="permission_denied")
         permitted = await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
         return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
     except ToolError as refusal:

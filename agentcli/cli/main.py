@@ -95,7 +95,7 @@ def _run_session(options: argparse.Namespace) -> int:
         cwd,
         os.environ,
         flags=settings_from(options),
-        flag_names=FLAG_OF,
+        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
         extra_file=Path(options.settings).absolute() if options.settings else None,
         trust=options.trust,
     )

@@ -279,7 +279,7 @@ def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:
         running.control("approve", id=asked["id"])
         ran = running.ended()
     first, second = ran.of("result")
-    assert first["result"] == "So: The user declined this call. They say: not like this"
+    assert first["result"] == "So: permission_denied: The user declined this call. They say: not like this"
     assert [denied["tool_use_id"] for denied in first["permission_denials"]] == ["call_1_1"]
     assert (second["subtype"], second["permission_denials"]) == ("success", [])
     assert (place.folder / "made").exists()

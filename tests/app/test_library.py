@@ -177,7 +177,7 @@ async def test_a_tool_of_one_s_own_is_described_and_run(model: MakeModel, work: 
     }
     sunny, wet, wrong = (block.content for block in provider.requests[1].messages[-1].content)
     assert sunny == "3 days of sun in Rome, seen from work"
-    assert wet == "There is no Atlantis: ask for a city above the sea."
+    assert wet == "not_found: There is no Atlantis: ask for a city above the sea."
     assert "It takes city, days?" in wrong
 
 

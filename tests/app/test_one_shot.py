@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_a_folder_outside_may_be_added(place: Place, tmp_path: Path) -> None:
 def test_only_the_tools_that_were_named_exist(place: Place) -> None:
     replies = ({"tool_calls": [call("bash", command="ls")]}, {"text": "{{last_result}}"})
     ran = place.run("-m", place.script(*replies), "-p", "go", "--tools", "file_read,grep_search")
-    assert ran.out == "No tool 'bash'; there is file_read, grep_search.\n"
+    assert ran.out == "not_found: No tool 'bash'; there is file_read, grep_search.\n"
 
 
 def test_rules_allow_and_deny(place: Place) -> None:
@@ -456,3 +457,31 @@ def test_a_broken_file_of_grants_is_told_and_grants_nothing(place: Place) -> Non
     assert ran.code == 0
     assert "grants.json could not be read" in ran.err
     assert not (place.folder / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "input", "told"),
+    [
+        ("file_read", {"path": "none.txt"}, "not_found (ENOENT): none.txt does not exist."),
+        ("file_read", {"path": "."}, "invalid_parameters (EISDIR): . is a directory: use file_list."),
+        ("file_list", {"path": "none"}, "not_found (ENOENT): none does not exist."),
+        ("file_write", {"path": "a.txt/b", "content": ""}, "invalid_parameters (ENOTDIR): Could not write a.txt/b: "),
+        ("file_read", {}, "invalid_parameters: Wrong arguments for file_read: "),
+        ("grpe", {}, "not_found: No tool 'grpe'; there is "),
+        ("bash", {"command": "make install"}, "permission_denied: "),
+        ("bash", {"command": "sleep 5", "timeout_ms": 200}, "timeout: ended after 0.2 s; "),
+    ],
+)
+def test_an_error_is_its_kind_its_code_and_a_message_also_to_the_model(
+    place: Place, name: str, input: dict[str, Any], told: str
+) -> None:
+    (place.folder / "a.txt").write_text("a\n")
+    mode = "acceptEdits" if name != "bash" or "timeout_ms" not in input else "bypassPermissions"
+    script = place.script({"tool_calls": [{"id": "c", "name": name, "input": input}]}, {"text": "{{last_result}}"})
+    ran = place.run("-p", "go", "-m", script, "--permission-mode", mode)
+    assert ran.out.startswith(told)
+    [line] = place.run("tools", "run", name, json.dumps(input), "--permission-mode", mode).lines
+    kind, code = line["error"]["kind"], line["error"]["code"]
+    assert line["content"].startswith(told)
+    assert line["content"].startswith(f"{kind}: " if code == kind else f"{kind} ({code}): ")
+    assert line["error"]["message"] in line["content"]

@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Place:
 def test_a_flag_s_rule_that_can_never_hold_is_refused(place: Place, flag: str, rule: str, says: str) -> None:
     ran = place.run("-p", "go", "-m", place.script(SAID), flag, rule)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"agentcli: command line: {flag}: ")
+    assert ran.err.startswith(f"agentcli: command line: {flag} (permissions.{flag[2:]}): ")
     assert says in ran.err
 
 
@@ -94,7 +94,7 @@ def test_a_rule_that_can_hold_is_taken_in_silence(place: Place, rule: str) -> No
 def test_a_rule_for_a_tool_that_may_come_is_a_warning(place: Place, rule: str) -> None:
     ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
     assert (ran.code, ran.out) == (0, "Hello.\n")
-    assert "command line: --deny: " in ran.err
+    assert "command line: --deny (permissions.deny): " in ran.err
     assert " yet." in ran.err
 
 

@@ -116,7 +116,7 @@ def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: 
     terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
     terminal.asked()
     terminal.type(answer)
-    terminal.see("understood: The user declined")
+    terminal.see("understood: permission_denied: The user declined")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 

@@ -16,17 +16,20 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
     rules = desk.session.state.rules
     match verb:
-        case "":
+        case "" | "list":
             return await _shown(desk)
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
             warning = check_rule(rule, verb, desk.session.runtime.calls.tools)
             rules.of(verb).append(rule)
-            return f"{rule} is {_DONE[verb]} in this session.{warning and f' {warning}'}"
-        case "forget":
+            said = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
+            return f"{said} {warning}".rstrip()
+        case "forget" | "revoke":
             return await _forget(desk, rest.strip())
         case _:
-            raise UsageError("Write /permissions, /permissions allow RULE, ask RULE, deny RULE or forget NUMBER.")
+            raise UsageError(
+                "Write /permissions, /permissions allow RULE, ask RULE, deny RULE, forget RULE or forget NUMBER."
+            )
 
 
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
@@ -38,7 +41,7 @@ async def _shown(desk: Desk) -> str:
     lines = [f"Mode {state.mode}."]
     lines += [f"  refused  {rule}  ({rule.source or 'settings'})" for rule in state.rules.deny]
     lines += [f"  asks     {rule}  ({rule.source or 'settings'})" for rule in state.rules.ask]
-    lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state)]
+    lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state, granted)]
     if granted:
         lines.append("Granted for good in this project (/permissions forget NUMBER takes one back):")
         lines += [f"  {number:>2}  {rule}" for number, rule in enumerate(granted, 1)]
@@ -47,8 +50,9 @@ async def _shown(desk: Desk) -> str:
     return "\n".join(lines)
 
 
-def _not_granted(state: AgentState) -> list[Rule]:
-    return [rule for rule in state.rules.allow if rule.source != "granted"]
+def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
+    """Also a grant that was meant for good and could not be kept."""
+    return [rule for rule in state.rules.allow if rule.source != "granted" or str(rule) not in granted]
 
 
 async def _granted(desk: Desk) -> list[str]:
@@ -56,14 +60,22 @@ async def _granted(desk: Desk) -> list[str]:
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
-async def _forget(desk: Desk, number: str) -> str:
-    granted = await _granted(desk)
-    rule = granted[number_in(number, len(granted), "lasting grant")]
-    grants, rules = desk.session.runtime.calls.grants, desk.session.state.rules
-    assert grants is not None
-    await asyncio.to_thread(grants.remove, rule)
-    rules.allow = [other for other in rules.allow if other.source != "granted" or str(other) != rule]
-    return f"{rule} asks again."
+async def _forget(desk: Desk, what: str) -> str:
+    """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
+    granted, rules = await _granted(desk), desk.session.state.rules
+    is_number = what.isdecimal() or not what
+    text = granted[number_in(what, len(granted), "lasting grant")] if is_number else str(parse_rule(what))
+    same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
+    taken = [rule for rule in same if rule.source in ("session", "granted")]
+    if text in granted and (grants := desk.session.runtime.calls.grants) is not None:
+        await asyncio.to_thread(grants.remove, text)
+    elif not taken:
+        why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"
+        raise UsageError(f"{text} {why}.")
+    restricted = any(rule in rules.deny or rule in rules.ask for rule in taken)
+    for of in (rules.deny, rules.ask, rules.allow):
+        of[:] = [rule for rule in of if rule not in taken]
+    return f"{text} does not hold any more." if restricted else f"{text} asks again."
 
 
 async def _plan(desk: Desk, argument: str) -> Outcome:
@@ -100,7 +112,7 @@ PERMISSION_COMMANDS = (
         "permissions",
         "show the mode, the rules and the grants; change those of this session",
         _permissions,
-        "[allow RULE|ask RULE|deny RULE|forget NUMBER]",
+        "[allow RULE|ask RULE|deny RULE|forget RULE]",
         ("approvals",),
     ),
     Command("sandbox", "show what holds commands; let them reach a host", _sandbox, "[host NAME|forget NAME]"),

@@ -49,7 +49,7 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
     if not _is_folder(start, context):
         if given.cwd:
-            raise ToolError(f"{given.cwd} is not a directory.", kind="not_found")
+            raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
         lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
         start, workspace.shell_cwd = workspace.cwd, None
     if given.background:
@@ -88,10 +88,7 @@ def _is_folder(path: Path, context: ToolContext) -> bool:
 
 def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
     """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
-    if result.timed_out:
-        advice = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
-    elif result.exit_code:
+    if result.exit_code and not result.timed_out:
         code = result.exit_code
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
@@ -109,6 +106,9 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
+    if result.timed_out:
+        advice = result.stall or "for a long job set timeout_ms or background"
+        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
     output = cut_middle(result.output, _MOST_BYTES["brief"]) if result.timed_out else result.output
     text = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)
     structured = {

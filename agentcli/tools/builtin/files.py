@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text_encoding import DecodedText, decode
 from agentcli.tools.tool import Workspace
 
 LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
-MISSING = "no_such_file"  # the code of the error for a path where nothing is
+MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
 _LONGEST_LOOK_S = 1.0
 _MOST_NAMES = 3
@@ -53,13 +53,15 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
         if status is None:
             raise ToolError(f"{workspace.shown(path)} does not exist.", kind="not_found", code=MISSING)
         if status.kind == "folder":
-            raise ToolError(f"{workspace.shown(path)} is a directory: use file_list.", kind="invalid_parameters")
+            raise ToolError(
+                f"{workspace.shown(path)} is a directory: use file_list.", kind="invalid_parameters", code="EISDIR"
+            )
         if status.kind != "file":
             raise ToolError(f"{workspace.shown(path)} is not a regular file.", kind="invalid_parameters")
         with workspace.sandbox.read(path) as file:
             yield file, status.size
     except OSError as error:
-        raise ToolError(_failed("read", workspace.shown(path), error), kind=_kind(error)) from error
+        raise _failed("read", workspace.shown(path), error) from error
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
@@ -79,7 +81,7 @@ def is_there(path: Path, workspace: Workspace) -> bool:
     try:
         return workspace.sandbox.status(path) is not None
     except OSError as error:
-        raise ToolError(_failed("look for", workspace.shown(path), error), kind=_kind(error)) from error
+        raise _failed("look for", workspace.shown(path), error) from error
 
 
 def as_text(content: bytes, shown: str) -> DecodedText:
@@ -106,11 +108,12 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         raise ToolError(
             f"Could not write {workspace.shown(path)}: {workspace.shown(file)} is a file, not a folder. "
             "Choose another path.",
-            kind=_kind(error),
+            kind="invalid_parameters",
+            code=errno_name(error),
         ) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
-        raise ToolError(_failed("write", workspace.shown(path), error) + state, kind=_kind(error)) from error
+        raise _failed("write", workspace.shown(path), error, state) from error
 
 
 def _first_file_above(path: Path, workspace: Workspace) -> Path:
@@ -172,10 +175,8 @@ def _readable(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def _failed(what: str, shown: str, error: OSError) -> str:
-    advice = _WHAT_TO_DO.get(error.errno or 0, "")
-    return f"Could not {what} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}"
-
-
-def _kind(error: OSError) -> ToolErrorKind:
-    return _LASTING.get(error.errno or 0, "resource_error")
+def _failed(what: str, shown: str, error: OSError, state: str = "") -> ToolError:
+    number = error.errno or 0
+    advice = _WHAT_TO_DO.get(number, "")
+    said = f"Could not {what} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
+    return ToolError(said, kind=_LASTING.get(number, "resource_error"), code=errno_name(error))

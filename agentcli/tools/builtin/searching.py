@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.sandbox import Looked
 from agentcli.tools.tool import ToolContext
 
@@ -38,9 +38,9 @@ def searchable(path: str, context: ToolContext) -> Place:
         status = workspace.sandbox.status(found)
     except OSError as error:
         kind: ToolErrorKind = "permission_denied" if isinstance(error, PermissionError) else "not_found"
-        raise ToolError(f"{path} cannot be searched: {error.strerror}.", kind=kind) from error
+        raise ToolError(f"{path} cannot be searched: {error.strerror}.", kind=kind, code=errno_name(error)) from error
     if status is None:
-        raise ToolError(f"{path} does not exist.", kind="not_found")
+        raise ToolError(f"{path} does not exist.", kind="not_found", code="ENOENT")
     if status.kind == "other":
         raise ToolError(f"{path} is not a regular file.", kind="invalid_parameters")
     is_folder = status.kind == "folder"

@@ -250,7 +250,7 @@ def _refusal(response: httpx2.Response, url: WebUrl) -> ToolError:
             kind, advice = "transient_error", later
     # The standard's word for the status: the server's own may say anything.
     said = f"{status} {HTTPStatus(status).phrase}" if status in _STATUSES else str(status)
-    return ToolError(f"{url.host} answered HTTP {said}. {advice}", kind=kind, retry_after=wait)
+    return ToolError(f"{url.host} answered HTTP {said}. {advice}", kind=kind, code=str(status), retry_after=wait)
 
 
 def _failure(error: Exception, url: WebUrl) -> ToolError:

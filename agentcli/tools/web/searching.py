@@ -123,7 +123,8 @@ def _failure(error: ProviderError) -> ToolError:
             kind, advice = "transient_error", later
         case _:
             advice = "Tell the user."
-    return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, retry_after=wait)
+    code = str(error.status)
+    return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=code, retry_after=wait)
 
 
 def _said(error: ProviderError) -> str:

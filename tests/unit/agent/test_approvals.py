@@ -267,7 +267,7 @@ async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
 @pytest.mark.parametrize("hunks", [(), (7,)])
 async def test_no_hunk_is_a_no(tmp_path: Folder, hunks: tuple[int, ...]) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=hunks, comment="none of it")
-    assert stage.results["c"].content == "The user declined this call. They say: none of it"
+    assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
     assert (stage.workspace / "a").read_text() == FAR
     assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
 

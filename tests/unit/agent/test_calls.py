@@ -92,7 +92,7 @@ async def test_one_failing_call_leaves_its_neighbours_alone(tmp_path: Folder) ->
         await stage.ask("Go")
     assert [(id, result.content, result.is_error) for id, result in stage.results.items()] == [
         ("a", "did a", False),
-        ("b", "Look elsewhere.", True),
+        ("b", "not_found: Look elsewhere.", True),
         ("c", "did c", False),
     ]
 
@@ -127,7 +127,7 @@ async def test_wrong_arguments_are_answered_with_the_field_and_all_that_exist(tm
         await stage.ask("Go")
     for id, field in (("c", "offset"), ("d", "path")):
         said = str(stage.results[id].content)
-        assert said.startswith("Wrong arguments for file_read")
+        assert said.startswith("invalid_parameters: Wrong arguments for file_read")
         assert field in said
         assert "It takes path, offset?, limit?" in said
     assert {event.error_kind for event in stage.of(ToolFinished)} == {"invalid_parameters"}
@@ -207,7 +207,7 @@ async def test_a_call_that_takes_too_long_is_ended_and_says_so(tmp_path: Folder)
     async with on_stage(tmp_path, [{"tool_calls": [call("slow", id="c")]}, END], tools=[slow]) as stage:
         await stage.ask("Go")
     assert ended.is_set()
-    assert stage.results["c"].content == "slow took longer than 0.02 s."
+    assert stage.results["c"].content == "timeout: slow took longer than 0.02 s."
     assert stage.of(ToolFinished)[0].error_kind == "timeout"
 
 
@@ -274,7 +274,7 @@ async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -
         answering(stage, allowed=False)
         done = await stage.ask("Go")
         assert isinstance(done, Done)
-        assert done.text == "The user declined this call."
+        assert done.text == "permission_denied: The user declined this call."
         assert stage.results["c"].is_error
         assert not (stage.workspace / "made").exists()
         assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
@@ -285,7 +285,7 @@ async def test_a_comment_on_a_declined_command_reaches_the_model(tmp_path: Folde
         answering(stage, allowed=False, comment="write to /dev/null instead")
         done = await stage.ask("Go")
     assert isinstance(done, Done)
-    assert done.text == "The user declined this call. They say: write to /dev/null instead"
+    assert done.text == "permission_denied: The user declined this call. They say: write to /dev/null instead"
 
 
 async def test_a_yes_is_for_one_call_only(tmp_path: Folder) -> None:
@@ -344,7 +344,7 @@ async def test_an_edit_that_cannot_apply_fails_before_anybody_is_asked(tmp_path:
     ) as stage:
         await stage.ask("Go")
     assert stage.count(ApprovalRequested) == 0
-    assert stage.results["c"].content == "It cannot apply."
+    assert stage.results["c"].content == "not_found: It cannot apply."
 
 
 async def test_a_mode_that_changes_during_a_turn_counts_from_the_next_call_on(tmp_path: Folder) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, Desk
 from agentcli.agent.commands.conversation import conversation_commands
-from agentcli.agent.events import EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
+from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
@@ -398,6 +398,32 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
         ):
             with pytest.raises(UsageError):
                 await desk.says(wrong)
+
+
+@pytest.mark.parametrize("verb", ["forget", "revoke"])
+async def test_a_grant_for_the_session_is_taken_back(tmp_path: Folder, verb: str) -> None:
+    asks = {"tool_calls": [call("bash", command="touch a")]}
+    async with at_desk(tmp_path, [asks, END, asks, END, asks, END], can_ask=True) as desk:
+        answers = answering(desk.stage, allowed=True, scope="session")
+        await desk.stage.ask("Go")
+        await desk.stage.ask("Again")
+        assert desk.stage.count(ApprovalRequested) == 1
+        assert "  allowed  bash(touch a)  (session)" in await desk.says("/permissions list")
+        assert await desk.says(f"/permissions {verb} Bash(touch a)") == "bash(touch a) asks again."
+        await desk.stage.ask("And again")
+        assert desk.stage.count(ApprovalRequested) == 2
+        answers.cancel()
+
+
+async def test_a_refusal_of_the_session_is_taken_back_and_one_of_the_settings_is_not(tmp_path: Folder) -> None:
+    async with at_desk(tmp_path, deny=["bash(curl *)"]) as desk:
+        said = await desk.says("/permissions deny Bash(rm *)")
+        assert "/permissions forget bash(rm *) takes it back" in said
+        assert await desk.says("/permissions forget bash(rm *)") == "bash(rm *) does not hold any more."
+        for rule, why in (("bash(curl *)", "comes from the settings"), ("bash(rm *)", "is no rule here")):
+            with pytest.raises(UsageError, match=why):
+                await desk.says(f"/permissions forget {rule}")
+    assert [str(rule) for rule in desk.session.state.rules.deny] == ["bash(curl *)"]
 
 
 async def test_a_lasting_grant_is_taken_back(tmp_path: Folder) -> None:
