@@ -1,4 +1,4 @@
-"""agentcli: a coding assistant for the terminal, and a library: `from agentcli import Agent`."""
+"""agentcli: a coding assistant for the terminal, and a library: `from agentcli import Agent, tool`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,85 @@ from typing import TYPE_CHECKING, Any
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
+    from agentcli.agent import events
+    from agentcli.agent.events import (
+        ApprovalRequested,
+        Approve,
+        ClientResult,
+        ClientToolRequested,
+        Compaction,
+        Done,
+        EntryStored,
+        Event,
+        Interrupt,
+        ModeChanged,
+        Notice,
+        Prompt,
+        ProviderSwitched,
+        QueueChanged,
+        Retry,
+        SetEffort,
+        SetMode,
+        SetModel,
+        Steer,
+        Steered,
+        TextDelta,
+        ThinkingDelta,
+        ToolFinished,
+        ToolStarted,
+        TurnEnded,
+        TurnFailed,
+        TurnStarted,
+        UsageReported,
+    )
+    from agentcli.agent.hooks import NoHooks, TurnHooks
+    from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
+    from agentcli.llm.messages import Document, Image, Text
+    from agentcli.llm.provider import ToolSpec
+    from agentcli.tools.own_tools import tool
+    from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
-__all__ = ["Agent", "AgentFailed", "__version__"]
+# The module of each name. An event that a tool's output is has the name `events.ToolOutput`.
+_HOMES = {
+    name: module
+    for module, names in {
+        "agentcli.library": "Agent AgentFailed",
+        "agentcli.tools.own_tools": "tool",
+        "agentcli.tools.tool": "Tool ToolContext ToolOutput",
+        "agentcli.llm.provider": "ToolSpec",
+        "agentcli.llm.messages": "Document Image Text",
+        "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
+        "agentcli.agent.hooks": "NoHooks TurnHooks",
+        "agentcli.agent.events": (
+            "ApprovalRequested Approve ClientResult ClientToolRequested Compaction Done EntryStored Event Interrupt "
+            "ModeChanged Notice Prompt ProviderSwitched QueueChanged Retry SetEffort SetMode SetModel Steer Steered "
+            "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
+        ),
+    }.items()
+    for name in names.split()
+}
 
+__all__ = [
+    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "Approve", "ClientResult", "ClientToolRequested",
+    "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event", "Image", "Interrupt", "ModeChanged",
+    "NoHooks", "Notice", "Prompt", "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel",
+    "Steer", "Steered", "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError",
+    "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted",
+    "UsageError", "UsageReported", "UserError", "__version__", "events", "tool",
+]  # fmt: skip
 
-def __getattr__(name: str) -> Any:
-    """`Agent` on demand: `agentcli --version` need not wait 100 ms for what it imports."""
-    if name in ("Agent", "AgentFailed"):
-        from agentcli import library
+if not TYPE_CHECKING:  # a type checker is to know the names above, and no others
 
-        return getattr(library, name)
-    raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """A name on demand: `agentcli --version` need not wait 100 ms for what it imports."""
+        from importlib import import_module
+
+        if name == "events":
+            return import_module("agentcli.agent.events")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -51,6 +51,7 @@ from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
+from agentcli.tools.own_tools import guarded
 from agentcli.tools.path_kinds import SECRET_HOME_PATHS
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile
@@ -195,7 +196,7 @@ class Builder:
     @cached_property
     def _every_tool(self) -> ToolRegistry:
         added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._extras.tools)
-        return ToolRegistry((*builtin_tools(), *added))
+        return ToolRegistry((*builtin_tools(), *map(guarded, added)))
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config

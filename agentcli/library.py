@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,13 +18,18 @@ from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
-from agentcli.errors import AgentcliError
+from agentcli.errors import AgentcliError, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.provider import ToolSpec
-from agentcli.paths import find_paths
+from agentcli.paths import current_folder, find_paths
+from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import Tool
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool]]
+PATIENCE_S = 1.0  # with a stream that nobody reads, while another prompt waits for it
+
+log = logging.getLogger("agentcli")
+log.addHandler(logging.NullHandler())  # what a program does not want to hear of does not land on its stderr
 
 
 class AgentFailed(AgentcliError):
@@ -40,8 +47,9 @@ class Agent:
             print((await agent.run("What does this project do?")).text)
 
     `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml.
-    `approve` decides what the permission mode would ask; without it such calls are denied. The conversation lives as
-    long as the agent and is not stored.
+    `tools` are `Tool`s, or functions as `@tool` takes them. `approve` decides what the permission mode would ask;
+    without it such calls are denied. The conversation lives as long as the agent and is not stored. Warnings go to the
+    logger `agentcli`. Raises `UserError` for what is wrong with these.
     """
 
     def __init__(
@@ -51,7 +59,7 @@ class Agent:
         cwd: str | Path = ".",
         permission_mode: str = "default",
         system_prompt: str | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool | Callable[..., Any]] = (),
         hooks: TurnHooks | None = None,
         approve: Decide | None = None,
         settings: dict[str, Any] | None = None,
@@ -59,13 +67,18 @@ class Agent:
         flags = {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        config = load_config(paths, Path(cwd).absolute(), os.environ, flags=flags)
-        extras = Extras(system_prompt=system_prompt, tools=tuple(tools), hooks=hooks)
-        self._builder = Builder(config, store=MemorySessions(), extras=extras, can_ask=approve is not None)
+        config = load_config(paths, _folder(cwd), os.environ, flags=flags, caller="settings")
+        own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
+        extras = Extras(system_prompt=system_prompt, tools=own, hooks=hooks, brings_tools=True)
+        self._builder = Builder(
+            config, store=MemorySessions(), extras=extras, can_ask=approve is not None, on_notice=log.warning
+        )
+        for notice in config.notices:
+            log.warning(notice)
         self._model = model
         self._approve = approve
         self._session: Session | None = None
-        self._one_prompt = asyncio.Lock()  # a second one waits, and gets its own answer
+        self._turns = _Turns()
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
@@ -87,25 +100,29 @@ class Agent:
         """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
 
         `tools` are the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn
-        waits until a `ClientResult` was submitted to the session.
+        waits until a `ClientResult` was submitted to the session. A prompt given meanwhile waits for the end of this
+        one; beside a stream that nobody reads any more it raises `UsageError`.
         """
         session = await self.session()
         workspace = session.runtime.calls.workspace
-        has_ended = False
-        async with self._one_prompt, aclosing(session.subscribe()) as events:
+        last: Done | TurnFailed | None = None
+        async with self._turns.one(), aclosing(session.subscribe()) as events:
             session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False), tools=tuple(tools)))
             try:
                 async for event in events:
+                    if isinstance(event, Done | TurnFailed):
+                        last = event
+                        break
                     if isinstance(event, ApprovalRequested) and self._approve is not None:
                         session.submit(Approve(event.id, await self._approve(event)))
-                    has_ended = isinstance(event, Done | TurnFailed)
-                    yield event
-                    if has_ended:
-                        return
+                    with self._turns.unread():
+                        yield event
             finally:
-                if not has_ended:
+                if last is None:
                     session.submit(Interrupt())
                     await session.idle()
+        if last is not None:  # behind the turn: whoever has this needs nothing more
+            yield last
 
     def run_sync(self, prompt: str) -> Done:
         """`run` and `close` for callers without an event loop: one prompt, one agent."""
@@ -128,3 +145,61 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _folder(cwd: str | Path) -> Path:
+    """The working directory, absolute. Raises `UsageError` when it is not there."""
+    folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
+    try:
+        if folder.is_dir():
+            return folder
+        why = "it is not there" if not folder.exists() else "it is no folder"
+    except OSError as error:
+        why = str(error.strerror)
+    raise UsageError(f"Could not work in {folder}: {why}.")
+
+
+class _Turns:
+    """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._reader: asyncio.Task[Any] | None = None
+        self._unread_since: float | None = None
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Raises `UsageError` where the prompt before does not end, since nobody reads its stream."""
+        acquiring = asyncio.ensure_future(self._lock.acquire())
+        try:
+            while not acquiring.done():
+                if self._is_given_up():
+                    raise UsageError(
+                        "A stream of this agent is open and nobody reads it: read it to its end, or close it "
+                        "(contextlib.aclosing), before the next prompt."
+                    )
+                await asyncio.wait((acquiring,), timeout=PATIENCE_S / 10)
+        except BaseException:
+            if not acquiring.cancel():
+                self._lock.release()
+            raise
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """While the reader of the open stream does something with an event."""
+        self._reader, self._unread_since = asyncio.current_task(), time.monotonic()
+        try:
+            yield
+        finally:
+            self._unread_since = None
+
+    def _is_given_up(self) -> bool:
+        """A task that prompts beside its own stream, or has ended, will not read on; another one gets some time."""
+        if self._unread_since is None or self._reader is None:
+            return False
+        is_gone = self._reader is asyncio.current_task() or self._reader.done()
+        return is_gone or time.monotonic() - self._unread_since > PATIENCE_S

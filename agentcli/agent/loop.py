@@ -448,7 +448,10 @@ def store(
     """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
     appended = runtime.log.append(*bodies)
     state.entries.extend(appended.entries)
-    return appended.entries, asyncio.ensure_future(_announce(runtime, emit, appended))
+    stored = asyncio.ensure_future(_announce(runtime, emit, appended))
+    # One failure ends the turn: those behind it, for which nobody waits any more, are not to be complained about.
+    stored.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return appended.entries, stored
 
 
 async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:

@@ -232,7 +232,7 @@ async def perform(
                     return await try_first(tool, arguments, context, call=call, ask=runner.ask, mask=runner.mask)
                 if tool.mode == "client":
                     return await runner.client.result_of(call, report.emit)
-                return await tool.run(permitted.arguments, context)
+                return await tool.output(permitted.arguments, context)
 
             attempts = await run_with_retries(tool, run)
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error

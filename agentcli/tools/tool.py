@@ -213,6 +213,8 @@ class RetryRule(Struct, frozen=True):
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
+    A library caller's `run` may be sync, give a `str` and raise anything: `own_tools.guarded` makes it like ours.
+
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
     `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
     `attempt` runs it on a stand-in of the workspace. `file_arguments` name the arguments that are files it changes:
@@ -224,7 +226,7 @@ class Tool:
     name: str
     description: str
     arguments: type[msgspec.Struct]
-    run: Callable[[Any, ToolContext], Awaitable[ToolOutput]]
+    run: Callable[[Any, ToolContext], Awaitable[ToolOutput | str] | ToolOutput | str]
     effect: Effect
     source: str = "builtin"
     time_limit_s: float | None = 120.0
@@ -248,6 +250,12 @@ class Tool:
     def may_be_repeated(self) -> bool:
         """Whether a call that failed half way may be made again by itself."""
         return self.effect in ("none", "read", "web") or self.is_idempotent
+
+    async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
+        """What a call gives."""
+        made = self.run(arguments, context)
+        made = await made if isinstance(made, Awaitable) else made
+        return made if isinstance(made, ToolOutput) else ToolOutput(made)
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
         """What a person approves: the diff a dry run makes, else the command or the arguments as they are.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli import Agent, AgentFailed
+import agentcli
+from agentcli import Agent, AgentFailed, tool
 from agentcli.agent.events import (
     ApprovalRequested,
     ClientResult,
@@ -274,3 +277,303 @@ def test_what_is_wrong_is_raised_with_what_to_do(how: Any, error: type[Exception
     with pytest.raises(error) as raised:
         Agent(**how, cwd=work).run_sync("go")
     assert says in str(raised.value)
+
+
+# Tools of the caller's own functions.
+
+
+@tool
+def add(a: int, b: int = 1) -> str:
+    """Adds two numbers."""
+    return f"{a + b}"
+
+
+@tool(name="look_up", description="Looks a name up.")
+async def find(name: str, context: ToolContext) -> dict[str, str]:
+    context.emit("looking")
+    return {"name": name, "cwd": context.workspace.cwd.name}
+
+
+async def results(agent_model: str, work: Path, tools: list[Any], **how: Any) -> dict[str, str]:
+    """The contents of the results of one prompt, by the name of their call."""
+    async with Agent(agent_model, cwd=work, tools=tools, **how) as agent:
+        events = [event async for event in agent.stream("go")]
+    assert isinstance(events[-1], Done), events[-1]
+    ended = [event for event in events if isinstance(event, ToolFinished)]
+    assert all(event.result.is_error == bool(event.error_kind) for event in ended)
+    return {event.result.tool_use_id: str(event.result.content) for event in ended}
+
+
+async def test_functions_become_tools_sync_and_async(model: MakeModel, work: Path) -> None:
+    def plain(text: str) -> None:
+        """Does nothing."""
+
+    calls = [
+        {**call("add", a=2), "id": "sum"},
+        {**call("look_up", name="x"), "id": "data"},
+        {**call("plain", text="x"), "id": "none"},
+        {**call("add"), "id": "wrong"},
+    ]
+    script = model({"tool_calls": calls}, {"text": "ok"})
+    assert await results(script, work, [add, find, plain]) == {
+        "sum": "3",
+        "data": '{"name":"x","cwd":"work"}',
+        "none": "",
+        "wrong": "invalid_parameters: Wrong arguments for add: Object missing required field `a`. It takes a, b?.",
+    }
+    assert (add.name, add.description, find.name) == ("add", "Adds two numbers.", "look_up")
+    assert add.spec().input_schema == {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a"],
+    }
+    assert list(find.spec().input_schema["properties"]) == ["name"]
+
+
+async def test_a_run_that_is_sync_or_gives_text_is_taken(model: MakeModel, work: Path) -> None:
+    def sync(given: Weather, context: ToolContext) -> str:
+        context.emit(f"asking about {given.city}")
+        return f"sun in {given.city}"
+
+    async def text(given: Weather, context: ToolContext) -> str:
+        return f"rain in {given.city} \ud800"
+
+    tools = [Tool(name, "Tells.", Weather, run, "read") for name, run in (("sync", sync), ("text", text))]
+    calls = [{**call(name, city="Rome"), "id": name} for name in ("sync", "text")]
+    said = await results(model({"tool_calls": calls}, {"text": "ok"}), work, tools)
+    assert said == {"sync": "sun in Rome", "text": "rain in Rome ?"}
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fails(city: str) -> str:
+        raise error
+
+    return fails
+
+
+def raising_later(error: BaseException) -> Callable[..., Any]:
+    async def fails(city: str) -> str:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize("make", [raising, raising_later])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no such city"), "execution_error: fails failed: ValueError: no such city"),
+        (FileNotFoundError(2, "gone"), "execution_error: fails failed: FileNotFoundError: [Errno 2] gone"),
+        (TimeoutError(), "execution_error: fails failed: TimeoutError"),
+        (SystemExit(3), "execution_error: fails failed: SystemExit: 3"),
+        (asyncio.CancelledError(), "execution_error: fails failed: CancelledError"),
+        (StopIteration(), "execution_error: fails failed: "),
+        (ToolError("Ask for another.", kind="not_found"), "not_found: Ask for another."),
+    ],
+)
+async def test_whatever_a_tool_raises_is_a_result(
+    model: MakeModel,
+    work: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    make: Callable[[BaseException], Any],
+    error: BaseException,
+    said: str,
+) -> None:
+    calls = [{**call("fails", city="Rome"), "id": "a"}, {**call("add", a=1), "id": "b"}]
+    found = await asyncio.wait_for(results(model({"tool_calls": calls}, {"text": "ok"}), work, [make(error), add]), 10)
+    assert found["a"].startswith(said)
+    assert found["b"] == "2"
+    assert ("Traceback" in caplog.text) == (not isinstance(error, ToolError))
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_what_fails_beside_a_tool_s_run_is_a_result_too(model: MakeModel, work: Path) -> None:
+    async def run(given: Weather, context: ToolContext) -> ToolOutput:
+        return ToolOutput(structured={"city": given.city})
+
+    def broken(*given: Any) -> Any:
+        raise KeyError("hm")
+
+    async def yes(request: ApprovalRequested) -> bool:
+        return True
+
+    tools = [
+        Tool("shown", "Shows.", Weather, run, "none", show=broken),
+        Tool("edited", "Edits.", Weather, run, "foreign", dry_run=broken),
+    ]
+    calls = [{**call(name, city="Rome"), "id": name} for name in ("shown", "edited")]
+    said = await results(model({"tool_calls": calls}, {"text": "ok"}), work, tools, approve=yes)
+    assert said == {name: f"execution_error: {name} failed: KeyError: 'hm'" for name in ("shown", "edited")}
+
+
+def test_a_sync_tool_that_hangs_or_fails_keeps_nothing_waiting_and_prints_nothing(
+    tmp_path: Path, model: MakeModel, work: Path
+) -> None:
+    script = model({"tool_calls": [call("fails"), call("hangs")]}, {"text": "{{last_result}}"})
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import time\nfrom agentcli import Agent, tool\n"
+        "@tool\ndef fails() -> str:\n    raise ValueError\n"
+        "@tool(time_limit_s=0.2)\ndef hangs() -> str:\n    time.sleep(60)\n    return ''\n"
+        f"print(Agent({script!r}, cwd={str(work)!r}, tools=[fails, hangs]).run_sync('go').text)\n"
+    )
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=20, check=True)
+    assert (ran.stdout, ran.stderr) == ("timeout: hangs took longer than 0.2 s.\n", "")
+
+
+def _variadic(*names: str) -> str:
+    return ""
+
+
+def _untyped(name) -> str:
+    return ""
+
+
+@pytest.mark.parametrize("function", [_variadic, _untyped, lambda: "", len])
+def test_a_function_that_cannot_be_a_tool_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(UsageError):
+        tool(function)
+
+
+# Where it works, and what lies beside.
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_a_working_directory_that_is_not_there_is_an_error_at_once(work: Path, name: str) -> None:
+    (work / "file").write_text("")
+    with pytest.raises(UsageError, match=f"Could not work in {work / name}"):
+        Agent("a/b", cwd=work / name)
+
+
+GIVEN_UP = "nobody reads it"
+
+
+async def test_a_prompt_beside_a_stream_that_nobody_reads_on_is_an_error(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "One.", "delay_ms": 100}, {"text": "Two."}), cwd=work) as agent:
+        stream = agent.stream("first")
+        await anext(stream)
+        with pytest.raises(UsageError, match=GIVEN_UP):
+            await agent.run("second")
+        with pytest.raises(UsageError, match=GIVEN_UP):
+            await asyncio.wait_for(agent.run("second"), 5)
+        await stream.aclose()
+        assert (await agent.run("second")).text == "Two."
+
+
+async def test_a_prompt_beside_the_stream_of_a_task_that_has_ended_is_an_error(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "One."}, {"text": "Two."}), cwd=work) as agent:
+        streams = []
+
+        async def begin() -> None:
+            streams.append(agent.stream("first"))
+            await anext(streams[0])
+
+        await asyncio.create_task(begin())
+        with pytest.raises(UsageError, match=GIVEN_UP):
+            await asyncio.wait_for(agent.run("second"), 5)
+
+
+async def test_a_prompt_waits_for_a_stream_that_is_read_slowly(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "One.", "chunk": 1}, {"text": "Two."}), cwd=work) as agent:
+
+        async def follow() -> str:
+            text = ""
+            async for event in agent.stream("first"):
+                await asyncio.sleep(0.05)
+                text += event.text if isinstance(event, TextDelta) else ""
+            return text
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0.05)
+        assert (await agent.run("second")).text == "Two."
+        assert await following == "One."
+
+
+async def test_a_stream_that_is_left_with_its_last_event_has_ended(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "One."}, {"text": "Two."}), cwd=work) as agent:
+        stream = agent.stream("first")
+        async for event in stream:
+            if isinstance(event, Done):
+                break
+        assert (await agent.run("second")).text == "Two."
+
+
+# Names and types.
+
+
+def test_every_name_comes_from_the_package_and_importing_it_is_cheap() -> None:
+    for name in agentcli.__all__:
+        assert getattr(agentcli, name) is not None
+    assert set(agentcli.__all__) <= set(dir(agentcli))
+    with pytest.raises(AttributeError, match="Agnet"):
+        agentcli.Agnet  # noqa: B018
+    program = "import agentcli, sys; print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "['agentcli', 'agentcli.version']\n"
+
+
+SNIPPET = """
+import asyncio
+from agentcli import Agent, AgentFailed, ApprovalRequested, Done, TextDelta, Tool, ToolContext, ToolOutput, events, tool
+from msgspec import Struct
+
+@tool
+def add(a: int, b: int = 1) -> str:
+    "Adds."
+    return str(a + b)
+
+@tool(name="later", effect="foreign")
+async def later(text: str, context: ToolContext) -> ToolOutput:
+    context.emit(text)
+    return ToolOutput(text)
+
+class City(Struct):
+    city: str
+
+def weather(given: City, context: ToolContext) -> str:
+    return given.city
+
+own: list[Tool] = [add, later, Tool("weather", "Tells.", City, weather, "read")]
+
+def plain(text: str) -> str:
+    return text
+
+async def yes(request: ApprovalRequested) -> bool:
+    return bool(request.title)
+
+async def main() -> str:
+    async with Agent("anthropic/claude-sonnet-5-5", cwd=".", tools=[*own, plain], approve=yes) as agent:
+        try:
+            done: Done = await agent.run("go")
+        except AgentFailed as failed:
+            return str(failed.is_retryable)
+        async for event in agent.stream("on"):
+            if isinstance(event, TextDelta):
+                print(event.text)
+            elif isinstance(event, events.ToolOutput):
+                print(event.id)
+        return done.text
+
+asyncio.run(main())
+"""
+WRONG = """
+from agentcli import Agent, Agnet
+Agent(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_strict_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> None:
+    """As a program elsewhere sees the package: by its py.typed."""
+    cache = Path(__file__).parents[2] / ".mypy_cache"
+    for name, text in (("right.py", SNIPPET), ("wrong.py", WRONG)):
+        (tmp_path / name).write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "right.py", "wrong.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 3, ran.stdout
+    assert 'has no attribute "Agnet"' in lines[0]
+    assert "incompatible type" in lines[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import apsw
 import pytest
 
+from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.conversation.entries import Assistant, Body, Result, SystemEvent, ToolLog, User, reminder
 from agentcli.errors import StorageError
@@ -28,6 +30,7 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.schema import VERSION
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse, Usage
+from tests.unit.agent.stage import call, on_stage
 
 MakeStore = Callable[[Path], SessionStore]
 STORES: dict[str, MakeStore] = {
@@ -672,6 +675,20 @@ async def test_a_full_disk_is_told_and_takes_nothing_away(tmp_path: Path) -> Non
             entries = (await store.load(log.session_id))[1]
     assert [entry.parent_id for entry in entries] == [None, *(entry.id for entry in entries[:-1])]
     assert texts_of(entries)[-1] == "room again"
+
+
+async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    thinks = {"text": "x" * 20_000, "tool_calls": [call("think", thought=one) for one in "ab"]}
+    with tiny_disk(tmp_path, "150k") as disk:
+        async with on_disk(disk) as store, on_stage(tmp_path, [thinks] * 12, log=await store.create(cwd=HERE)) as stage:
+            for _ in range(2):
+                ended = await stage.ask("y" * 30_000)
+                assert isinstance(ended, TurnFailed)
+                assert "disk is full" in ended.error
+    gc.collect()
+    assert caplog.text == ""
 
 
 async def test_a_session_that_found_no_room_at_its_beginning_is_stored_when_there_is_some(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
                 f"Add bash({shell}) to allowed-tools in {command.file}, or /permissions allow bash({shell})."
             )
         context = ToolContext(calls.workspace, command.name, only_reads=verdict.only_reads)
-        output = await tool.run(arguments, context)
+        output = await tool.output(arguments, context)
     except ToolError as error:
         raise UserError(f"/{command.name} could not run `{shell}`: {error}") from error
     return str(output.content)

@@ -1,0 +1,212 @@
+"""Makes tools of a library caller's functions, sync or async, and turns what goes wrong in them into results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+import threading
+import typing
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from typing import Any, overload
+
+import msgspec
+
+from agentcli.errors import ToolError, UsageError
+from agentcli.llm.messages import Document, Image, Text
+from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput, schema_of
+
+log = logging.getLogger(__name__)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, name: str = "", description: str = "", effect: Effect = "none", time_limit_s: float | None = 120.0
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    effect: Effect = "none",
+    time_limit_s: float | None = 120.0,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """A tool of a function: the model sees its name, its docstring and its annotated parameters.
+
+        @tool
+        def weather(city: str, days: int = 1) -> str:
+            "Tells the weather of a city."
+
+    A sync function runs in a thread of its own. Text that is returned is the result as it is, a `ToolOutput` too, other
+    data becomes JSON. A parameter annotated with `ToolContext` is given the call's, and not shown to the model. With
+    `effect="foreign"` each call needs a permission; "none" leaves it to the function. Raises `UsageError`.
+    """
+    if function is None:
+        return partial(_made, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
+    return _made(function, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
+
+
+def _made(
+    function: Callable[..., Any], *, name: str, description: str, effect: Effect, time_limit_s: float | None
+) -> Tool:
+    name = name or getattr(function, "__name__", "")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name):
+        raise UsageError(f"{name!r} is no name for a tool: give one with @tool(name=…).")
+    arguments, context_name = _arguments_of(function, name)
+    fields = [field.name for field in msgspec.structs.fields(arguments)]
+
+    def call(given: Any, context: ToolContext) -> Any:
+        values = {field: getattr(given, field) for field in fields}
+        return function(**values, **({context_name: context} if context_name else {}))
+
+    async def call_async(given: Any, context: ToolContext) -> Any:
+        return await call(given, context)
+
+    return Tool(
+        name,
+        description or inspect.getdoc(function) or name,
+        arguments,
+        call_async if inspect.iscoroutinefunction(function) else call,
+        effect,
+        source="library",
+        time_limit_s=time_limit_s,
+        retry=RetryRule(most=0),  # nobody here knows whether running it twice is running it once
+    )
+
+
+def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec.Struct], str]:
+    """A struct of the parameters, and the name of the one that takes the context."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+    except (NameError, TypeError, ValueError) as error:
+        raise UsageError(f"The parameters of {name} cannot be read: {error}.") from error
+    fields: list[Any] = []
+    context_name = ""
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UsageError(f"{name} cannot be a tool: {parameter} has no name that a model could give.")
+        if parameter.name not in hints:
+            raise UsageError(f"{name} cannot be a tool: annotate {parameter.name}, such as {parameter.name}: str.")
+        kind = hints[parameter.name]
+        if kind is ToolContext:
+            context_name = parameter.name
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, kind))
+        else:
+            fields.append((parameter.name, kind, parameter.default))
+    try:
+        arguments = msgspec.defstruct(f"{name}_arguments", fields, frozen=True, kw_only=True)
+        schema_of(arguments)
+    except (TypeError, ValueError, NameError) as error:
+        raise UsageError(f"{name} cannot be a tool: {error}") from error
+    return arguments, context_name
+
+
+def guarded(own: Tool) -> Tool:
+    """A caller's tool as the calls of a session need it: its functions are async, and fail with a `ToolError` only."""
+    return replace(
+        own,
+        run=_guarded(own.name, own.run, as_output),
+        dry_run=own.dry_run and _guarded(own.name, own.dry_run),
+        narrow=own.narrow and _guarded(own.name, own.narrow),
+        attempt=own.attempt and _guarded(own.name, own.attempt),
+        show=own.show and _guarded_show(own.name, own.show),
+    )
+
+
+def as_output(value: Any) -> ToolOutput:
+    """What a function returned, as a result: text as it is, data as JSON, nothing as nothing."""
+    match value:
+        case ToolOutput():
+            output = value
+        case None | str():
+            output = ToolOutput(value or "")
+        case [*parts] if parts and all(isinstance(part, Text | Image | Document) for part in parts):
+            output = ToolOutput(tuple(parts))
+        case _:
+            encoded = msgspec.json.encode(value, enc_hook=str)
+            output = ToolOutput(encoded.decode(), msgspec.json.decode(encoded))
+    if isinstance(output.content, str):  # neither the log nor a request holds half characters
+        output = msgspec.structs.replace(output, content=output.content.encode(errors="replace").decode())
+    return output
+
+
+def _guarded(
+    name: str, function: Callable[..., Any], shaped: Callable[[Any], Any] = lambda value: value
+) -> Callable[..., Awaitable[Any]]:
+    async def call(*given: Any) -> Any:
+        try:
+            value = (
+                await function(*given) if inspect.iscoroutinefunction(function) else await _in_thread(function, given)
+            )
+            return shaped(await value if inspect.isawaitable(value) else value)
+        except ToolError:
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _failed(name, error) from error  # it was its own doing: nobody has ended the call
+        except (Exception, SystemExit) as error:  # whatever a caller's function raises ends this call and nothing else
+            raise _failed(name, error) from error
+
+    return call
+
+
+def _guarded_show(name: str, show: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+    def call(structured: Any, level: Any) -> str:
+        try:
+            return show(structured, level)
+        except Exception as error:  # as above
+            raise _failed(name, error) from error
+
+    return call
+
+
+def _failed(name: str, error: BaseException) -> ToolError:
+    log.error("the tool %s failed", name, exc_info=error)
+    said = f": {error}" if str(error) else ""
+    return ToolError(f"{name} failed: {type(error).__name__}{said}", kind="execution_error")
+
+
+async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """What a sync function returns. Its thread is not the executor's, for whose threads the end of a program waits."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def soon(function: Callable[..., Any], *values: Any) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(function, *values)
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((value, error))
+
+    def work() -> None:
+        try:
+            value = copied.run(function, *(_with_emit(one, soon) for one in given))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+            soon(settle, None, error)
+        else:
+            soon(settle, value, None)
+
+    copied = copy_context()
+    threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
+    value, error = await ended
+    if error is not None:
+        raise error
+    return value
+
+
+def _with_emit(given: Any, soon: Callable[..., None]) -> Any:
+    """A context whose `emit` may be called from a thread."""
+    return replace(given, emit=partial(soon, given.emit)) if isinstance(given, ToolContext) else given
