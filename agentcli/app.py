@@ -32,13 +32,14 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import ConfigError, UsageError, UserError
+from agentcli.errors import UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.bounds import Confinement
 from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.environment import credentials_in
+from agentcli.infra.sandbox.host_grants import read_grant
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message, without_surrogates
@@ -201,9 +202,19 @@ class Builder:
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
         added = [config.cwd / Path(name).expanduser() for name in config.settings.permissions.additional_directories]
-        if missing := next((folder for folder in added if not folder.is_dir()), None):
-            raise UsageError(f"{missing} is not a folder that could be added.")
+        for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
+            if not folder.is_dir():
+                message = f"{folder} is not a folder that could be added."
+                raise config.error(message, "permissions.additional_directories", item=name)
         home, settings = home_of(config.environment), config.settings.sandbox
+        if settings.kind == "docker" and not settings.docker_image:
+            raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
+        for key, hosts in (("sandbox.hosts", settings.hosts), ("web.hosts", config.settings.web.hosts)):
+            for host in hosts:
+                try:
+                    read_grant(host)
+                except ValueError as error:
+                    raise config.error(f"{error}", key, item=host) from error
         state, cache = config.paths.state, config.paths.cache
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # whoever needs it says what is wrong
@@ -255,8 +266,6 @@ class Builder:
         settings = self.config.settings.sandbox
         kind = settings.kind
         if kind == "docker":
-            if not settings.docker_image:
-                raise ConfigError("name the image that commands run in.", key="sandbox.docker_image")
             container: Confinement = import_module("agentcli.infra.sandbox.docker").Docker(settings.docker_image)
             return container
         confinement = import_module("agentcli.infra.sandbox.confinement")

@@ -408,7 +408,8 @@ def _lines_in_toml(text: str) -> dict[str, int]:
             here = ".".join(part for part in (section, _dotted(assigned.group(1))) if part)
         else:
             continue
-        lines.setdefault(here, number)
+        for part in _key_and_those_above(here):
+            lines.setdefault(part, number)
     return lines
 
 
@@ -467,9 +468,10 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     given = [name for name in environment if name.startswith("AGENTCLI_") and not name.startswith("AGENTCLI_TEST_")]
     if given:
-        known = [*(f"AGENTCLI_{name}" for name in _OTHER_VARIABLES), *(name for name, _, _ in _variables())]
-        for name in sorted(set(given).difference(known)):
-            yield f"{name} is no setting{did_you_mean(name, known)}: it is not used. docs/settings.md lists them."
+        known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
+        for name in sorted({name.removeprefix("AGENTCLI_") for name in given}.difference(known)):
+            hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
+            yield f"AGENTCLI_{name} is no setting{hint}: it is not used. docs/settings.md lists them."
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:

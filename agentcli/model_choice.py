@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from agentcli.config import Config, ServerSettings
-from agentcli.errors import ConfigError, UsageError
+from agentcli.config import Config, ServerSettings, problem_in
+from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module
+from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module, provider_names
+from agentcli.near_names import did_you_mean
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -36,6 +37,56 @@ class NoModel(UsageError):
     """No model is set up; the message names the ways to get one."""
 
 
+def check_settings(config: Config) -> None:
+    """Raises `ConfigError` for a server, a row of a model or the name of one that means nothing."""
+    settings = config.settings
+    for name, server in settings.providers.items():
+        key = f"providers.{name}"
+        if not server.base_url and name not in provider_names():
+            known = ", ".join(provider_names())
+            raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
+        if server.quirks:
+            _check_quirks(name, server, config)
+    for name, rows in settings.models.items():
+        if name not in provider_names() and name not in settings.providers:
+            raise config.error(_no_provider(name, config), f"models.{name}")
+        for model, row in rows.items():
+            _check_row(row, f"models.{name}.{model}", config)
+    chosen = settings.provider
+    for key, model in (("provider.model", chosen.model), ("provider.fallback_model", chosen.fallback_model)):
+        name = model.partition("/")[0]
+        if name and name not in PROVIDERS and name not in settings.providers and name not in provider_names():
+            raise config.error(_no_provider(name, config), key)
+
+
+def _check_quirks(name: str, server: ServerSettings, config: Config) -> None:
+    key = f"providers.{name}.quirks"
+    if name in PROVIDERS:
+        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
+    if found := problem_in(server.quirks, provider_module("openai_compat").Quirks, key):
+        raise config.error(found[1], found[0])
+
+
+_OF_THE_TABLE = ("id", "provider", "is_known")  # what a row of a model is told by where it stands
+
+
+def _check_row(row: dict[str, Any], key: str, config: Config) -> None:
+    fields = [field.name for field in msgspec.structs.fields(ModelInfo) if field.name not in _OF_THE_TABLE]
+    if unknown := next((name for name in row if name not in fields), ""):
+        message = f"there is no such setting{did_you_mean(unknown, fields)}; there is {', '.join(fields)}."
+        raise config.error(message, f"{key}.{unknown}")
+    if found := problem_in({**row, "id": "", "provider": ""}, ModelInfo, key):
+        raise config.error(found[1], found[0])
+
+
+def _no_provider(name: str, config: Config) -> str:
+    known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
+    return (
+        f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
+        f"server set [providers.{name}] base_url in {config.paths.user_config}."
+    )
+
+
 class Models:
     """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
 
@@ -43,6 +94,7 @@ class Models:
         self._config = config
         self._on_wait = on_wait
         self._pool = ProviderPool()
+        check_settings(config)
 
     async def default(self) -> str:
         """The configured model, else the first found. Raises `UsageError` that names the ways to get one."""
@@ -87,12 +139,9 @@ class Models:
         return self.table().find(provider, model)
 
     def table(self) -> ModelTable:
-        """The bundled rows with the user's on top. Raises `ConfigError` for a row that makes no sense."""
+        """The bundled rows with the user's on top."""
         rows = self._config.settings.models
-        try:
-            return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{error}.", key="models") from error
+        return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
 
     def _local_info(self, model: str) -> ModelInfo:
         context = self._config.settings.local.context
@@ -153,12 +202,8 @@ class Models:
     def _compatible(self, provider: str, info: ModelInfo, server: ServerSettings) -> Provider:
         presets = provider_module("openai_compat").presets()
         if provider not in presets and not server.base_url:
-            known = ", ".join(["anthropic", "ollama", "local", "scripted", *presets, *self._config.settings.providers])
-            raise UsageError(
-                f"No provider {provider!r}; there is {known}. For another OpenAI-compatible server set "
-                f"[providers.{provider}] base_url in {self._config.paths.user_config}."
-            )
-        preset = _with_settings(presets.get(provider), server, provider)
+            raise UsageError(_no_provider(provider, self._config))
+        preset = _with_settings(presets.get(provider), server)
         base_url = self._config.environment.get("OPENAI_BASE_URL", "") if provider == "openai" else ""
         key = self._config.environment.get(preset.key_env, "") if preset.key_env else ""
         made: Provider = provider_class("openai_compat")(
@@ -192,18 +237,15 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, model
 
 
-def _with_settings(preset: Any, server: ServerSettings, provider: str) -> Any:
-    """A preset with the settings of `[providers.NAME]` over it. Raises `ConfigError`."""
+def _with_settings(preset: Any, server: ServerSettings) -> Any:
+    """A preset with the settings of `[providers.NAME]` over it."""
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env:
         row |= {"key_env": server.api_key_env, "needs_key": True}
     if server.needs_key is not None:
         row["needs_key"] = server.needs_key
-    try:
-        return msgspec.convert(row, provider_module("openai_compat").Preset)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{error}.", key=f"providers.{provider}") from error
+    return msgspec.convert(row, provider_module("openai_compat").Preset)
 
 
 async def _listed(address: str, path: str) -> Any:

@@ -10,5 +10,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean X?)` for a name that is nearly one of those that are known, else nothing."""
     by_letters = {one.lower(): one for one in known}
     difflib = import_module("difflib")  # 5 ms that a start without a mistake need not wait for
-    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.65)
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""

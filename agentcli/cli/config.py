@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
-from agentcli.cli.output import tell
+from agentcli.app import Builder
+from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import project_files, to_toml, trust_project
+from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import current_folder
 
 app = make_app("Look at the settings.")
@@ -20,8 +22,11 @@ def run(arguments: list[str]) -> int:
 
 @app.command()
 def show(json: AsJson = False) -> None:
-    """The settings that differ from the defaults (with --json: all)."""
+    """The settings that differ from the defaults (with --json: all); what is wrong with them is told."""
     config = configuration()
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
+    builder.tool_registry()  # what only the parts that use it can judge is told here too
+    builder.rules()
     if json:
         print_json(_with_defaults(config.settings))
         return

@@ -98,7 +98,7 @@ class Judging:
     """
 
     def __init__(self, permission_mode: str) -> None:
-        config = configuration()
+        config = configuration(warns=True)
         builder = Builder(config, store=MemorySessions(), on_notice=warn)
         self.mode: Mode = parse_mode(permission_mode or config.settings.permissions.mode)
         self.rules: Rules = builder.rules()

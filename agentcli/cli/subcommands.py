@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.cli.output import tell
+from agentcli.cli.output import tell, warn
 from agentcli.config import Config, load_config
 from agentcli.frontends.printable import printable
 from agentcli.paths import current_folder, find_paths
@@ -35,11 +35,12 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
     return 0
 
 
-def configuration(*, flags: dict[str, Any] | None = None, trust: bool = False) -> Config:
-    """The settings as a session here would have them. Raises `ConfigError`."""
-    return load_config(
-        find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ, flags=flags, trust=trust
-    )
+def configuration(*, warns: bool = False) -> Config:
+    """The settings as a session here would have them; with `warns` what is not used is told. Raises `ConfigError`."""
+    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
+    for notice in config.notices if warns else ():
+        warn(notice)
+    return config
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

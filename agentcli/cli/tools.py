@@ -77,7 +77,7 @@ def _one(name: str, input: str) -> Call:
 
 
 def _builder() -> Builder:
-    return Builder(configuration(), store=MemorySessions(), on_notice=warn)
+    return Builder(configuration(warns=True), store=MemorySessions(), on_notice=warn)
 
 
 async def _run_calls(single: Call | None, mode: Mode) -> int:

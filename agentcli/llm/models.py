@@ -6,25 +6,28 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from agentcli.llm.messages import Usage
 
+Positive = Annotated[int, Meta(ge=1)]
+Usd = Annotated[float, Meta(ge=0)]
 UNKNOWN_WINDOW = 128_000
 UNKNOWN_MAX_OUTPUT = 8_192
 
 
-class Prices(msgspec.Struct, frozen=True, omit_defaults=True):
+class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """USD per million tokens. `above` (prompt tokens) and `higher` hold a dearer band by prompt length."""
 
-    input: float = 0.0
-    output: float = 0.0
-    cache_write: float | None = None  # for five minutes; absent means as input
-    cache_write_1h: float | None = None
-    cache_read: float | None = None  # absent means as input
-    above: int | None = None
+    input: Usd = 0.0
+    output: Usd = 0.0
+    cache_write: Usd | None = None  # for five minutes; absent means as input
+    cache_write_1h: Usd | None = None
+    cache_read: Usd | None = None  # absent means as input
+    above: Positive | None = None
     higher: Prices | None = None
 
     def cost(self, usage: Usage) -> float:
@@ -53,8 +56,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     id: str
     provider: str
-    window: int = UNKNOWN_WINDOW
-    max_output: int = UNKNOWN_MAX_OUTPUT
+    window: Positive = UNKNOWN_WINDOW
+    max_output: Positive = UNKNOWN_MAX_OUTPUT
     prices: Prices | None = None
     thinking: Literal["none", "adaptive", "budget", "effort", "toggle"] = "none"
     takes_effort: bool = False
@@ -62,7 +65,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     takes_images: bool = False
     takes_tools: bool = True
     small: bool = False  # gets the short system text and few tools
-    token_factor: float = 1.0
+    token_factor: Annotated[float, Meta(gt=0)] = 1.0
     aliases: tuple[str, ...] = ()
     is_known: bool = True  # False for a model that no table names
 

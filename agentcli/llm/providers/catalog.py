@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
 from agentcli.errors import UserError
@@ -30,6 +33,13 @@ def provider_module(kind: str) -> Any:
     if kind not in PROVIDERS:
         raise UserError(f"No provider {kind!r}; there is {', '.join(PROVIDERS)}.")
     return import_module(PROVIDERS[kind].partition(":")[0])
+
+
+@cache
+def provider_names() -> tuple[str, ...]:
+    """Every name that needs no settings: the providers', and those of the bundled servers."""
+    text = files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8")
+    return ("anthropic", "ollama", "local", "scripted", *tomllib.loads(text))
 
 
 class ProviderPool:

@@ -1,0 +1,153 @@
+"""A wrong setting names its source, line and key, and the values there are; what is no setting is told."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place
+
+SAID = {"text": "Hello."}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+WORK = '[providers.work]\nbase_url = "http://127.0.0.1:9"\n'
+# What is written, the line and key that are wrong, and words of the message.
+WRONG: list[tuple[str, int, str, str]] = [
+    ('[permissions]\nmode = "yolo"\n', 2, "permissions.mode", "it is one of default, acceptEdits, plan, "),
+    ("[terminal]\ntheme = 3\n", 2, "terminal.theme", "it is one of auto, dark, light, "),
+    ('[tokens]\neffort = "extreme"\n', 2, "tokens.effort", "it is one of low, medium, high, xhigh, max"),
+    ('[tools]\noutput_levels = { bash = "loud" }\n', 2, "tools.output_levels", "bash: Invalid enum value 'loud'; "),
+    ('[tools]\nonly = ["bash", 3]\n', 2, "tools.only", "(item 2 of the list)"),
+    ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); there is max, initial_delay."),
+    ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); there is provider, providers, tokens, "),
+    ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "base_url is missing; without it: anthropic, "),
+    ('[providers.opnai]\napi_key_env = "K"\n', 1, "providers.opnai", "(did you mean openai?)"),
+    ('[providers.work]\nneeds_key = "yes"\n', 2, "providers.work.needs_key", "it is one of true, false"),
+    (f'{WORK}quirks = {{ system_rol = "x" }}\n', 3, "providers.work.quirks.system_rol", "(did you mean system_role?)"),
+    (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "it is one of true, false"),
+    (
+        f'{WORK}[providers.work.quirks]\nthinking_format = "loud"\n', 4, "providers.work.quirks.thinking_format",
+        "it is one of none, reasoning_effort, ",
+    ),
+    ("[providers.anthropic]\nquirks = { store = true }\n", 2, "providers.anthropic.quirks", "anthropic takes none"),
+    ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "No provider 'opnai' (did you mean openai?)"),
+    ('[models.openai."gpt-6.1"]\nwindow = "x"\n', 2, "models.openai.gpt-6.1.window", "Expected `int`, got `str`"),
+    ('[models.openai."gpt-6.1"]\nwindow = 0\n', 2, "models.openai.gpt-6.1.window", ">= 1"),
+    ('[models.openai."gpt-6.1"]\nwindw = 9\n', 2, "models.openai.gpt-6.1.windw", "(did you mean window?); there is "),
+    ('[models.openai."gpt-6.1"]\nid = "x"\n', 2, "models.openai.gpt-6.1.id", "there is no such setting"),
+    ('[models.openai."gpt-6.1"]\nthinking = "on"\n', 2, "models.openai.gpt-6.1.thinking", "it is one of none, "),
+    ('[models.openai."x".prices]\ninptu = 3\n', 2, "models.openai.x.prices.inptu", "(did you mean input?)"),
+    ('[models.openai."x"]\nprices = { input = -1 }\n', 2, "models.openai.x.prices.input", ">= 0"),
+    ('[provider]\nfallback_model = "antropic/x"\n', 2, "provider.fallback_model", "(did you mean anthropic?)"),
+    ('[sandbox]\nhosts = [\n  "a.org",\n  "http://b.org/x",\n]\n', 4, "sandbox.hosts", "http://b.org/x"),
+    ('[web]\nhosts = ["a b"]\n', 2, "web.hosts", "a b"),
+    ('[sandbox]\nkind = "docker"\n', 2, "sandbox.kind", "set sandbox.docker_image"),
+    ('[permissions]\nadditional_directories = ["/no/such"]\n', 2, "permissions.additional_directories", "not a folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "key", "says"), WRONG)
+def test_a_wrong_setting_names_file_line_and_key(place: Place, text: str, line: int, key: str, says: str) -> None:
+    file = place.folder / "wrong.toml"
+    for mark in ("", "\ufeff"):
+        file.write_bytes((mark + text).encode())
+        ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.toml")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"agentcli: {file}, line {line}: {key}: ")
+        assert says in ran.err
+
+
+@pytest.mark.parametrize(("text", "line", "key", "says"), WRONG)
+def test_the_same_in_json(place: Place, text: str, line: int, key: str, says: str) -> None:
+    file = place.folder / "wrong.json"
+    file.write_text("\ufeff" + json.dumps(tomllib.loads(text), indent=2))
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.json")
+    assert ran.code == 2
+    found = int(ran.err.partition(", line ")[2].partition(":")[0])
+    assert ran.err.startswith(f"agentcli: {file}, line {found}: {key}: ")
+    assert says in ran.err
+    shown = file.read_text().splitlines()[found - 1]
+    assert (
+        key.rpartition(".")[2] in shown
+        or key.endswith(".gpt-6.1")
+        or shown.strip(' ",') in says + "http://b.org/x /no/such"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [('{\n "retry": {\n  "max": }\n}', 3), ('{\n "retry": {', 2), ("{\n 'a': 1}", 2)]
+)
+def test_a_file_that_is_no_json_names_the_line(place: Place, text: str, line: int) -> None:
+    (place.folder / "wrong.json").write_text(text)
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.json")
+    assert ran.code == 2
+    assert f"wrong.json, line {line}: " in ran.err
+
+
+def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
+    place.home.mkdir()
+    (place.home / "config.toml").write_bytes(b"\xef\xbb\xbf[limits]\r\nmax_turns = 7\r\n")
+    assert "max_turns = 7" in place.run("config", "show").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--max-turns", "0"), "command line: --max-turns (limits.max_turns): Expected `int` >= 1"),
+        (("-m", "claude"), "command line: --model (provider.model): write PROVIDER/MODEL"),
+        (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): No provider"),
+        (("--add-dir", "/no/such"), "command line: --add-dir (permissions.additional_directories): /no/such is not"),
+        (("--tools", "bsh"), "command line: --tools (tools.only): No tool 'bsh' (did you mean bash?)"),
+    ],
+)
+def test_a_wrong_flag_is_named(place: Place, flags: tuple[str, ...], says: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), *flags)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("AGENTCLI_TERMINAL_THEME", "pink", "it is one of auto, dark, "),
+        ("AGENTCLI_TOOLS_OUTPUT_LEVELS", "bash=loud", "it is one of brief, standard, full"),
+        ("AGENTCLI_TOOLS_ONLY", "bsh", "did you mean bash?"),
+        ("AGENTCLI_PROVIDER_FALLBACK_MODEL", "antropic/x", "did you mean anthropic?"),
+        ("AGENTCLI_SANDBOX_HOSTS", "http://a.org/x", "http://a.org/x"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_what_is_allowed(place: Place, variable: str, text: str, says: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), env={variable: text})
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"agentcli: environment: {variable}: ")
+    assert says in ran.err
+
+
+def test_a_variable_that_is_no_setting_is_a_warning(place: Place) -> None:
+    env: dict[str, Any] = {"AGENTCLI_RETY_MAX": "3", "AGENTCLI_BIN": "/x", "AGENTCLI_PREFIX": "/y"}
+    env |= {"AGENTCLI_SESSION_ID": "z", "AGENTCLI_TEST_GGUF": "/w", "AGENTCLI_MODEL": place.script(SAID)}
+    told = "AGENTCLI_RETY_MAX is no setting (did you mean AGENTCLI_RETRY_MAX?)"
+    ran = place.run("-p", "go", env=env)
+    assert (ran.code, ran.out) == (0, "Hello.\n")
+    assert ran.err.startswith(f"agentcli: {told}")
+    assert ran.err.count("\n") == 1
+    assert told in place.run("tools", "run", "think", '{"thought": "hm"}', env=env).err
+    assert told in place.run("config", "show", env=env).out
+
+
+def test_the_settings_are_judged_where_they_are_shown(place: Place) -> None:
+    place.home.mkdir()
+    for text in (WRONG[7][0], '[permissions]\ndeny = ["Bsh(x)"]\n', '[tools]\nonly = ["bsh"]\n'):
+        (place.home / "config.toml").write_text(text)
+        ran = place.run("config", "show")
+        assert ran.code == 2
+        assert "config.toml, line " in ran.err
