@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentcli.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.library import Agent, AgentFailed
 
 __all__ = ["Agent", "AgentFailed", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`Agent` on demand: `agentcli --version` need not wait 100 ms for what it imports."""
     if name in ("Agent", "AgentFailed"):
         from agentcli import library
 
-        return getattr(library, name)
+        found: object = getattr(library, name)
+        return found
     raise AttributeError(f"module 'agentcli' has no attribute {name!r}")

@@ -7,13 +7,14 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentcli.cli.ending import Ending
 from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import WatchedOutput, tell, warn
-from agentcli.errors import AgentcliError, UsageError, UserError
+from agentcli.errors import UsageError
 from agentcli.paths import current_folder
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
@@ -29,15 +30,17 @@ COMMANDS = {
 }
 
 
-def run(arguments: list[str]) -> int:
-    """Run the program; gives the exit code and never raises."""
+def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
+    """Run the program; gives the exit code and never raises. `signals` came before there was anybody to heed them."""
     try:
         out = WatchedOutput.in_place_of_stdout()
     except UsageError as error:
         warn(str(error))
         return error.exit_code
+    ending = Ending(arguments, out)
+    ending.leave_on_signals(signals)
     try:
-        code = _run(arguments)
+        code = _run(arguments, ending)
         sys.stdout.flush()
     except OSError as error:
         if error is not out.failure:
@@ -53,9 +56,10 @@ def run(arguments: list[str]) -> int:
             return code or 1
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], ending: Ending) -> int:
     try:
         if arguments and arguments[0] in COMMANDS:
+            ending.restore_signals()
             return _run_command(arguments)
         options = parser(COMMANDS).parse_args(arguments)
         if options.version:
@@ -63,17 +67,13 @@ def _run(arguments: list[str]) -> int:
 
             tell(f"agentcli {__version__}")
             return 0
-        return _run_session(options)
-    except UserError as error:
-        warn(str(error))
-        return error.exit_code
-    except AgentcliError as error:
-        warn(str(error))
-        return 1
+        return ending.finish(_run_session(options, ending))
     except KeyboardInterrupt:
         return 130
     except SystemExit as ended:  # argparse has shown its help
         return ended.code if isinstance(ended.code, int) else 0
+    except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
+        return ending.fail(error)
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -85,7 +85,7 @@ def _run_command(arguments: list[str]) -> int:
     return code
 
 
-def _run_session(options: argparse.Namespace) -> int:
+def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     from agentcli.config import load_config
     from agentcli.paths import find_paths
 
@@ -105,9 +105,10 @@ def _run_session(options: argparse.Namespace) -> int:
     if one_shot or options.input_format == "stream-json" or not _is_terminal():
         from agentcli.cli.one_shot import answer_once
 
-        return _run_async(lambda: answer_once(config, options, _prompt(options)))
+        return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
     from agentcli.cli.interactive import open_terminal
 
+    ending.restore_signals()
     return open_terminal(config, options)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from agentcli.agent.events import Interrupt
 from agentcli.agent.interfaces import SessionStore
+from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
+from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.config import Config
@@ -19,69 +22,76 @@ from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Block
 
 
-async def answer_once(config: Config, options: argparse.Namespace, prompt: str) -> int:
+async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
     """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
     if options.resume == "":
         raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     takes_stream = options.input_format == "stream-json"
     if takes_stream and options.output_format != "stream-json":
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    choice, extras = session_choice(options), extras_from(options)
+    ending.session_id = choice.new_id or choice.id
     builder = Builder(
-        config,
-        store=make_store(config, options, warn),
-        extras=extras_from(options),
-        can_ask=takes_stream,
-        on_notice=warn,
+        config, store=make_store(config, options, warn), extras=extras, can_ask=takes_stream, on_notice=warn
     )
     try:
-        session = await builder.build_session(session_choice(options))
+        session = await builder.build_session(choice)
+        ending.unfinished = ResultBuilder(session).unfinished
         leaving = asyncio.Event()
 
         def leave() -> None:
             leaving.set()
             session.submit(Interrupt())
 
-        received = interrupt_on_signals(leave)
-        info = builder.models.info(session.state.model)
-        content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=info.small) if prompt else ()
-        try:
-            match options.output_format:
-                case "stream-json":
-                    from agentcli.frontends.json_stream import run_json_stream
-
-                    code = await run_json_stream(
-                        session,
-                        content,
-                        out=sys.stdout.buffer,
-                        input=unshared_stdin() if takes_stream else None,
-                        partial=options.include_partial_messages,
-                        fail_on_denial=options.fail_on_denial,
-                        leaving=leaving,
-                    )
-                case "json":
-                    from agentcli.frontends.print_mode import print_json
-
-                    code = await print_json(
-                        session, content, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
-                    )
-                case _:
-                    from agentcli.frontends.print_mode import print_answer
-
-                    code = await print_answer(
-                        session,
-                        content,
-                        out=sys.stdout,
-                        log=sys.stderr,
-                        verbose=options.verbose,
-                        fail_on_denial=options.fail_on_denial,
-                    )
-        finally:
-            await session.close()
-        return 128 + received["signal"] if received and code == 130 else code
+        with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
+            try:
+                small = builder.models.info(session.state.model).small
+                content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=small) if prompt else ()
+                code = await _answered(session, content, options, leaving)
+            finally:
+                await session.close()
+        return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+async def _answered(
+    session: Session, content: Sequence[Block], options: argparse.Namespace, leaving: asyncio.Event
+) -> int:
+    """Let the front end that was asked for answer; gives its exit code."""
+    match options.output_format:
+        case "stream-json":
+            from agentcli.frontends.json_stream import run_json_stream
+
+            return await run_json_stream(
+                session,
+                content,
+                out=sys.stdout.buffer,
+                input=unshared_stdin() if options.input_format == "stream-json" else None,
+                partial=options.include_partial_messages,
+                fail_on_denial=options.fail_on_denial,
+                leaving=leaving,
+            )
+        case "json":
+            from agentcli.frontends.print_mode import print_json
+
+            return await print_json(
+                session, content, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+            )
+        case _:
+            from agentcli.frontends.print_mode import print_answer
+
+            return await print_answer(
+                session,
+                content,
+                out=sys.stdout,
+                log=sys.stderr,
+                verbose=options.verbose,
+                fail_on_denial=options.fail_on_denial,
+            )
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

@@ -34,7 +34,8 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.permissions import parse_mode
-from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder, exit_code, to_json_line, usage_object
+from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder, exit_code
+from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.errors import UserError
