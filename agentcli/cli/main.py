@@ -28,6 +28,8 @@ COMMANDS = {
     "local": "install, check and serve the embedded model",
     "doctor": "check this installation",
 }
+# Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
+PLANNED = frozenset("acp blame eval hooks login mcp redo replay serve skills undo usage".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
@@ -61,7 +63,7 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return _run_command(arguments)
-        options = parser(COMMANDS).parse_args(arguments)
+        options = _options(arguments)
         if options.version:
             from agentcli import __version__
 
@@ -74,6 +76,44 @@ def _run(arguments: list[str], ending: Ending) -> int:
         return ended.code if isinstance(ended.code, int) else 0
     except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
         return ending.fail(error)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    """Raises `UsageError`, also where the name of a command stands in the prompt's place."""
+    if arguments and arguments[0] in PLANNED:
+        raise UsageError(f"`agentcli {arguments[0]}` does not exist yet.{_as_prompt(arguments[0])}")
+    flags = parser(COMMANDS)
+    options, unknown = flags.parse_known_args(arguments)
+    if options.prompt and not options.print:
+        _refuse_command(options.prompt)
+    if unknown:
+        flags.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def _refuse_command(word: str) -> None:
+    """Raise `UsageError` for a prompt that is the name of a command, or one slip away from it."""
+    if word in COMMANDS:
+        raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{_as_prompt(word)}")
+    if word in PLANNED:
+        raise UsageError(f"`agentcli {word}` does not exist yet.{_as_prompt(word)}")
+    typed = word.strip().lower()
+    name = next((name for name in (*COMMANDS, *sorted(PLANNED)) if _is_one_slip(typed, name)), None)
+    if name is not None and not any(map(str.isspace, typed)):
+        raise UsageError(f"Did you mean `agentcli {name}`?{_as_prompt(word)}")
+
+
+def _as_prompt(word: str) -> str:
+    return f" As a prompt for the model: agentcli -p {word}"
+
+
+def _is_one_slip(word: str, name: str) -> bool:
+    """One letter too many, too few or another one, or two that changed places."""
+    while word and name and word[0] == name[0]:
+        word, name = word[1:], name[1:]
+    while word and name and word[-1] == name[-1]:
+        word, name = word[:-1], name[:-1]
+    return max(len(word), len(name)) <= 1 or (len(word) == 2 and word == name[::-1])
 
 
 def _run_command(arguments: list[str]) -> int:

@@ -100,9 +100,7 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def extras_from(options: argparse.Namespace) -> Extras:
     return Extras(
-        text_or_file(options.system_prompt, options.system_prompt_file),
-        text_or_file(options.append_system_prompt, options.append_system_prompt_file) or "",
-        options.bare,
+        text_or_file(options, "system-prompt"), text_or_file(options, "append-system-prompt") or "", options.bare
     )
 
 
@@ -112,6 +110,8 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         raise UsageError("--continue and --resume exclude each other.")
     if options.fork_session and not (options.continue_ or options.resume):
         raise UsageError("--fork-session goes with --continue or --resume.")
+    if options.session_id is not None and (options.continue_ or options.resume) and not options.fork_session:
+        raise UsageError("--session-id is for a new session: leave it out, or continue a copy with --fork-session.")
     if options.no_session and (options.continue_ or options.resume):
         raise UsageError("--no-session stores nothing, so there is nothing to continue.")
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"

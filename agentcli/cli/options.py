@@ -56,7 +56,7 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (("--system-prompt",), {"metavar": "TEXT", "help": "use this system text instead of the built-in one"}),
     (("--system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
-    (("--append-system-prompt",), {"metavar": "TEXT", "default": "", "help": "add to the system text"}),
+    (("--append-system-prompt",), {"metavar": "TEXT", "help": "add to the system text"}),
     (("--append-system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
     (
         ("--add-dir",),
@@ -121,9 +121,15 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def text_or_file(text: str | None, file: str | None) -> str | None:
+def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
+    """The text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, and for an unreadable file."""
+    name = flag.replace("-", "_")
+    text: str | None = getattr(options, name)
+    file: str | None = getattr(options, f"{name}_file")
     if file is None:
         return text
+    if text is not None:
+        raise UsageError(f"--{flag} and --{flag}-file exclude each other.")
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
