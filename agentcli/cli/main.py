@@ -7,15 +7,19 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import WatchedOutput, tell, warn
 from agentcli.errors import UsageError
 from agentcli.paths import current_folder
+
+if TYPE_CHECKING:
+    from agentcli.config import Config
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
 COMMANDS = {
@@ -142,14 +146,34 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     for notice in config.notices:
         warn(notice)
     one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
-    if one_shot or options.input_format == "stream-json" or not _is_terminal():
-        from agentcli.cli.one_shot import answer_once
+    with _some_home(config) if options.no_session else nullcontext(config) as config:
+        if one_shot or options.input_format == "stream-json" or not _is_terminal():
+            from agentcli.cli.one_shot import answer_once
 
-        return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
-    from agentcli.cli.interactive import open_terminal
+            return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
+        from agentcli.cli.interactive import open_terminal
 
-    ending.restore_signals()
-    return open_terminal(config, options)
+        ending.restore_signals()
+        return open_terminal(config, options)
+
+
+@contextmanager
+def _some_home(config: Config) -> Iterator[Config]:
+    """The configuration; where its home cannot be written, with folders in its place that go with the run."""
+    from agentcli.paths import is_writable
+
+    if is_writable(config.paths.state):
+        yield config
+        return
+    from tempfile import TemporaryDirectory  # 2 ms, and seldom needed
+
+    from msgspec.structs import replace
+
+    sandbox = config.settings.sandbox
+    masked = replace(sandbox, masked=(*sandbox.masked, str(config.paths.state)))
+    with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
+        paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))
+        yield replace(config, paths=paths, settings=replace(config.settings, sandbox=masked))
 
 
 def _working_directory(given: str | None) -> Path:
@@ -195,6 +219,10 @@ def _set_up_logging(state: Path, level: str) -> None:
     import logging
 
     class StateFileHandler(logging.FileHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(OSError):  # a log that cannot be written ends nothing
+                super().emit(record)
+
         def _open(self) -> Any:
             Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return super()._open()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,9 +60,11 @@ def test_a_signal_before_anything_is_there(place: Place, number: signal.Signals,
         ended_with_a_result(running.left(), EXIT[number], "interrupted")
 
 
-@pytest.mark.parametrize("delay_s", [0.1, 0.15, 0.2, 0.25, 0.3])
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.1, 0.15, 0.2])
 def test_a_signal_while_it_starts(place: Place, delay_s: float) -> None:
     with place.start("-m", place.script(SLOW), "-p", "go", f"--output-format={FORMATS[0]}") as running:
+        wait_until(lambda: heeds_signals(running), "the program's first line")
         time.sleep(delay_s)
         running.signal(signal.SIGINT)
         ended_with_a_result(running.left(), 130, "interrupted")
@@ -96,3 +104,179 @@ def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> N
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
+
+
+# Before the model is asked. The script's first reply would cost a dollar.
+
+PAID = {"text": "paid", "usage": {"input_tokens": 10, "cost_usd": 1.0}}
+
+
+def unpaid(ran: Ran, *says: str, code: int = 1, subtype: str = "error_during_execution") -> None:
+    """It ended with a result that says why, and no model was asked."""
+    result = ended_with_a_result(ran, code, subtype)
+    assert result["total_cost_usd"] == 0.0
+    assert set(result["usage"].values()) == {0}  # type: ignore[attr-defined]
+    for words in says:
+        assert words in str(result["result"]) + ran.err
+
+
+def ask(place: Place, *arguments: str, format: str = "json", **how: Any) -> Ran:
+    return place.run("-m", place.script(PAID), "-p", "go", "--output-format", format, *arguments, **how)
+
+
+UUID = "12345678-1234-4234-8234-123456789abc"
+
+
+@every_format
+def test_a_session_that_cannot_be_opened(place: Place, format: str) -> None:
+    assert ask(place, "--session-id", UUID).code == 0
+    unpaid(ask(place, "-r", "nope", format=format), "nope", "sessions list")
+    unpaid(ask(place, "--session-id", UUID, format=format), f"--resume {UUID}")
+    slow = place.script({"tool_calls": [call("bash", command="touch begun; sleep 30")]})
+    with place.start("-m", slow, "-p", "go", "-c", "--permission-mode", "bypassPermissions") as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        ran = ask(place, "-r", UUID, format=format)
+        unpaid(ran, "open in another agentcli")
+        assert ran.result["session_id"] == UUID
+        running.signal(signal.SIGINT)
+        running.left()
+
+
+def test_a_model_that_cannot_be_had(place: Place) -> None:
+    unpaid(place.run("-m", "scripted/missing.jsonl", "-p", "go", "--output-format=json"), "missing.jsonl")
+
+
+def test_an_argument_that_is_no_text(place: Place) -> None:
+    unpaid(place.run("-m", place.script(PAID), "-p", "x", "--output-format", "json", "-r", b"\xff\xfe"), "No session")
+
+
+def _damage(database: Path) -> None:
+    database.write_bytes(b"\xa5" * 5_000)
+
+
+def _newer(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA user_version = 99")
+
+
+def _folder(database: Path) -> None:
+    database.unlink()
+    database.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "says"),
+    [
+        (_damage, ("-c",), "damaged"),
+        (_damage, ("-r", "0"), "damaged"),
+        (_newer, (), "newer agentcli"),
+        (_newer, ("-c",), "newer agentcli"),
+        (_folder, (), "sessions.db"),
+    ],
+)
+def test_a_database_that_is_of_no_use(
+    place: Place, spoil: Callable[[Path], None], arguments: tuple[str, ...], says: str
+) -> None:
+    assert ask(place).code == 0
+    spoil(place.home / "state" / "sessions.db")
+    before = sorted(path.name for path in (place.home / "state").glob("sessions*"))
+    unpaid(ask(place, *arguments), says, str(place.home / "state" / "sessions.db"))
+    assert before == sorted(path.name for path in (place.home / "state").glob("sessions*"))
+
+
+@pytest.mark.parametrize("in_the_way", ["home", "home/state"])
+def test_a_home_that_is_a_file_and_one_that_is_not_needed(place: Place, in_the_way: str) -> None:
+    file = place.folder.parent / in_the_way
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    unpaid(ask(place), "Could not write to", "--no-session")
+    assert without_a_home(place)
+
+
+def without_a_home(place: Place) -> bool:
+    """--no-session runs tools that keep something beside the project."""
+    replies = ({"tool_calls": [call("bash", command="echo hi > made"), call("file_write", path="b", content="x")]},)
+    ran = place.run(
+        "-m", place.script(*replies, {"text": "ok"}), "-p", "go", "--no-session", "--verbose",
+        "--permission-mode", "bypassPermissions",
+    )  # fmt: skip
+    assert (ran.code, ran.out) == (0, "ok\n"), ran
+    assert "Traceback" not in ran.err
+    return (place.folder / "made").exists() and (place.folder / "b").exists()
+
+
+@contextmanager
+def mounted(*arguments: str | Path) -> Iterator[None]:
+    if os.geteuid() or subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", arguments[-1]], check=True)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    with mounted("--bind", folder, folder):
+        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+        yield
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_read_only_home_can_be_read(place: Place, was_killed: bool) -> None:
+    first = ask(place).result["session_id"]
+    if was_killed:  # so that a write-ahead log stays behind
+        replies = ({"text": "by then", "tool_calls": [call("bash", command="touch begun; sleep 30")]},)
+        arguments = ("-m", place.script(*replies), "-p", "more", "-c", "--permission-mode", "bypassPermissions")
+        with place.start(*arguments) as running:
+            wait_until((place.folder / "begun").exists, "the command")
+            running.signal(signal.SIGKILL)
+            running.left()
+    with read_only(place.home):
+        unpaid(ask(place), "Read-only file system", "--no-session")
+        unpaid(ask(place, "-c"), "Read-only file system")
+        listed = json.loads(place.run("sessions", "list", "--json").out)
+        assert [session["id"] for session in listed] == [first]
+        shown = place.run("sessions", "show", str(first)).out
+        assert "paid" in shown
+        assert ("by then" in shown) == was_killed
+        assert without_a_home(place)
+
+
+def test_a_full_disk_is_told_before_it_is_paid(place: Place) -> None:
+    place.home.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=200k", "none", place.home):
+        with pytest.raises(OSError):
+            (place.home / "filler").write_bytes(b"x" * 400_000)
+        ran = ask(place, "--verbose")
+        unpaid(ran, "disk is full")
+        assert without_a_home(place)
+
+
+@every_format
+def test_a_full_stdout_is_told(place: Place, format: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "agentcli", "-m", place.script(PAID), "-p", "go", "--output-format", format],
+            cwd=place.folder, env=place.environment, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+            check=False,
+        )  # fmt: skip
+    assert (ran.returncode, b"Traceback" in ran.stderr) == (1, False)
+    assert b"No space left" in ran.stderr
+
+
+def test_the_budget_of_a_continued_session(place: Place) -> None:
+    first = ask(place).result["session_id"]
+    ran = ask(place, "-c", "--max-budget-usd", "1")
+    unpaid(ran, "budget", code=54, subtype="error_max_budget_usd")
+    assert ran.result["num_turns"] == 0
+    shown = json.loads(place.run("sessions", "show", str(first), "--json").out)["messages"]
+    assert [message["role"] for message in shown] == ["user", "assistant"]  # the message was taken back
+    assert ask(place, "-c", "--max-budget-usd", "1.5").result["result"] == "paid"
+
+
+def test_a_prompt_many_times_the_window(place: Place) -> None:
+    text = "many words and more " * 200_000
+    unpaid(place.run("-m", place.script(PAID), "-p", "-", "--output-format=json", stdin=text), "window", "taken back")
+    ran = place.run("-m", place.script(PAID), "-p", "-", stdin=text[:400_000])
+    assert (ran.code, ran.out) == (0, "paid\n")

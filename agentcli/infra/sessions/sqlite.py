@@ -139,7 +139,9 @@ class SqliteSessions:
                 f"--fork-session (reading it works meanwhile: agentcli sessions show {session_id})."
             ) from error
         except OSError as error:
-            raise StorageError(f"Could not write to {folder}: {error.strerror}.") from error
+            raise StorageError(
+                f"Could not write to {folder}: {error.strerror}. Make it writable, or use --no-session."
+            ) from error
         return lock
 
 
@@ -272,6 +274,7 @@ def _touch(db: apsw.Connection, session_id: str, title: str) -> None:
 
 def _full_id(db: apsw.Connection, session_id: str) -> str:
     """The one id that begins so, or the session of that name."""
+    session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     pattern = session_id.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     rows = db.execute(
         "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3",
