@@ -19,6 +19,7 @@ from agentcli.cli.output import warn
 from agentcli.config import Config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError
+from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -52,7 +53,10 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 content = with_attachments(prompt, session.runtime.calls.workspace, bare_names=small) if prompt else ()
                 code = await _answered(session, content, options, leaving)
             finally:
+                jobs = ended_jobs(running_jobs(session))
                 await session.close()
+                if jobs:
+                    warn(jobs)
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()

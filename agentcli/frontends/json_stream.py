@@ -39,6 +39,7 @@ from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.errors import UserError
+from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.llm.messages import Block, Text
 from agentcli.llm.wire.anthropic import block_from_wire, block_to_wire
 
@@ -117,6 +118,11 @@ class JsonStream:
             case _:
                 pass
         return None
+
+    def tell(self, text: str) -> None:
+        """A notice for the person, unless there is nothing to say."""
+        if text:
+            self.show(Notice(text))
 
     def deny_all(self) -> None:
         """Nobody can be asked any more: what waits for an answer is denied, and so is what would ask."""
@@ -226,8 +232,11 @@ async def run_json_stream(
         await asyncio.wait({following, *(sign for sign in signs if not sign.done())}, return_when="FIRST_COMPLETED")
         if not following.done():
             continue
-        ended = stream.show(following.result())
-        following = None
+        event, following = following.result(), None
+        is_last = input_ended.is_set() and session.turns_begun - turns_before == ends + 1
+        if (is_last or leaving.is_set()) and isinstance(event, Done | TurnFailed):
+            stream.tell(ended_jobs(running_jobs(session)))
+        ended = stream.show(event)
         if ended is not None:
             code = ended
             ends += 1

@@ -280,3 +280,54 @@ def test_a_prompt_many_times_the_window(place: Place) -> None:
     unpaid(place.run("-m", place.script(PAID), "-p", "-", "--output-format=json", stdin=text), "window", "taken back")
     ran = place.run("-m", place.script(PAID), "-p", "-", stdin=text[:400_000])
     assert (ran.code, ran.out) == (0, "paid\n")
+
+
+# Jobs.
+
+JOB = {"tool_calls": [call("bash", command="echo $$ > pid; exec sleep 60", background=True)]}
+UNCONFINED = ("--permission-mode", "bypassPermissions", "--sandbox", "danger-full-access")
+
+
+def is_gone(pid: Path) -> bool:
+    try:
+        os.kill(int(pid.read_text()), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("format", ["text", *FORMATS])
+def test_jobs_that_run_at_the_end_are_ended_and_named(place: Place, format: str) -> None:
+    replies = (JOB, {"tool_calls": [call("bash", command="until test -s pid; do sleep 0.01; done")]}, {"text": "ok"})
+    ran = place.run("-m", place.script(*replies), "-p", "go", "--output-format", format, *UNCONFINED)
+    assert ran.code == 0
+    assert "A job was still running and ended with the session: job_" in ran.err
+    assert "exec sleep 60" in ran.err
+    assert is_gone(place.folder / "pid")
+    if format == "stream-json":
+        assert [line["text"] in ran.err for line in ran.of("system", "notice")] == [True]
+    if format != "text":
+        assert ran.result["subtype"] == "success"
+
+
+@every_signal
+def test_a_signal_ends_the_jobs_and_names_them(place: Place, number: signal.Signals) -> None:
+    replies = (
+        JOB,
+        {"tool_calls": [call("bash", command="until test -s pid; do sleep 0.01; done; touch on; sleep 60")]},
+    )
+    arguments = ("-m", place.script(*replies), "-p", "go", "--output-format", "stream-json", *UNCONFINED)
+    with place.start(*arguments) as running:
+        wait_until((place.folder / "on").exists, "the second command")
+        running.signal(number)
+        ran = running.left()
+    ended_with_a_result(ran, EXIT[number], "interrupted")
+    assert "exec sleep 60" in ran.err
+    assert len(ran.of("system", "notice")) == 1
+    assert is_gone(place.folder / "pid")
+
+
+def test_a_run_without_jobs_says_nothing_of_them(place: Place) -> None:
+    replies = ({"tool_calls": [call("bash", command="true", background=True)]}, {"text": "ok", "delay_ms": 500})
+    ran = place.run("-m", place.script(*replies), "-p", "go", *UNCONFINED)
+    assert (ran.code, ran.out, ran.err) == (0, "ok\n", "")
