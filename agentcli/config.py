@@ -208,7 +208,7 @@ def load_config(
     notices: list[str] = []
     layers: list[dict[str, Any]] = []
     files: list[Path] = []
-    if paths.user_config.exists():
+    if _may_exist(paths.user_config):
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = project_files(cwd)
@@ -245,6 +245,14 @@ def load_config(
         tuple(notices),
         tuple(command_folders),
     )
+
+
+def _may_exist(file: Path) -> bool:
+    """True also where that cannot be seen: settings are not to be passed over in silence."""
+    try:
+        return file.exists()
+    except OSError:
+        return True
 
 
 def read_layer(file: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Ending:
         text = str(error)
         if not isinstance(error, AgentcliError):
             log.error("the run failed", exc_info=error)
-            text = f"Internal error: {error!r}. The log has details."
+            text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
         warn(text)
         if code != USAGE_EXIT:
             self._write("error_during_execution", text, type(error).__name__)

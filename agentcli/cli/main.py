@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -43,6 +44,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
     except UsageError as error:
         warn(str(error))
         return error.exit_code
+    logging.lastResort = None  # stderr is for people; the log is a file
     ending = Ending(arguments, out)
     ending.leave_on_signals(signals)
     try:
@@ -216,7 +218,6 @@ def _set_up_logging(state: Path, level: str) -> None:
 
     Keys and tokens are masked; what knows them is imported with the first record too.
     """
-    import logging
 
     class StateFileHandler(logging.FileHandler):
         def emit(self, record: logging.LogRecord) -> None:

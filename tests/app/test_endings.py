@@ -184,6 +184,13 @@ def test_a_database_that_is_of_no_use(
     assert before == sorted(path.name for path in (place.home / "state").glob("sessions*"))
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
+def test_settings_that_cannot_be_read_are_a_usage_error(place: Place) -> None:
+    place.home.mkdir(mode=0)
+    ran = ask(place)
+    assert (ran.code, ran.out, "config.toml" in ran.err, "Traceback" in ran.err) == (2, "", True, False)
+
+
 @pytest.mark.parametrize("in_the_way", ["home", "home/state"])
 def test_a_home_that_is_a_file_and_one_that_is_not_needed(place: Place, in_the_way: str) -> None:
     file = place.folder.parent / in_the_way
@@ -196,10 +203,8 @@ def test_a_home_that_is_a_file_and_one_that_is_not_needed(place: Place, in_the_w
 def without_a_home(place: Place) -> bool:
     """--no-session runs tools that keep something beside the project."""
     replies = ({"tool_calls": [call("bash", command="echo hi > made"), call("file_write", path="b", content="x")]},)
-    ran = place.run(
-        "-m", place.script(*replies, {"text": "ok"}), "-p", "go", "--no-session", "--verbose",
-        "--permission-mode", "bypassPermissions",
-    )  # fmt: skip
+    model = place.script(*replies, {"text": "ok"})
+    ran = place.run("-m", model, "-p", "go", "--no-session", "--verbose", "--permission-mode", "bypassPermissions")
     assert (ran.code, ran.out) == (0, "ok\n"), ran
     assert "Traceback" not in ran.err
     return (place.folder / "made").exists() and (place.folder / "b").exists()
@@ -217,9 +222,20 @@ def mounted(*arguments: str | Path) -> Iterator[None]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    with mounted("--bind", folder, folder):
-        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+    """By a mount where root runs this, whom permission bits do not hold."""
+    if os.geteuid() == 0:
+        with mounted("--bind", folder, folder):
+            subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+            yield
+        return
+    before = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+    for path, mode in before.items():
+        path.chmod(mode & 0o555)
+    try:
         yield
+    finally:
+        for path, mode in before.items():
+            path.chmod(mode)
 
 
 @pytest.mark.parametrize("was_killed", [False, True])
@@ -233,8 +249,8 @@ def test_a_read_only_home_can_be_read(place: Place, was_killed: bool) -> None:
             running.signal(signal.SIGKILL)
             running.left()
     with read_only(place.home):
-        unpaid(ask(place), "Read-only file system", "--no-session")
-        unpaid(ask(place, "-c"), "Read-only file system")
+        unpaid(ask(place), "Could not write to", "--no-session")
+        unpaid(ask(place, "-c"), "Could not write to")
         listed = json.loads(place.run("sessions", "list", "--json").out)
         assert [session["id"] for session in listed] == [first]
         shown = place.run("sessions", "show", str(first)).out
