@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentcli.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.agent import events
     from agentcli.agent.events import (
@@ -77,7 +76,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         """A name on demand: `agentcli --version` need not wait 100 ms for what it imports."""
         from importlib import import_module
 

@@ -1,10 +1,12 @@
-"""Where the program begins: the version is answered before anything else is imported."""
+"""Where the program begins: signals are noted and the version is answered before anything else is imported."""
 
 import os
 import sys
+from _signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # `signal` itself imports enum: 4 ms more
 
 
 def main() -> None:
+    signals = _note_signals()
     if sys.argv[1:] == ["--version"]:
         from agentcli import __version__
 
@@ -18,7 +20,20 @@ def main() -> None:
     gc.disable()  # imports make nothing but live objects; the front ends turn it on again
     from agentcli.cli.main import run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:], signals)
+    if code > 128:
+        for number in (SIGINT, SIGTERM, SIGHUP):
+            signal(number, SIG_IGN)  # one more, while Python ends, would change the exit code
+    sys.exit(code)
+
+
+def _note_signals() -> list[int]:
+    """Those that come from now on, until somebody heeds them: one in the middle of an import would be a traceback."""
+    signals: list[int] = []
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        if number != SIGHUP or getsignal(number) != SIG_IGN:  # as nohup leaves it
+            signal(number, lambda number, frame: signals.append(number))
+    return signals
 
 
 if __name__ == "__main__":

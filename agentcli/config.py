@@ -255,7 +255,7 @@ def load_config(
     notices = [*_unknown_variables(environment)]
     layers: list[Layer] = []
     files: list[Path] = []
-    if paths.user_config.exists():
+    if _may_exist(paths.user_config):
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = project_files(cwd)
@@ -294,6 +294,14 @@ def load_config(
         tuple(command_folders),
         tuple(layers),
     )
+
+
+def _may_exist(file: Path) -> bool:
+    """True also where that cannot be seen: settings are not to be passed over in silence."""
+    try:
+        return file.exists()
+    except OSError:
+        return True
 
 
 def read_layer(file: Path) -> Layer:

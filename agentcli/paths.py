@@ -65,6 +65,12 @@ def home_of(environment: Mapping[str, str]) -> Path:
     return Path(home) if home.startswith("/") else Path.home()
 
 
+def is_writable(folder: Path) -> bool:
+    """True for a folder that can be written, or made."""
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
 def project_root(cwd: Path) -> Path:
     """The nearest folder upwards that holds `.git`, else `cwd` itself."""
     return next((folder for folder in (cwd, *cwd.parents) if os.path.exists(folder / ".git")), cwd)  # noqa: PTH110

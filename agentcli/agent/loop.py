@@ -53,12 +53,14 @@ from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
 from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, in_words, stream_with_retry
+from agentcli.llm.tokens import estimate
 from agentcli.llm.transcript import doctor
 from agentcli.tools.registry import ToolRegistry
 
 log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
+MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 MOST_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
@@ -188,6 +190,10 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
     limits = turn.runtime.limits
+    if over_budget(turn):
+        take_back_prompt(turn)
+        turn.emit(Notice("The message was taken back: the session had used up its budget before."))
+        return "max_budget"
     while turn.number < limits.max_turns:
         turn.number += 1
         turn.emit(TurnStarted(turn.number))
@@ -242,9 +248,19 @@ async def _request(turn: Turn) -> llm.Done:
         earlier_messages=min(state.sent_messages, len(messages)),
     )
     state.sent_messages = len(messages)
+    if turn.number == 1:
+        refuse_what_cannot_fit(request, info)
+        await settled(turn)  # an answer that could not be kept is not asked for
     reply = await _streamed(turn, provider, info, request)
     await keep_reply(turn, reply, provider, info)
     return reply
+
+
+def refuse_what_cannot_fit(request: Request, info: ModelInfo) -> None:
+    """Raise `ContextOverflow` for what is many times the window: some servers cut it silently, or bill it."""
+    tokens = estimate(request, info).tokens
+    if tokens > MOST_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
+        raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
 async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
@@ -505,11 +521,15 @@ async def tell_error(runtime: Runtime, text: str, *, is_retryable: bool) -> None
         log.debug("on_error failed", exc_info=True)
 
 
+def take_back_prompt(turn: Turn) -> None:
+    add(turn, SystemEvent("retracted", {"ids": turn.prompt_ids}))
+
+
 async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
     is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.number == 1
     if is_taken_back:
-        add(turn, SystemEvent("retracted", {"ids": turn.prompt_ids}))
+        take_back_prompt(turn)
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
     try:

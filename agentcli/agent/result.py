@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import Any
 
-import msgspec
-
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
+from agentcli.agent.result_object import result_object, usage_object
 from agentcli.agent.session import Session
-from agentcli.llm.messages import Usage
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -33,6 +30,7 @@ class ResultBuilder:
         self._started = time.monotonic() if started is None else started
         self._requested: float | None = None
         self._api_s = 0.0
+        self._before = session.state.meter.total, session.state.meter.cost_usd
 
     def heed(self, event: Event) -> None:
         if isinstance(event, TurnStarted):
@@ -44,7 +42,7 @@ class ResultBuilder:
             self._requested = None
 
     def build(self, end: Done | TurnFailed, *, fail_on_denial: bool = False) -> dict[str, Any]:
-        """The object as the JSON outputs print it. Durations in milliseconds, costs in USD (null where unknown)."""
+        """The object as the JSON outputs print it."""
         denials = [{"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input} for call in end.denials]
         if isinstance(end, TurnFailed):
             subtype, text, reason = "error_during_execution", end.error, end.error_type or "error"
@@ -53,13 +51,7 @@ class ResultBuilder:
             if fail_on_denial and denials and subtype == "success":
                 subtype, reason = "error_permission", "permission_denied"
         by_model = self._session.state.meter.by_model
-        return {
-            "type": "result",
-            "subtype": subtype,
-            "is_error": subtype != "success",
-            "result": text,
-            "structured_output": None,
-            "session_id": self._session.id,
+        return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
             "duration_ms": round((time.monotonic() - self._started) * 1000),
             "duration_api_ms": round(self._api_s * 1000),
@@ -69,9 +61,15 @@ class ResultBuilder:
                 model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model.items()
             },
             "permission_denials": denials,
-            "terminal_reason": reason,
-            "uuid": str(uuid.uuid4()),
         }
+
+    def unfinished(self) -> dict[str, Any]:
+        """The object of a prompt that is left in the middle."""
+        meter, (usage, cost) = self._session.state.meter, self._before
+        spent = None if meter.cost_usd is None or cost is None else meter.cost_usd - cost
+        before, now = usage_object(usage), usage_object(meter.total)
+        end = Done("", 0, usage, "interrupted", spent)
+        return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
 
 
 def exit_code(end: Done | TurnFailed, *, fail_on_denial: bool) -> int:
@@ -79,17 +77,3 @@ def exit_code(end: Done | TurnFailed, *, fail_on_denial: bool) -> int:
         return 1
     code = EXIT_CODES[end.reason]
     return DENIED_EXIT if fail_on_denial and end.denials and code == 0 else code
-
-
-def usage_object(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
-        "cache_read_input_tokens": usage.cache_read_input_tokens,
-    }
-
-
-def to_json_line(value: Any) -> bytes:
-    """One line of UTF-8; a line separator inside a string never splits it, since only \\n ends a line."""
-    return msgspec.json.encode(value) + b"\n"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 import apsw
@@ -23,6 +21,7 @@ from agentcli.errors import AgentcliError, ToolError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import Models
+from agentcli.paths import is_writable
 from agentcli.tools.ripgrep import find_rg
 
 # Works; works less well than it could; does not work.
@@ -55,7 +54,7 @@ def checks(config: Config) -> Iterator[tuple[str, Mark, str]]:
 def _looked(config: Config) -> Iterator[tuple[str, bool | Mark, str]]:
     yield "agentcli", True, f"{__version__}, Python {platform.python_version()}, {sys.platform}"
     yield "settings", not config.notices, "; ".join(config.notices) or ", ".join(map(str, config.files)) or "defaults"
-    writable = _is_writable(config.paths.state)
+    writable = is_writable(config.paths.state)
     yield "state", writable, str(config.paths.state) if writable else f"{config.paths.state} cannot be written"
     yield "sessions", *_sessions(config)
     try:
@@ -98,8 +97,3 @@ def _sessions(config: Config) -> tuple[bool, str]:
         return True, f"{wait_for(count())} stored, SQLite {apsw.sqlite_lib_version()}"
     except AgentcliError as error:
         return False, str(error)
-
-
-def _is_writable(folder: Path) -> bool:
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    return os.access(nearest, os.W_OK)

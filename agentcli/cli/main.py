@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from agentcli.cli.ending import Ending
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import WatchedOutput, tell, warn
-from agentcli.errors import AgentcliError, UsageError, UserError
+from agentcli.errors import UsageError
 from agentcli.paths import current_folder
+
+if TYPE_CHECKING:
+    from agentcli.config import Config
 
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
 COMMANDS = {
@@ -27,17 +33,22 @@ COMMANDS = {
     "local": "install, check and serve the embedded model",
     "doctor": "check this installation",
 }
+# Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
+PLANNED = frozenset("acp blame eval hooks login mcp redo replay serve skills undo usage".split())
 
 
-def run(arguments: list[str]) -> int:
-    """Run the program; gives the exit code and never raises."""
+def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
+    """Run the program; gives the exit code and never raises. `signals` came before there was anybody to heed them."""
     try:
         out = WatchedOutput.in_place_of_stdout()
     except UsageError as error:
         warn(str(error))
         return error.exit_code
+    logging.lastResort = None  # stderr is for people; the log is a file
+    ending = Ending(arguments, out)
+    ending.leave_on_signals(signals)
     try:
-        code = _run(arguments)
+        code = _run(arguments, ending)
         sys.stdout.flush()
     except OSError as error:
         if error is not out.failure:
@@ -53,27 +64,62 @@ def run(arguments: list[str]) -> int:
             return code or 1
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], ending: Ending) -> int:
     try:
         if arguments and arguments[0] in COMMANDS:
+            ending.restore_signals()
             return _run_command(arguments)
-        options = parser(COMMANDS).parse_args(arguments)
+        options = _options(arguments)
         if options.version:
             from agentcli import __version__
 
             tell(f"agentcli {__version__}")
             return 0
-        return _run_session(options)
-    except UserError as error:
-        warn(str(error))
-        return error.exit_code
-    except AgentcliError as error:
-        warn(str(error))
-        return 1
+        return ending.finish(_run_session(options, ending))
     except KeyboardInterrupt:
         return 130
     except SystemExit as ended:  # argparse has shown its help
         return ended.code if isinstance(ended.code, int) else 0
+    except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
+        return ending.fail(error)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    """Raises `UsageError`, also where the name of a command stands in the prompt's place."""
+    if arguments and arguments[0] in PLANNED:
+        raise UsageError(f"`agentcli {arguments[0]}` does not exist yet.{_as_prompt(arguments[0])}")
+    flags = parser(COMMANDS)
+    options, unknown = flags.parse_known_args(arguments)
+    if options.prompt and not options.print:
+        _refuse_command(options.prompt)
+    if unknown:
+        flags.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def _refuse_command(word: str) -> None:
+    """Raise `UsageError` for a prompt that is the name of a command, or one slip away from it."""
+    if word in COMMANDS:
+        raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{_as_prompt(word)}")
+    if word in PLANNED:
+        raise UsageError(f"`agentcli {word}` does not exist yet.{_as_prompt(word)}")
+    typed = word.strip().lower()
+    name = next((name for name in (*COMMANDS, *sorted(PLANNED)) if _is_one_slip(typed, name)), None)
+    if name is not None and not any(map(str.isspace, typed)):
+        raise UsageError(f"Did you mean `agentcli {name}`?{_as_prompt(word)}")
+
+
+def _as_prompt(word: str) -> str:
+    return f" As a prompt for the model: agentcli -p {word}"
+
+
+def _is_one_slip(word: str, name: str) -> bool:
+    """One letter too many, too few or another one, or two that changed places."""
+    while word and name and word[0] == name[0]:
+        word, name = word[1:], name[1:]
+    while word and name and word[-1] == name[-1]:
+        word, name = word[:-1], name[:-1]
+    return max(len(word), len(name)) <= 1 or (len(word) == 2 and word == name[::-1])
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -85,7 +131,7 @@ def _run_command(arguments: list[str]) -> int:
     return code
 
 
-def _run_session(options: argparse.Namespace) -> int:
+def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     from agentcli.config import load_config
     from agentcli.paths import find_paths
 
@@ -103,13 +149,34 @@ def _run_session(options: argparse.Namespace) -> int:
     for notice in config.notices:
         warn(notice)
     one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
-    if one_shot or options.input_format == "stream-json" or not _is_terminal():
-        from agentcli.cli.one_shot import answer_once
+    with _some_home(config) if options.no_session else nullcontext(config) as config:
+        if one_shot or options.input_format == "stream-json" or not _is_terminal():
+            from agentcli.cli.one_shot import answer_once
 
-        return _run_async(lambda: answer_once(config, options, _prompt(options)))
-    from agentcli.cli.interactive import open_terminal
+            return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
+        from agentcli.cli.interactive import open_terminal
 
-    return open_terminal(config, options)
+        ending.restore_signals()
+        return open_terminal(config, options)
+
+
+@contextmanager
+def _some_home(config: Config) -> Iterator[Config]:
+    """The configuration; where its home cannot be written, with folders in its place that go with the run."""
+    from agentcli.paths import is_writable
+
+    if is_writable(config.paths.state):
+        yield config
+        return
+    from tempfile import TemporaryDirectory  # 2 ms, and seldom needed
+
+    from msgspec.structs import replace
+
+    sandbox = config.settings.sandbox
+    masked = replace(sandbox, masked=(*sandbox.masked, str(config.paths.state)))
+    with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
+        paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))
+        yield replace(config, paths=paths, settings=replace(config.settings, sandbox=masked))
 
 
 def _working_directory(given: str | None) -> Path:
@@ -152,9 +219,12 @@ def _set_up_logging(state: Path, level: str) -> None:
 
     Keys and tokens are masked; what knows them is imported with the first record too.
     """
-    import logging
 
     class StateFileHandler(logging.FileHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(OSError):  # a log that cannot be written ends nothing
+                super().emit(record)
+
         def _open(self) -> Any:
             Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return super()._open()

@@ -10,34 +10,36 @@ from typing import Literal
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
+from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
 from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.cli.ending import Ending
 from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.config import Config
 from agentcli.errors import UsageError
+from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.screenless import Given, ScreenlessDesk
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 
 
-async def answer_once(config: Config, options: argparse.Namespace, prompt: str) -> int:
+async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
     """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
     if options.resume == "":
         raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     takes_stream = options.input_format == "stream-json"
     if takes_stream and options.output_format != "stream-json":
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    choice, extras = session_choice(options), extras_from(options)
+    ending.session_id = choice.new_id or choice.id
     builder = Builder(
-        config,
-        store=make_store(config, options, warn),
-        extras=extras_from(options),
-        can_ask=takes_stream,
-        on_notice=warn,
+        config, store=make_store(config, options, warn), extras=extras, can_ask=takes_stream, on_notice=warn
     )
     try:
-        session = await builder.build_session(session_choice(options))
+        session = await builder.build_session(choice)
+        ending.unfinished = ResultBuilder(session).unfinished
         text = prompt if options.prompt in (None, "", "-") else options.prompt
         given = Given(text, prompt.removeprefix(text))
         knows_commands = options.output_format == "stream-json" or text.lstrip().startswith("/")
@@ -49,43 +51,51 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str) 
             leaving.set()
             desk.interrupt()
 
-        received = interrupt_on_signals(leave)
-        try:
-            match options.output_format:
-                case "stream-json":
-                    from agentcli.frontends.json_stream.dialogue import run_json_stream
-
-                    code = await run_json_stream(
-                        desk,
-                        given,
-                        out=sys.stdout.buffer,
-                        input=unshared_stdin() if takes_stream else None,
-                        partial=options.include_partial_messages,
-                        fail_on_denial=options.fail_on_denial,
-                        leaving=leaving,
-                    )
-                case "json":
-                    from agentcli.frontends.print_mode import print_json
-
-                    code = await print_json(
-                        desk, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
-                    )
-                case _:
-                    from agentcli.frontends.print_mode import print_answer
-
-                    code = await print_answer(
-                        desk,
-                        given,
-                        out=sys.stdout,
-                        log=sys.stderr,
-                        verbose=options.verbose,
-                        fail_on_denial=options.fail_on_denial,
-                    )
-        finally:
-            await desk.session.close()
-        return 128 + received["signal"] if received and code == 130 else code
+        with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
+            try:
+                code = await _answered(desk, given, options, leaving)
+            finally:
+                jobs = ended_jobs(running_jobs(desk.session))
+                await desk.session.close()
+                if jobs:
+                    warn(jobs)
+        return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+async def _answered(desk: ScreenlessDesk, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:
+    """Let the front end that was asked for answer; gives its exit code."""
+    match options.output_format:
+        case "stream-json":
+            from agentcli.frontends.json_stream.dialogue import run_json_stream
+
+            return await run_json_stream(
+                desk,
+                given,
+                out=sys.stdout.buffer,
+                input=unshared_stdin() if options.input_format == "stream-json" else None,
+                partial=options.include_partial_messages,
+                fail_on_denial=options.fail_on_denial,
+                leaving=leaving,
+            )
+        case "json":
+            from agentcli.frontends.print_mode import print_json
+
+            return await print_json(
+                desk, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+            )
+        case _:
+            from agentcli.frontends.print_mode import print_answer
+
+            return await print_answer(
+                desk,
+                given,
+                out=sys.stdout,
+                log=sys.stderr,
+                verbose=options.verbose,
+                fail_on_denial=options.fail_on_denial,
+            )
 
 
 def _commands(config: Config) -> Commands:
@@ -104,9 +114,7 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def extras_from(options: argparse.Namespace) -> Extras:
     return Extras(
-        text_or_file(options.system_prompt, options.system_prompt_file),
-        text_or_file(options.append_system_prompt, options.append_system_prompt_file) or "",
-        options.bare,
+        text_or_file(options, "system-prompt"), text_or_file(options, "append-system-prompt") or "", options.bare
     )
 
 
@@ -116,6 +124,8 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         raise UsageError("--continue and --resume exclude each other.")
     if options.fork_session and not (options.continue_ or options.resume):
         raise UsageError("--fork-session goes with --continue or --resume.")
+    if options.session_id is not None and (options.continue_ or options.resume) and not options.fork_session:
+        raise UsageError("--session-id is for a new session: leave it out, or continue a copy with --fork-session.")
     if options.no_session and (options.continue_ or options.resume):
         raise UsageError("--no-session stores nothing, so there is nothing to continue.")
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"

@@ -12,6 +12,12 @@ from typing import Any, BinaryIO, NoReturn
 from agentcli.agent.permissions import MODES
 from agentcli.errors import UsageError
 
+
+def _text(argument: str) -> str:
+    """An argument as text that can be stored and sent: bytes that are no UTF-8 are replaced."""
+    return os.fsencode(argument).decode("utf-8", errors="replace")
+
+
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # flags -> what argparse needs. Help texts are sentences a newcomer understands.
 FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -28,11 +34,17 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("-r", "--resume"),
-        {"nargs": "?", "const": "", "metavar": "ID", "help": "go on with a session (without ID: choose)"},
+        {
+            "nargs": "?",
+            "const": "",
+            "type": _text,
+            "metavar": "ID",
+            "help": "go on with a session (without ID: choose)",
+        },
     ),
     (("--fork-session",), {"action": "store_true", "help": "go on with a copy, the session stays as it is"}),
     (("--session-id",), {"metavar": "UUID", "help": "the id of the new session"}),
-    (("-n", "--name"), {"default": "", "help": "a name for the session, usable with --resume"}),
+    (("-n", "--name"), {"default": "", "type": _text, "help": "a name for the session, usable with --resume"}),
     (("--no-session",), {"action": "store_true", "help": "store nothing"}),
     (("--permission-mode",), {"choices": MODES, "help": "what is asked before it is done"}),
     (
@@ -54,9 +66,12 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--fail-on-denial",),
         {"action": "store_true", "help": "exit with 56 when a call was denied for want of an answer"},
     ),
-    (("--system-prompt",), {"metavar": "TEXT", "help": "use this system text instead of the built-in one"}),
+    (
+        ("--system-prompt",),
+        {"type": _text, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
+    ),
     (("--system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
-    (("--append-system-prompt",), {"metavar": "TEXT", "default": "", "help": "add to the system text"}),
+    (("--append-system-prompt",), {"type": _text, "metavar": "TEXT", "help": "add to the system text"}),
     (("--append-system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
     (
         ("--add-dir",),
@@ -91,11 +106,6 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     for names, how in FLAGS:
         made.add_argument(*names, **how)
     return made
-
-
-def _text(argument: str) -> str:
-    """An argument as text that can be stored and sent: bytes that are no UTF-8 are replaced."""
-    return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
 # The settings that flags set, and the flags.
@@ -138,9 +148,15 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def text_or_file(text: str | None, file: str | None) -> str | None:
+def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
+    """The text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, and for an unreadable file."""
+    name = flag.replace("-", "_")
+    text: str | None = getattr(options, name)
+    file: str | None = getattr(options, f"{name}_file")
     if file is None:
         return text
+    if text is not None:
+        raise UsageError(f"--{flag} and --{flag}-file exclude each other.")
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

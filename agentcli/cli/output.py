@@ -25,13 +25,20 @@ def warn(text: str) -> None:
         print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
 
 
+_RESULT = b'{"type":"result"'
+
+
 class WatchedOutput(io.FileIO):
     """Stdout; `failure` is why it could not be written. What is written after that is dropped.
 
-    So the last flush of the interpreter has nothing to complain about.
+    So the last flush of the interpreter has nothing to complain about. `ends_with_result` says that the last line is
+    a result object, `is_within_line` that it is not complete.
     """
 
     failure: OSError | None = None
+    ends_with_result = False
+    is_within_line = False
+    _line = b""  # the beginning of the last one
 
     @classmethod
     def in_place_of_stdout(cls) -> WatchedOutput:
@@ -44,17 +51,29 @@ class WatchedOutput(io.FileIO):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(watched),
             encoding=before.encoding,
-            errors=before.errors,
+            errors="backslashreplace",  # what the encoding has no sign for is no reason to lose an answer
             line_buffering=watched.isatty(),
         )
         return watched
 
     def write(self, data: ReadableBuffer) -> int:
-        size = memoryview(data).nbytes
-        if self.failure is None:
-            try:
-                return super().write(data)
-            except OSError as error:
-                self.failure = error
-                raise
-        return size
+        view = memoryview(data).cast("B")
+        if self.failure is not None:
+            return view.nbytes
+        continues, self.is_within_line, self.ends_with_result = self.is_within_line, True, False
+        try:
+            written = super().write(view)
+        except OSError as error:
+            self.failure = error
+            raise
+        self._note(bytes(view[:written]), continues=continues)
+        return written
+
+    def _note(self, written: bytes, *, continues: bool) -> None:
+        """Remember how the last line begins, and whether it is complete."""
+        lines = written.removesuffix(b"\n")
+        start = lines.rfind(b"\n") + 1
+        begun = self._line if continues and start == 0 else b""
+        self._line = (begun + lines[start : start + len(_RESULT)])[: len(_RESULT)]
+        self.is_within_line = not written.endswith(b"\n")
+        self.ends_with_result = not self.is_within_line and self._line == _RESULT

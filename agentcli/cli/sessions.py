@@ -11,7 +11,7 @@ import typer
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
-from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, to_messages
+from agentcli.conversation.entries import Assistant, Entry, Result, Summary, Unreadable, User, to_messages
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
 from agentcli.llm.transcript import doctor
@@ -88,5 +88,7 @@ def _shown(entry: Entry) -> str:
             return f"  {'✗' if result.result.is_error else '✓'} {result.name} {result.summary}"
         case Summary(text):
             return f"[summary] {text}"
+        case Unreadable(error):
+            return f"[{error}]"
         case _:
             return ""

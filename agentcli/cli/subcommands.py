@@ -48,7 +48,9 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """In UTF-8, whatever the encoding of text is here."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def print_rows(rows: Sequence[Sequence[str]], *, empty: str) -> None:

@@ -95,16 +95,16 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     def leave() -> None:
         answering.cancel()
 
-    received = interrupt_on_signals(leave)
-    try:
-        return await answering
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return 128 + received["signal"]
-    finally:
-        await workspace.sandbox.aclose()
-        await builder.aclose()
+    with interrupt_on_signals(leave) as received:
+        try:
+            return await answering
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            return 128 + received["signal"]
+        finally:
+            await workspace.sandbox.aclose()
+            await builder.aclose()
 
 
 async def _answer_calls(single: Call | None, bench: Bench) -> int:

@@ -1,7 +1,7 @@
 """The records of a conversation, and what of them a model sees.
 
-A log only grows. `user`, `assistant`, `tool_result` and `summary` reach the model; `context_note`, `system_event` and
-`tool_log` never do. What was taken back stays in the log and is named by a `retracted` event.
+A log only grows. `user`, `assistant`, `tool_result` and `summary` reach the model; `context_note`, `system_event`,
+`tool_log` and `unreadable` never do. What was taken back stays in the log and is named by a `retracted` event.
 """
 
 from __future__ import annotations
@@ -88,7 +88,13 @@ class ToolLog(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_log", omi
     data: dict[str, Any] = {}
 
 
-Body = User | Assistant | Result | Summary | ContextNote | SystemEvent | ToolLog
+class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
+    """Stands for a stored entry that cannot be read; it is never stored itself."""
+
+    error: str
+
+
+Body = User | Assistant | Result | Summary | ContextNote | SystemEvent | ToolLog | Unreadable
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -242,7 +248,15 @@ def from_record(record: dict[str, Any]) -> Entry:
         if version == SCHEMA_VERSION:
             body = _decoder.decode(record["body"])
         else:
-            body = msgspec.convert(brought_up(msgspec.json.decode(record["body"]), version), Body)
-    except (msgspec.MsgspecError, ValueError) as error:
+            body = msgspec.convert(brought_up(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
     return Entry(record["id"], record["parent_id"], record["time"], body)
+
+
+def as_readable(record: dict[str, Any]) -> Entry:
+    """The entry of a row; one that cannot be read says why, so that the others can be."""
+    try:
+        return from_record(record)
+    except ValueError as error:
+        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error)))

@@ -18,7 +18,8 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
 )
-from agentcli.agent.result import ResultBuilder, exit_code, to_json_line
+from agentcli.agent.result import ResultBuilder, exit_code
+from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
 from agentcli.frontends.printable import PrintableStream, printable
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk

@@ -156,6 +156,10 @@ class Running:
     def control(self, subtype: str, **fields: Any) -> None:
         self.send({"type": "control", "subtype": subtype, **fields})
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

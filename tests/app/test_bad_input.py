@@ -18,6 +18,7 @@ from tests.conformance.servers import (
     refused_address,
 )
 
+UUID = "12345678-1234-4234-8234-123456789abc"
 CLAUDE = ("-m", "anthropic/claude-sonnet-5-5")
 
 
@@ -60,6 +61,10 @@ def refused(ran: Ran, code: int, *says: str) -> None:
         (["-p", "x", "--continue"], "continue"),
         (["-p", "x", "--continue", "--resume", "y"], "exclude"),
         (["-p", "x", "--resume"], "sessions list"),
+        (["-p", "x", "--continue", "--session-id", UUID], "--fork-session"),
+        (["-p", "x", "--resume", "y", "--session-id", UUID], "--fork-session"),
+        (["-p", "x", "--system-prompt", "a", "--system-prompt-file", "s"], "exclude"),
+        (["-p", "x", "--append-system-prompt", "", "--append-system-prompt-file", "s"], "exclude"),
         (["-p", "x", "--fork-session"], "--resume"),
         (["-p", "x", "--no-session", "--continue"], "--no-session"),
         (["-p", "x", "--input-format", "stream-json"], "--output-format stream-json"),
@@ -73,6 +78,44 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     ran = place.run(*arguments, env={"AGENTCLI_MODEL": "scripted/s"})
     assert ran.code == (1 if "missing.jsonl" in says else 2)
     refused(ran, ran.code, says)
+
+
+PLANNED = "undo redo blame replay skills hooks mcp login usage eval serve acp".split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        *(([name], f"`agentcli {name}` does not exist yet") for name in PLANNED),
+        (["undo", "--yes"], "does not exist yet"),
+        (["eval", "run", "--json"], "does not exist yet"),
+        (["usage", "-p"], "does not exist yet"),
+        (["--plain", "undo"], "does not exist yet"),
+        (["-m", "scripted/s", "usage", "--days", "3"], "does not exist yet"),
+        (["--output-format", "json", "--", "mcp"], "does not exist yet"),
+        (["--plain", "sessions", "list"], "agentcli sessions"),
+        (["sesions"], "Did you mean `agentcli sessions`?"),
+        (["sesions", "list"], "Did you mean `agentcli sessions`?"),
+        (["Undo"], "Did you mean `agentcli undo`?"),
+        (["usgae"], "Did you mean `agentcli usage`?"),
+        (["-m", "scripted/s", "modles"], "Did you mean `agentcli models`?"),
+        (["doctorr", "--json"], "Did you mean `agentcli doctor`?"),
+    ],
+)
+def test_the_name_of_a_command_is_never_a_prompt(place: Place, arguments: list[str], says: str) -> None:
+    (place.folder / "s").write_text('{"text": "ok"}\n')
+    for stdin in (None, "piped"):
+        ran = place.run(*arguments, stdin=stdin, env={"AGENTCLI_MODEL": "scripted/s"})
+        refused(ran, 2, says)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-p", "usage"], ["undo the last edit"], ["-p", "sesions"], ["tool s"], ["sections"], ["explain"]]
+)
+def test_what_only_resembles_a_command_is_a_prompt(place: Place, arguments: list[str]) -> None:
+    (place.folder / "s").write_text('{"text": "ok"}\n')
+    ran = place.run(*arguments, env={"AGENTCLI_MODEL": "scripted/s"})
+    assert (ran.code, ran.out) == (0, "ok\n")
 
 
 def test_an_id_that_no_session_has_is_refused(place: Place) -> None:

@@ -197,3 +197,36 @@ def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Pat
             check=False,
         )
     assert done.stdout == b"the answer\n"
+
+
+# Encodings.
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1:strict"}, {"PYTHONIOENCODING": "cp1252"}],
+    ids=str,
+)
+def test_an_output_that_is_not_utf_8_takes_every_answer(place: Place, env: dict[str, str]) -> None:
+    env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", **env}
+    model = place.script({"text": "naïve → 🎉", "tool_calls": [call("think", thought="ü→")]}, {"text": "naïve → 🎉"})
+    arguments = [sys.executable, "-m", "agentcli", "-m", model, "-p", "→?", "--verbose"]
+    encoding = env["PYTHONIOENCODING"].partition(":")[0]
+    for command in (arguments, [*arguments[:3], "sessions", "show", "0"]):
+        ran = subprocess.run(
+            command,
+            cwd=place.folder,
+            env={**place.environment, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False), ran.stderr
+        assert "naïve → 🎉".encode(encoding, "backslashreplace") in ran.stdout
+
+
+def test_json_is_utf_8_whatever_the_encoding_of_text_is(place: Place) -> None:
+    env = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    ran = place.run("-m", place.script({"text": "→ 🎉"}), "-p", "ü", "--output-format", "json", env=env)
+    assert ran.result["result"] == "→ 🎉"
+    assert json.loads(place.run("sessions", "list", "--json", env=env).out)[0]["title"] == "ü"

@@ -576,6 +576,33 @@ def test_commands_help_model_clear_resume_quit(open_terminal: Open) -> None:
     assert terminal.exit_code() == 0
 
 
+BACKGROUND = {"tool_calls": [{"name": "bash", "input": {"command": "sleep 60", "background": True}}]}
+
+
+@pytest.mark.parametrize("keys", ["/quit\r", "\x04", "\x03\x03"], ids=["quit", "ctrl-d", "ctrl-c"])
+@pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
+def test_leaving_with_jobs_asks_once(open_terminal: Open, flags: tuple[str, ...], keys: str) -> None:
+    terminal = open_terminal([BACKGROUND, {"text": "it runs"}], *flags, "--permission-mode", "bypassPermissions", "go")
+    terminal.see("it runs")
+    terminal.settle()
+    keys = keys[:1] if flags and keys == "\x03\x03" else keys
+    terminal.type(keys)
+    terminal.see(r"A job is still running: job_\w+ \(sleep 60\)")
+    terminal.settle()
+    terminal.type(keys)
+    terminal.see("A job was still running and ended with the session")
+    assert terminal.exit_code() == (130 if flags and keys == "\x03" else 0)
+
+
+@pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
+def test_a_signal_ends_jobs_without_asking_and_says_so(open_terminal: Open, flags: tuple[str, ...]) -> None:
+    terminal = open_terminal([BACKGROUND, {"text": "it runs"}], *flags, "--permission-mode", "bypassPermissions", "go")
+    terminal.see("it runs")
+    terminal.kill(signal.SIGTERM)
+    terminal.see("A job was still running and ended with the session")
+    assert terminal.exit_code() == 143
+
+
 def test_an_unknown_command_suggests_the_nearest_and_sends_nothing(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "sent"}])
     terminal.see("script.jsonl")

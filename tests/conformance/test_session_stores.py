@@ -23,7 +23,17 @@ import pytest
 
 from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.conversation.entries import Assistant, Body, Result, SystemEvent, ToolLog, User, reminder
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Result,
+    SystemEvent,
+    ToolLog,
+    Unreadable,
+    User,
+    reminder,
+    to_messages,
+)
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.memory import MemorySessions
@@ -463,6 +473,33 @@ async def test_a_damaged_file_is_kept_aside_and_a_new_one_begun_and_told(tmp_pat
     assert "damaged" in notice
 
 
+async def test_who_only_reads_a_damaged_file_is_told_and_leaves_it(tmp_path: Path) -> None:
+    database(tmp_path).parent.mkdir()
+    damage = b"This is no database at all. " * 100
+    database(tmp_path).write_bytes(damage)
+    async with on_disk(tmp_path) as store:
+        for reading in (store.list(), store.load("x"), store.open("x"), store.fork("x", cwd=HERE)):
+            with pytest.raises(StorageError, match=r"damaged.*move it away"):
+                await reading
+    assert [path.name for path in database(tmp_path).parent.iterdir()] == ["sessions.db"]
+    assert database(tmp_path).read_bytes() == damage
+
+
+async def test_a_second_damaged_file_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:
+    database(tmp_path).parent.mkdir()
+    for damage in (b"one" * 1000, b"two" * 1000):
+        for file in database(tmp_path).parent.glob("sessions.db*"):
+            if "damaged" not in file.name:
+                file.unlink()
+        database(tmp_path).write_bytes(damage)
+        async with on_disk(tmp_path) as store:
+            await a_session(store, "one")
+    kept_aside = database(tmp_path).parent.glob("sessions.db.damaged-*")
+    assert sorted(path.read_bytes()[:3] for path in kept_aside if path.suffix[-4:] not in ("-wal", "-shm")) == [
+        b"one", b"two"
+    ]  # fmt: skip
+
+
 async def test_damage_in_the_middle_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         id = await a_session(store, *(f"{n} " + "x" * 500 for n in range(100)))
@@ -500,17 +537,65 @@ async def test_another_program_s_database_is_refused_untouched(tmp_path: Path) -
     assert stat.S_IMODE(database(tmp_path).stat().st_mode) == 0o640
 
 
-async def test_an_entry_of_a_newer_agentcli_is_refused_by_name_and_frees_the_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("schema_version = 99", "newer agentcli (schema 99"),
+        ("schema_version = 1, body = '[]'", "cannot be read"),
+        ('body = \'{"kind":"poem"}\'', "poem"),
+        ("body = ''", "cannot be read"),
+        ("body = CAST(X'7BFF' AS TEXT)", "cannot be read"),
+    ],
+)
+async def test_an_entry_that_cannot_be_read_is_left_out_and_said(tmp_path: Path, change: str, says: str) -> None:
+    told: list[str] = []
+    async with on_disk(tmp_path, told) as store:
+        id = await a_session(store, "one", "two", "three")
+        await store._writer.call(lambda db: db.execute(f"UPDATE entries SET {change} WHERE seq = 2") and None)
+        log, entries = await store.open(id)
+        await log.close()
+        assert says in told[0]
+        assert "1 of the 3 entries" in told[0]
+        assert isinstance(entries[1].body, Unreadable)
+        assert [message.text for message in to_messages(entries)] == ["onethree"]
+        assert len((await store.load(id))[1]) == 3
+        fork, entries = await store.fork(id, cwd=HERE)
+        await kept(fork, said("four"))
+        await fork.close()
+        assert [type(entry.body) for entry in (await store.load(fork.session_id))[1]] == [User, Unreadable, User, User]
+
+
+@every_store
+async def test_the_newest_is_the_one_used_last_whatever_the_clock_says(
+    make: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    years = 10 * 365 * 86_400
+    real = time.time
+    async with opened(make, tmp_path) as store:
+        used = []
+        for wrong_by in (years, 0, -years, 0):
+            monkeypatch.setattr(time, "time", lambda wrong_by=wrong_by: real() + wrong_by)
+            used.append(await a_session(store, "x"))
+        assert [info.id for info in await store.list()] == used[::-1]
+        log, _ = await store.open(used[0])
+        await kept(log, said("again"))
+        await log.close()
+        assert [info.id for info in await store.list(cwd=HERE, limit=2)] == [used[0], used[3]]
+
+
+async def test_a_file_of_the_first_version_is_brought_up_and_times_to_come_count_least(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
-        id = await a_session(store, "one")
-        other = await a_session(store, "two")
-        await store._writer.call(
-            lambda db: db.execute("UPDATE entries SET schema_version = 99 WHERE session_id = ?", (id,)) and None
-        )
-        for _ in range(2):
-            with pytest.raises(StorageError, match=r"newer agentcli \(schema 99"):
-                await store.open(id)
-        assert len((await store.load(other))[1]) == 1
+        ids = [await a_session(store, text) for text in ("a", "b", "c")]
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        db.execute("DROP INDEX sessions_by_use; ALTER TABLE sessions DROP COLUMN used")
+        db.execute("CREATE INDEX sessions_by_cwd ON sessions (cwd, updated)")
+        for id, updated in zip(ids, (time.time() - 5, time.time() + 1e9, time.time() - 50), strict=True):
+            db.execute("UPDATE sessions SET updated = ? WHERE id = ?", (updated, id))
+        db.pragma("user_version", 1)
+    async with on_disk(tmp_path) as store:
+        assert [info.id for info in await store.list(cwd=HERE)] == [ids[0], ids[2], ids[1]]
+        newest = await a_session(store, "d")
+        assert [info.id for info in await store.list(limit=1)] == [newest]
 
 
 async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:
@@ -739,6 +824,9 @@ async def test_a_read_only_disk_is_a_clear_error_and_takes_nothing_away(tmp_path
         remounted = subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False)
         if remounted.returncode:
             pytest.skip("this disk cannot be made read-only")
+        async with on_disk(disk) as store:
+            assert [info.id for info in await store.list(cwd=HERE)] == [id]
+            assert texts_of((await store.load(id))[1]) == ["one"]
         async with on_disk(disk) as store:
             with pytest.raises(StorageError, match=r"sessions\.db|locks"):
                 await a_session(store, "two")

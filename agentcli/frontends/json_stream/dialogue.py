@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import events as ops
-from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.events import Done, Event, Notice, TurnFailed
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
+from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.json_stream.input import (
     Approve,
     ClientResult,
@@ -129,6 +130,12 @@ class Dialogue:
 
     async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
+            if (
+                isinstance(event, Done | TurnFailed)
+                and self._is_last()
+                and (jobs := ended_jobs(running_jobs(self._session)))
+            ):
+                self._output.show(Notice(jobs))
             self._output.show(event)
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, fail_on_denial=self._fail_on_denial)
@@ -137,6 +144,11 @@ class Dialogue:
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_told += 1
                 self._turn_told.set()
+
+    def _is_last(self) -> bool:
+        """True if nothing comes after the turn that ends now."""
+        is_only = self._session.turns_begun - self._turns_before == self._turns_told + 1
+        return self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
 
     async def _all_told(self) -> None:
         """Wait for the result of every prompt that was taken."""

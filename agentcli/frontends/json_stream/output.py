@@ -23,7 +23,8 @@ from agentcli.agent.events import (
     TurnFailed,
     TurnStarted,
 )
-from agentcli.agent.result import ResultBuilder, to_json_line, usage_object
+from agentcli.agent.result import ResultBuilder
+from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.frontends.screenless import CommandEnded

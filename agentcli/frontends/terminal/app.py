@@ -366,7 +366,7 @@ class TerminalApp:
             self.composer.area.set_text("")
             self._last_control_c = 0.0
         elif twice:
-            self.leave()
+            self.desk.leave()
         else:
             self.hint("Ctrl-C again leaves.", TWICE_S)
         self.changed()
@@ -378,7 +378,7 @@ class TerminalApp:
         if self.is_busy:
             self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.")
         else:
-            self.leave()
+            self.desk.leave()
 
     def take_back(self) -> None:
         """The newest queued message goes back into the input."""

@@ -29,6 +29,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import kept
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.house import SessionHouse
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
@@ -132,6 +133,7 @@ class TerminalDesk:
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
         self._job_timer: asyncio.TimerHandle | None = None
+        self._told_of: set[str] = set()  # jobs that would end with the session
 
     # Sessions
 
@@ -184,8 +186,15 @@ class TerminalDesk:
         opened = await self._house.open(session_id, model=self.session.state.model, fork=fork)
         self._take(opened)
         if before is not None:
-            await before.close()
+            await self._end(before)
         return opened
+
+    async def _end(self, session: Session) -> None:
+        """Close a session, and tell of the jobs that end with it."""
+        jobs = ended_jobs(running_jobs(session))
+        await session.close()
+        if jobs:
+            self._view.line(jobs, "warning")
 
     async def close(self) -> None:
         """End what runs and store all of it."""
@@ -198,7 +207,7 @@ class TerminalDesk:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._session is not None:
-            await self._session.close()
+            await self._end(self._session)
         await asyncio.sleep(0)  # the pump shows the last events
         if self._pump is not None:
             self._pump.cancel()
@@ -384,7 +393,15 @@ class TerminalDesk:
         self._front.put_into_input(text)
 
     def leave(self) -> None:
-        self._front.leave()
+        """Leave, unless jobs run that the person has not been told of: then it takes a second time."""
+        jobs = running_jobs(self.session) if self.is_open else []
+        if any(job.id not in self._told_of for job in jobs):
+            self._told_of |= {job.id for job in jobs}
+            what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+            self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
+            self._front.changed()
+        else:
+            self._front.leave()
 
     # The status line
 

@@ -120,8 +120,13 @@ class PlainTerminal:
             data = os.read(self._stdin, 65_536)
         except OSError:
             data = b""
-        if not data or self._output.is_gone:
+        if self._output.is_gone:
             self.leave()
+            return
+        if not data:  # Ctrl-D; where nothing more can come it is read again at once
+            self._desk.leave()
+            if not self._leaving.is_set():
+                self._ask_for_more()
             return
         self._typed += data
         *lines, self._typed = self._typed.split(b"\n")
@@ -181,8 +186,11 @@ class PlainTerminal:
         if self._desk.is_open and (self._desk.session.is_busy or self._live.is_busy):
             self._desk.session.submit(Interrupt())
         else:
-            self._exit_code = 130
-            self.leave()
+            self._desk.leave()
+            if self._leaving.is_set():
+                self._exit_code = 130
+            else:
+                self._ask_for_more()
 
     def _leave_on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:

@@ -26,7 +26,7 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.own_command import OWN_CALL
-from agentcli.conversation.entries import Assistant, Entry, Result, User, open_calls, retracted_ids
+from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.highlight import warm_up
@@ -215,7 +215,7 @@ class TurnView:
     def replay(self, entries: Sequence[Entry]) -> None:
         """The newest part of a stored conversation."""
         gone = retracted_ids(entries)
-        shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result)]
+        shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result | Unreadable)]
         shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
         if len(shown) > REPLAYED_ENTRIES:
             self.line(f"… {len(shown) - REPLAYED_ENTRIES:,} earlier entries", "muted")
@@ -235,6 +235,8 @@ class TurnView:
                     title = exposed(call_title(name, call.input if call else {}))
                     finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured)
                     self._show_tool(finished, title)
+                case Unreadable(error):
+                    self.line(f"[{error}]", "warning")
                 case _:
                     pass
         for id in open_calls(entries):  # the program ended while they ran

@@ -23,6 +23,7 @@ class MemoryLog:
         self.cwd = cwd
         self.name = name
         self.created = time.time()
+        self.used = time.monotonic_ns()
         self.entries: list[Entry] = list(entries)
         self.is_open = True
 
@@ -31,6 +32,7 @@ class MemoryLog:
         for body in bodies:
             parent_id = self.entries[-1].id if self.entries else None
             self.entries.append(entry_now(entry_id(body), parent_id, body))
+        self.used = time.monotonic_ns()
         added = tuple(self.entries[first_seq - 1 :])
         committed = asyncio.get_running_loop().create_future()
         committed.set_result(Stored(added, first_seq))
@@ -74,7 +76,7 @@ class MemorySessions:
 
     async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
         logs = [log for log in self._logs.values() if log.entries and cwd in (None, log.cwd)]
-        return sorted(map(_info, logs), key=lambda info: info.updated, reverse=True)[:limit]
+        return [_info(log) for log in sorted(logs, key=lambda log: log.used, reverse=True)[:limit]]
 
     async def rename(self, session_id: str, name: str) -> None:
         log = self._logs.get(session_id) or self._find(session_id)

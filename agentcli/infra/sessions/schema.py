@@ -6,10 +6,11 @@ import apsw
 
 from agentcli.errors import StorageError
 
-VERSION = 1
+VERSION = 2
 
 # The entries of a session form a tree through parent_id; `head` is the newest entry of its branch. A forked session
-# begins at an entry of another one. A result's id is its call's id, so ids are unique within a session only.
+# begins at an entry of another one. A result's id is its call's id, so ids are unique within a session only. `used`
+# grows with each use of any session: unlike `updated` it holds when the clock was wrong.
 _TABLES = """
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY,
@@ -19,9 +20,10 @@ CREATE TABLE sessions (
     created REAL NOT NULL,
     updated REAL NOT NULL,
     forked_from TEXT,
-    forked_at INTEGER
+    forked_at INTEGER,
+    used INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX sessions_by_cwd ON sessions (cwd, updated);
+CREATE INDEX sessions_by_use ON sessions (used, cwd);
 CREATE TABLE entries (
     session_id TEXT NOT NULL REFERENCES sessions (id),
     seq INTEGER NOT NULL,
@@ -34,6 +36,19 @@ CREATE TABLE entries (
     PRIMARY KEY (session_id, seq)
 ) STRICT, WITHOUT ROWID;
 """
+
+# From each version to the next. Times that have not come yet are of a clock that was wrong, and tell nothing.
+_STEPS = {
+    1: """
+ALTER TABLE sessions ADD COLUMN used INTEGER NOT NULL DEFAULT 0;
+UPDATE sessions SET used = ranked.place FROM (
+    SELECT id, row_number() OVER (ORDER BY updated <= CAST(strftime('%s', 'now') AS INTEGER) + 1, updated) AS place
+    FROM sessions
+) AS ranked WHERE ranked.id = sessions.id;
+DROP INDEX sessions_by_cwd;
+CREATE INDEX sessions_by_use ON sessions (used, cwd);
+""",
+}
 
 
 def prepare(connection: apsw.Connection) -> None:
@@ -53,7 +68,11 @@ def _bring_up(connection: apsw.Connection) -> None:
             f"{connection.filename} was written by a newer agentcli (version {version}, this one knows {VERSION}): "
             "update agentcli."
         )
-    if connection.execute("SELECT count(*) FROM sqlite_master").get:
+    if version in _STEPS:
+        for step in range(version, VERSION):
+            connection.execute(_STEPS[step])
+    elif connection.execute("SELECT count(*) FROM sqlite_master").get:
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
-    connection.execute(_TABLES)
+    else:
+        connection.execute(_TABLES)
     connection.pragma("user_version", VERSION)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import queue
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +25,7 @@ import apsw
 import filelock
 
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
-from agentcli.conversation.entries import Body, Entry, entry_now, from_record, to_record
+from agentcli.conversation.entries import Body, Entry, Unreadable, as_readable, entry_now, to_record
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.schema import prepare
@@ -54,44 +58,58 @@ class SqliteSessions:
         return SqliteLog(self._writer, id, lock, new_session=row)
 
     async def _refuse_taken(self, session_id: str, lock: filelock.BaseFileLock) -> None:
-        taken = await self._writer.call(lambda db: db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).get)
+        taken = await self._read(lambda db: db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).get)
         if taken:
             lock.release()
             raise StorageError(f"There is a session {session_id} already: resume it with --resume {session_id}.")
 
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Do what changes nothing, also where the file can only be read."""
+        try:
+            return await self._writer.call(work)
+        except NotWritable as refused:
+            return await asyncio.to_thread(_on_a_copy, self.path, work, refused)
+
     async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
-        id = await self._writer.call(lambda db: _full_id(db, session_id))
+        id = await self._read(lambda db: _full_id(db, session_id))
         lock = self._own(id)
         try:
-            entries, last_seq = await self._writer.call(lambda db: (_entries(db, id), _last_seq(db, id)))
+            entries, last_seq = await self._read(lambda db: (_entries(db, id), _last_seq(db, id)))
         except StorageError:
             lock.release()
             raise
+        self._tell_unreadable(id, entries)
         return SqliteLog(self._writer, id, lock, last=entries[-1].id if entries else None, last_seq=last_seq), entries
 
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
     ) -> tuple[SessionLog, list[Entry]]:
-        source = await self._writer.call(lambda db: _full_id(db, session_id))
-        entries, at = await self._writer.call(lambda db: (_entries(db, source), _last_seq(db, source)))
+        source = await self._read(lambda db: _full_id(db, session_id))
+        entries, at = await self._read(lambda db: (_entries(db, source), _last_seq(db, source)))
+        self._tell_unreadable(source, entries)
         log = await self.create(cwd=cwd, session_id=new_id, name=name)
         assert isinstance(log, SqliteLog)
         log.continue_from(source, at, entries)
         return log, entries
+
+    def _tell_unreadable(self, session_id: str, entries: Sequence[Entry]) -> None:
+        if unreadable := [entry.body.error for entry in entries if isinstance(entry.body, Unreadable)]:
+            self._on_notice(
+                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out: "
+                f"{unreadable[0]}. agentcli sessions show {session_id} shows where they stood."
+            )
 
     async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
         def work(db: apsw.Connection) -> tuple[SessionInfo, list[Entry]]:
             id = _full_id(db, session_id)
             return _infos(db, "WHERE id = ?", (id,))[0], _entries(db, id)
 
-        found: tuple[SessionInfo, list[Entry]] = await self._writer.call(work)
-        return found
+        return await self._read(work)
 
     async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
         where, values = ("WHERE cwd = ?", (folder_text(cwd),)) if cwd else ("", ())
-        tail = f"{where} ORDER BY updated DESC LIMIT {int(limit)}"
-        found: list[SessionInfo] = await self._writer.call(lambda db: _infos(db, tail, values))
-        return found
+        tail = f"{where} ORDER BY used DESC LIMIT {int(limit)}"
+        return await self._read(lambda db: _infos(db, tail, values))
 
     async def rename(self, session_id: str, name: str) -> None:
         new = self._new.get(session_id)
@@ -121,7 +139,9 @@ class SqliteSessions:
                 f"--fork-session (reading it works meanwhile: agentcli sessions show {session_id})."
             ) from error
         except OSError as error:
-            raise StorageError(f"Could not write to {folder}: {error.strerror}.") from error
+            raise StorageError(
+                f"Could not write to {folder}: {error.strerror}. Make it writable, or use --no-session."
+            ) from error
         return lock
 
 
@@ -152,8 +172,8 @@ class _SessionRow:
     def store(self, db: apsw.Connection) -> None:
         now = time.time()
         db.execute(
-            "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at) "
-            "VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
+            "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at, used) "
+            "VALUES (?,?,?,?,?,?,?,?, (SELECT coalesce(max(used), 0) + 1 FROM sessions)) ON CONFLICT DO NOTHING",
             (self.id, self.cwd, self.name, "", now, now, self.forked_from, self.forked_at),
         )
 
@@ -209,7 +229,7 @@ class SqliteLog:
             _touch(db, self.session_id, title)
             return stored
 
-        committed = self._writer.submit(work)
+        committed = self._writer.submit(work, writes=True)
         committed.add_done_callback(self._forget_stored)
         return Appended(stored.entries, committed)
 
@@ -244,15 +264,17 @@ def _insert(db: apsw.Connection, session_id: str, stored: Stored) -> None:
 
 
 def _touch(db: apsw.Connection, session_id: str, title: str) -> None:
-    """Note the time, and the title unless there is one."""
+    """Note the time, that none was used later, and the title unless there is one."""
     db.execute(
-        "UPDATE sessions SET updated = ?, title = CASE WHEN title = '' THEN ? ELSE title END WHERE id = ?",
+        "UPDATE sessions SET updated = ?, title = CASE WHEN title = '' THEN ? ELSE title END, "
+        "used = (SELECT max(used) + (max(used) <> sessions.used) FROM sessions AS other) WHERE id = ?",
         (time.time(), title, session_id),
     )
 
 
 def _full_id(db: apsw.Connection, session_id: str) -> str:
     """The one id that begins so, or the session of that name."""
+    session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     pattern = session_id.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     rows = db.execute(
         "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3",
@@ -270,14 +292,12 @@ def _entries(db: apsw.Connection, session_id: str, until: int | None = None) -> 
     source = db.execute("SELECT forked_from, forked_at FROM sessions WHERE id = ?", (session_id,)).fetchone()
     inherited = _entries(db, source[0], source[1]) if source and source[0] else []
     rows = db.execute(
-        "SELECT id, parent_id, time, schema_version, body FROM entries WHERE session_id = ? AND seq <= ? ORDER BY seq",
+        "SELECT id, parent_id, time, schema_version, CAST(body AS BLOB) FROM entries "  # text may be damaged
+        "WHERE session_id = ? AND seq <= ? ORDER BY seq",
         (session_id, sys.maxsize if until is None else until),
     )
     names = ("id", "parent_id", "time", "schema_version", "body")
-    try:
-        return inherited + [from_record(dict(zip(names, row, strict=True))) for row in rows]
-    except ValueError as error:
-        raise StorageError(f"Session {session_id}: {error}.") from error
+    return inherited + [as_readable(dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _last_seq(db: apsw.Connection, session_id: str) -> int:
@@ -302,18 +322,16 @@ class _Writer:
     def __init__(self, path: Path, on_notice: Callable[[str], None]) -> None:
         self._path = path
         self._on_notice = on_notice
-        self._queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any], asyncio.AbstractEventLoop] | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, work: Work) -> asyncio.Future[Any]:
+    def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="agentcli-sessions", daemon=True)
             self._thread.start()
-        self._queue.put((work, future, loop))
+        self._queue.put(_Job(work, future, loop, writes))
         return future
 
     async def call(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -345,20 +363,19 @@ class _Writer:
                 jobs.append(following)
             try:
                 if connection is None:
-                    connection = self._opened()
-                results = self._commit(connection, [work for work, _, _ in jobs])
+                    connection = self._opened(may_replace=any(job.writes for job in jobs))
+                results = self._commit(connection, [job.work for job in jobs])
             except (apsw.Error, OSError, StorageError) as error:
-                failure = error if isinstance(error, StorageError) else StorageError(_said(self._path, error))
-                for _, future, loop in jobs:
-                    _tell(loop, future, None, failure)
+                failure = error if isinstance(error, StorageError) else _failure(self._path, error)
+                for job in jobs:
+                    job.tell(None, failure)
             except Exception as bug:  # nobody would be told anything any more if this thread ended
                 log.exception("work on the session database failed")
-                for _, future, loop in jobs:
-                    _tell(loop, future, None, StorageError(f"{self._path}: {bug!r}."))
+                for job in jobs:
+                    job.tell(None, StorageError(f"{self._path}: {bug!r}."))
             else:
-                for (_, future, loop), result in zip(jobs, results, strict=True):
-                    error_of_one = result if isinstance(result, StorageError) else None
-                    _tell(loop, future, result, error_of_one)
+                for job, result in zip(jobs, results, strict=True):
+                    job.tell(result, result if isinstance(result, StorageError) else None)
             if stop:
                 break
         if connection is not None:
@@ -375,18 +392,66 @@ class _Writer:
                     results.append(error)
         return results
 
-    def _opened(self) -> apsw.Connection:
+    def _opened(self, *, may_replace: bool) -> apsw.Connection:
+        """With `may_replace` a damaged file is moved aside; who only reads is told of the damage instead."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             return _connect(self._path)
         except (apsw.NotADBError, apsw.CorruptError):
-            aside = self._path.with_name(f"{self._path.name}.damaged-{int(time.time())}")
+            if not may_replace:
+                raise
+            aside = self._free_name(f"{self._path.name}.damaged-{int(time.time())}")
             self._path.replace(aside)
             for suffix in ("-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
             self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
             return _connect(self._path)
+
+    def _free_name(self, name: str) -> Path:
+        names = itertools.chain((name,), (f"{name}-{number}" for number in itertools.count(2)))
+        return next(path for path in map(self._path.with_name, names) if not path.exists())
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Something to be done with the connection, and who waits for it; one that `writes` needs a sound file."""
+
+    work: Work
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    writes: bool
+
+    def tell(self, result: Any, error: StorageError | None) -> None:
+        def settle() -> None:
+            if self.future.done():
+                return
+            if error is None:
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(error)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self.loop.call_soon_threadsafe(settle)
+
+
+def _on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
+    """Read where SQLite cannot make the files it needs beside the database. Raises `StorageError`."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
+            for suffix in ("", "-wal"):
+                name = path.name + suffix
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(path.with_name(name), Path(folder, name))
+            connection = _connect(Path(folder, path.name))
+            try:
+                return work(connection)
+            finally:
+                connection.close()
+    except (apsw.NotADBError, apsw.CorruptError) as damaged:
+        raise _failure(path, damaged) from damaged
+    except (apsw.Error, OSError) as error:
+        raise refused from error
 
 
 def _connect(path: Path) -> apsw.Connection:
@@ -414,19 +479,14 @@ def _set_up(connection: apsw.Connection) -> None:
         connection.pragma("checkpoint_fullfsync", "on")
 
 
-def _tell(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: StorageError | None
-) -> None:
-    def settle() -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+class NotWritable(StorageError):
+    """The file cannot be written, nor opened as for writing; it may be possible to read it."""
 
-    with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-        loop.call_soon_threadsafe(settle)
+
+def _failure(path: Path, error: Exception) -> StorageError:
+    refused = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.FullError, apsw.IOError, OSError)
+    kind = NotWritable if isinstance(error, refused) else StorageError
+    return kind(_said(path, error))
 
 
 def _said(path: Path, error: Exception) -> str:
