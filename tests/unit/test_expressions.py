@@ -16,6 +16,7 @@ _POSSESSIVE_OR_ATOMIC = re.compile(r"[*+?}]\+|\(\?>")
 
 def raw_strings(source: str) -> Iterator[str]:
     """The texts of raw strings, in which this project writes its expressions; what is put in counts as a letter."""
+    lines = source.encode().split(b"\n")
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Constant(value=str() | bytes() as text):
@@ -24,7 +25,7 @@ def raw_strings(source: str) -> Iterator[str]:
                 found = "".join(part.value if isinstance(part, ast.Constant) else "x" for part in parts)
             case _:
                 continue
-        if re.match(r"(?i)\(?\s*(?:r|br|rb|fr|rf)[\"']", ast.get_source_segment(source, node) or ""):
+        if re.match(rb"(?i)(?:r|br|rb|fr|rf)[\"']", lines[node.lineno - 1][node.col_offset :]):
             yield found
 
 
