@@ -231,6 +231,7 @@ class Builder:
             hosts=settings.hosts,
             environment=settings.environment,
             tries=state / "tries",
+            aside=state / "put_aside",
             own_folders=(config.paths.config, state),
             cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
         )

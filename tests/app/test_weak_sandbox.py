@@ -67,7 +67,7 @@ def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> l
 def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, command: str, named: str) -> None:
     before = git_files(place)
     (told,) = run_in(place, command, mode=mode)
-    assert "[the sandbox put back what other programs obey" in told
+    assert "[the sandbox reverted changes to files that other programs run or obey" in told
     assert str(place.folder / named) in told
     assert git_files(place) == before
     assert not any(os.path.lexists(place.folder / name) for name in (".vscode", ".husky"))
@@ -81,6 +81,95 @@ def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
     script = place.script(start, wait, {"text": "{{last_result}}"})
     ran = place.run("-m", script, "-p", "go", "--permission-mode", "auto", "--output-format", "json")
     assert "put back" in ran.result["result"]
+    assert git_files(place) == before
+
+
+def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(place: Place) -> None:
+    before = git_files(place)
+    (place.folder / "a.sh").write_text("echo evil > .git/hooks/pre-commit; sleep 2")
+    (place.folder / "b.sh").write_text("sleep 3")
+    start = {"tool_calls": [call("bash", command="sh a.sh", background=True), call("bash", command="sleep 0.5")]}
+    script = place.script(start, {"tool_calls": [call("bash", command="sh b.sh")]}, {"text": "."})
+    place.run("-m", script, "-p", "go", "--permission-mode", "auto")
+    assert git_files(place) == before
+
+
+def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
+    """An edit that they approved, and a command that they let out of the sandbox."""
+    (place.folder / ".vscode").mkdir()
+    (place.folder / ".vscode/settings.json").write_text("{}")
+    (place.folder / "job.sh").write_text("sleep 2")
+    replies = [
+        {"tool_calls": [call("bash", command="sh job.sh", background=True)]},
+        {"tool_calls": [call("file_read", path=".vscode/settings.json")]},
+        {"tool_calls": [call("file_edit", path=".vscode/settings.json", old_string="{}", new_string='{"a": 1}')]},
+        {"tool_calls": [call("file_write", path=".husky/pre-push", content="theirs")]},
+        {"tool_calls": [call("bash", command="git config user.signingkey ABC", unconfined=True)]},
+        {"tool_calls": [call("bash", command="sh -c 'sleep 3'")]},
+        {"text": "."},
+    ]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", place.script(*replies), *flags, stdin=True) as running:
+        running.say("go")
+        for number in (3, 4, 5):
+            asked = running.wait_for(
+                lambda line, number=number: line.get("id") == f"call_{number}_1" and "reason" in line
+            )
+            running.control("approve", id=asked["id"])
+        running.wait_for_type("result")
+        ran = running.ended()
+    assert ran.result["permission_denials"] == []
+    assert (place.folder / ".vscode/settings.json").read_text() == '{"a": 1}'
+    assert (place.folder / ".husky/pre-push").read_text() == "theirs"
+    assert "ABC" in (place.folder / ".git/config").read_text()
+
+
+def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
+    (place.folder / ".vscode").mkdir()
+    (place.folder / ".vscode/settings.json").write_text("{}")
+    (told,) = run_in(place, "echo theirs > .vscode/settings.json")
+    kept = Path(told.partition("what stood there is in ")[2].partition(")")[0])
+    assert (kept / "settings.json").read_text() == "theirs\n"
+
+
+def test_a_new_repository_in_place_of_the_old_one_stays_whole(place: Place) -> None:
+    commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first"
+    told = run_in(place, f"rm -rf .git && git init -q && {commit}", "git log --format=%s")
+    assert told == ["", "first"]
+
+
+def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place) -> None:
+    (place.folder / "pkg/.vscode").mkdir(parents=True)
+    (place.folder / "pkg/.vscode/settings.json").write_text("{}")
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    evil = "echo evil > sub2/.git/hooks/pre-commit; echo evil > packages/.vscode/settings.json"
+    run_in(place, f"mv pkg packages && mkdir pkg && echo work > pkg/new.py && mv sub sub2; {evil}")
+    assert (place.folder / "pkg/new.py").read_text() == "work\n"
+    assert (place.folder / "packages/.vscode/settings.json").read_text() == "{}"
+    assert not (place.folder / "sub2/.git/hooks/pre-commit").exists()
+
+
+def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -> None:
+    (place.folder / "aaa").mkdir()
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    fill = "git init -q aaa && cd aaa/.git/hooks && seq 25000 | xargs touch"
+    run_in(place, fill, "echo evil > sub/.git/hooks/pre-commit; echo evil > .git/hooks/pre-commit")
+    assert not (place.folder / "sub/.git/hooks/pre-commit").exists()
+    assert not (place.folder / ".git/hooks/pre-commit").exists()
+
+
+@pytest.mark.parametrize("url", ["../evil.git", "file:///tmp/evil.git", "ext::sh -c evil"])
+def test_a_remote_that_leads_to_this_machine_is_put_back(place: Place, url: str) -> None:
+    subprocess.run(["git", "-C", str(place.folder), "config", "protocol.ext.allow", "never"], check=True)
+    before = git_files(place)
+    run_in(place, f"git config remote.origin.url '{url}'")
+    assert git_files(place) == before
+
+
+def test_the_address_of_a_remote_that_was_there_is_put_back(place: Place) -> None:
+    subprocess.run(["git", "-C", str(place.folder), "remote", "add", "origin", "https://example.org/x.git"], check=True)
+    before = git_files(place)
+    run_in(place, "git config remote.origin.url https://example.com/evil.git")
     assert git_files(place) == before
 
 

@@ -64,7 +64,7 @@ class Launch(NamedTuple):
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
-    `put_back` is filled when the context is left: what the command had changed and may not have.
+    `put_back` is filled when the context is left: what was put back that commands may not change.
     """
 
     argv: list[str]
@@ -86,6 +86,11 @@ class Confinement(Protocol):
     @property
     def why(self) -> str:
         """Why nothing better is used, for the person; empty for the best there is."""
+        ...
+
+    @property
+    def keeps_names(self) -> bool:
+        """True if protected names cannot be written; else what changed of them has to be put back."""
         ...
 
     @property

@@ -46,6 +46,7 @@ class Bubblewrap:
 
     name = "bubblewrap"
     weakness = ""
+    keeps_names = True
     ends_trees = True
     why = ""
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection import Protection
+    from agentcli.infra.sandbox.putting_back import Guard
     from agentcli.infra.sandbox.repositories import Repositories
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
@@ -38,7 +39,8 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 class CommandLimits(Struct, frozen=True):
     """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
-    `tries` holds what stands in for the workspace while a command is tried; `own_folders` are agentcli's own.
+    `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
+    that was put back; `own_folders` are agentcli's own.
     """
 
     profile: Profile = "danger-full-access"
@@ -49,6 +51,7 @@ class CommandLimits(Struct, frozen=True):
     environment: tuple[str, ...] = ()
     cache: Path | None = None
     tries: Path | None = None
+    aside: Path | None = None
     own_folders: tuple[Path, ...] = ()
 
 
@@ -168,11 +171,43 @@ class Confined:
         self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
     ) -> Iterator[Launch]:
         """Raises `OSError`."""
+        if profile == "danger-full-access":
+            with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
+                yield Launch(list(argv), tuple(pass_fds), {})
+            return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        confined = self.confinement.launch(argv, cwd=cwd, bounds=self.bounds(profile), pass_fds=pass_fds)
-        with confined as launch, options_in_a_file(launch) as short:
-            yield short
+        bounds = self.bounds(profile)
+        confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
+        with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as put_back:
+            yield short._replace(put_back=put_back)
+
+    @contextmanager
+    def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[list[str]]:
+        if self.confinement.keeps_names or bounds.profile != "workspace-write":
+            yield []
+            return
+        protection = self._protection(bounds, cwd)
+        with self._guard.during(protection, roots=bounds.roots, granted=bounds.writable) as put_back:
+            yield put_back
+
+    def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
+        """What is put back where nothing keeps it. That takes no mounts, so every repository can be committed to."""
+        planning = import_module("agentcli.infra.sandbox.planning")
+        most = planning.MOST_REPOSITORIES
+        plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
+        return plan
+
+    def accept(self, path: Path) -> None:
+        """Keep what was changed at a path: the person agreed."""
+        if "_guard" in vars(self):  # else no command ran that it would guard
+            self._guard.accept(path)
+
+    @cached_property
+    def _guard(self) -> Guard:
+        aside = self.limits.aside or Path(tempfile.gettempdir())
+        guard: Guard = import_module("agentcli.infra.sandbox.putting_back").Guard(aside)
+        return guard
 
     def grant_host(self, host: str) -> None:
         """Raises `ToolError` for what is no host."""

@@ -33,6 +33,7 @@ class Docker:
 
     name = "docker"
     weakness = ""
+    keeps_names = True
     ends_trees = True
     why = ""
 

@@ -1,8 +1,8 @@
 """Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
 
 Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
-processes and its sockets; nothing ends what it left behind. What git and editors obey is put back after it. The keeper
-bounds its commands itself; started in any other way, each costs the start of a Python.
+processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The
+keeper bounds its commands itself; started in any other way, each costs the start of a Python.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
 from agentcli.infra.sandbox.caches import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.masks import find_places, is_real, plan_masks
-from agentcli.infra.sandbox.planning import MOST_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.protection import is_inside
-from agentcli.infra.sandbox.putting_back import Copy, put_back_afterwards
-from agentcli.infra.sandbox.repositories import Repositories
 from agentcli.infra.sandbox.seccomp import filter_program
 
 _LONGEST_PROBE_S = 20.0
@@ -41,14 +38,13 @@ class Landlock:
         " as they were), and no host can be opened to them"
     )
     ends_trees = False
+    keeps_names = False
 
     def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
         self.abi = abi
         self.why = why
         self._tmp = tmp
         self._python = python or own_python()
-        self._repositories = Repositories()
-        self._copies: list[Copy] = []
 
     @contextmanager
     def launch(
@@ -59,30 +55,13 @@ class Landlock:
             return
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:
-            with self._put_back_afterwards(bounds, cwd) as put_back, _plan(bounds, scratch) as plan:
+            with _plan(bounds, scratch) as plan:
                 cache = str(bounds.cache or f"{scratch}/.cache")
                 environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
                 launcher = _launcher(self._python, plan)
-                yield Launch(
-                    [*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher), put_back=put_back
-                )
+                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-
-    @contextmanager
-    def _put_back_afterwards(self, bounds: Bounds, cwd: Path) -> Iterator[list[str]]:
-        copy = self._copy(bounds, cwd)
-        self._copies.append(copy)
-        try:
-            with put_back_afterwards(copy, (self._tmp, *bounds.roots)) as told:
-                yield told
-        finally:
-            self._copies.remove(copy)
-            for other in self._copies:
-                other.forget(bounds.writable)
-
-    def _copy(self, bounds: Bounds, cwd: Path) -> Copy:
-        return Copy(plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=MOST_REPOSITORIES))
 
     def hides(self, profile: Profile) -> bool:
         return profile == "read-only"
@@ -106,9 +85,6 @@ class Landlock:
             texts.append(
                 "Commands can write git hooks and other protected names; what they change there is put back afterwards."
             )
-            copy = self._copy(bounds, bounds.roots[0])
-            texts += [f"{path} is too large to be put back." for path in copy.left_out]
-            copy.close()
             inside = [
                 p.path for p in find_places(bounds.masked) if any(is_inside(p.path, str(r)) for r in bounds.roots)
             ]

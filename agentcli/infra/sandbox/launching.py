@@ -77,8 +77,7 @@ class Starter:
     ) -> Running:
         """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised."""
         with ExitStack() as confinement:
-            launcher = unconfined if profile == "danger-full-access" else self._launch
-            launch = confinement.enter_context(launcher([*self._shell, script], cwd, pass_fds, profile))
+            launch = confinement.enter_context(self._launch([*self._shell, script], cwd, pass_fds, profile))
             process = await self._keeper.start(
                 launch.argv,
                 cwd=cwd,

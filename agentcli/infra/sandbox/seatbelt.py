@@ -27,6 +27,7 @@ class Seatbelt:
 
     name = "seatbelt"
     weakness = ""
+    keeps_names = True
     ends_trees = False
     why = ""
 

@@ -14,6 +14,7 @@ class Unconfined:
 
     name = "none"
     weakness = ""
+    keeps_names = False
     ends_trees = False
 
     def __init__(self, why: str = "") -> None:

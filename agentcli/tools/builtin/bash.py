@@ -122,17 +122,20 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
-    summary += f"; put back {len(result.put_back)} it may not change" if result.put_back else ""
+    summary += f"; {len(result.put_back)} protected files put back" if result.put_back else ""
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
 
 
 def _put_back_note(put_back: Sequence[str]) -> str:
+    shown, more = put_back[:_MOST_NAMED], len(put_back) - _MOST_NAMED
+    named = f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
     return (
-        f"[the sandbox put back what other programs obey and no command may change: {', '.join(put_back)}. file_edit "
-        "changes it where the user agrees, and unconfined asks them to let a command do it]"
+        f"[the sandbox reverted changes to files that other programs run or obey: {named}. "
+        "To change them, use file_edit or unconfined, which ask the user]"
     )
 
 
+_MOST_NAMED = 5
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _IN_TMP = re.compile(r"(?<![\w/.-])/(?:var/)?tmp/")
 _NO_HOST = re.compile(
