@@ -28,7 +28,9 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
         await know_secrets(runner)
         with runner.detachable() as sign:
             context = ToolContext(runner.workspace, call.id, report.show, sign)
-            report.finish(await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context))
+            output = await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context)
+        await know_secrets(runner, is_changed=True)
+        report.finish(output)
     except ToolError as error:
         report.fail(error)
     except OSError as error:

@@ -163,6 +163,12 @@ async def know_secrets(runner: CallRunner, *, is_changed: bool = False) -> None:
         runner.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
 
 
+async def masked(runner: CallRunner, text: str) -> str:
+    """Take the secrets out of what a command has just said, also those it has only now written to a secret file."""
+    await know_secrets(runner, is_changed=True)
+    return text if runner.mask is None else runner.mask.text(text)
+
+
 async def _mask_for(runner: CallRunner, parsed: Parsed, permitted: Permitted) -> Mask | None:
     """For the output of a call that has run: a file that was granted is shown with the values it holds."""
     if runner.mask is None or parsed.tool.name != "file_read" or not permitted.needs:

@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ SECRETS: dict[str, tuple[str, list[str]]] = {
     "FCM": (f"key = AAAA{_random(7)}:APA91b{_TOKEN[4:40]}{_random(98)}", [_TOKEN[4:40]]),
     "Vercel": (f"vercel_blob_rw_{_random(16)}_{_TOKEN[4:34]}", [_TOKEN[4:34]]),
 }
+ANYTHING = ("--permission-mode", "bypassPermissions")
 HARMLESS = 'password = os.environ["PASSWORD_1"]\npassword: str\npasswd: files systemd\ntoken = tokens[position]\n'
 
 
@@ -66,9 +68,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def answers(place: Place, calls: list[dict[str, Any]], **env: str) -> list[dict[str, Any]]:
-    ran = place.run(
-        *("tools", "run", "--permission-mode", "bypassPermissions"), stdin="\n".join(map(json.dumps, calls)), env=env
-    )
+    ran = place.run(*("tools", "run", *ANYTHING), stdin="\n".join(map(json.dumps, calls)), env=env)
     assert ran.code == 0, ran.err
     return ran.lines
 
@@ -157,6 +157,7 @@ or with some "long" pass phrase, or "some \\"long\\" pass phrase", or p%40ss-wor
 {_LINES[3]}
 true 8080 corner-shop password in-a-tracked-file https://example.org/token
 """
+COMMIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm")
 HIDDEN = ["hunter2x", base64.b64encode(b"hunter2x").decode()[:8], "pass phrase", "p%40ss", "abcd-efgh-1", _LINES[3]]
 
 
@@ -170,6 +171,7 @@ def shop(place: Place) -> Place:
     (place.folder / "compose.yml").write_text("smtp: in-a-tracked-file\n")
     subprocess.run(["git", "init", "-q"], cwd=place.folder, check=True)
     subprocess.run(["git", "add", "compose.yml"], cwd=place.folder, check=True)
+    subprocess.run([*COMMIT, "Begin"], cwd=place.folder, check=True)
     return place
 
 
@@ -193,6 +195,57 @@ def test_without_git_nothing_is_taken_for_public(shop: Place) -> None:
     (shop.folder / ".git").rename(shop.folder / "gone")
     (answer,) = answers(shop, [call("bash", command="tail -1 notes.md")])
     assert answer["content"] == "true 8080 corner-shop password [masked: known-secret] https://example.org/token"
+
+
+PUBLISH = {
+    "the index": "git add -N notes.md",
+    "the index, whole": "git add notes.md",
+    "a commit": f"git add notes.md && {' '.join(COMMIT)} Publish",
+    "a replaced file": "cp notes.md compose.yml && git replace -f HEAD:compose.yml $(git hash-object -w notes.md)",
+}
+
+
+@pytest.mark.parametrize("way", PUBLISH)
+def test_no_command_makes_a_secret_public_with_git(shop: Place, way: str) -> None:
+    # The last secret is new, so what was found before does not hold.
+    done, read, again, _, new = answers(
+        shop,
+        [
+            call("bash", command=f"{PUBLISH[way]} && echo done"),
+            call("bash", command="cat notes.md"),
+            call("file_read", path="notes.md"),
+            call("bash", command="echo 'API_KEY=zzzz-new-1' > new.env"),
+            call("bash", command="cat notes.md"),
+        ],
+    )
+    assert done["content"] == "done"
+    for answer in (read, again, new):
+        text = shown(answer, tool="file_read")
+        assert not [secret for secret in HIDDEN if secret in text], text
+        assert "in-a-tracked-file" in text
+
+
+def test_without_a_commit_nothing_is_taken_for_public(shop: Place) -> None:
+    shutil.rmtree(shop.folder / ".git")
+    subprocess.run(["git", "init", "-q"], cwd=shop.folder, check=True)
+    subprocess.run(["git", "add", "compose.yml"], cwd=shop.folder, check=True)
+    (answer,) = answers(shop, [call("bash", command="cat compose.yml")])
+    assert answer["content"] == "smtp: [masked: known-secret]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["cat n.txt", "cat n.txt >&2; false", "echo API_KEY=zzzz-new-1 > new.env; echo zzzz-new-1 hunter2x"],
+)
+def test_the_model_reads_no_secret_in_the_output_of_a_command_in_a_prompt(shop: Place, command: str) -> None:
+    (shop.folder / "n.txt").write_text(f"hunter2x\n{_TOKEN}\n")
+    (shop.folder / ".agentcli/commands").mkdir(parents=True)
+    (shop.folder / ".agentcli/commands/ctx.md").write_text(f"---\nallowed-tools: Bash\n---\nCtx: !`{command}`")
+    ran = shop.run("-p", "/ctx", "--trust", "-m", shop.script({"text": "Read."}), "--output-format", "json", *ANYTHING)
+    assert ran.code == 0, ran.err
+    shown = shop.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "Ctx: [masked: known-secret]" in shown
+    assert not re.search(f"hunter2x|{_TOKEN}|zzzz-new", shown + ran.out + ran.err)
 
 
 def test_a_secret_file_that_a_command_writes_counts_at_once(shop: Place) -> None:

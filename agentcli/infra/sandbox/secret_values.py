@@ -20,23 +20,13 @@ MOST_BYTES = 2 * 1024 * 1024
 MOST_VALUES = 1_000
 _LONGEST_GIT_S = 5.0
 
-# It reads the working copy and starts nothing that a repository names.
-_GIT_GREP = (
-    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never", "grep"),
-    *(
-        "--no-recurse-submodules",
-        "--no-textconv",
-        "--no-color",
-        "--no-line-number",
-        "-h",
-        "-o",
-        "-I",
-        "-F",
-        "-f",
-        "-",
-        "--",
-        ".",
-    ),
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+# Nothing is fetched, and nothing stands in for the objects that a commit names.
+_GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+_HEAD = (*_GIT, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_GREP = (
+    *(*_GIT, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *("-h", "-o", "-I", "-F", "-f", "-"),
 )
 
 _Stamp = tuple[int, int, int]
@@ -50,14 +40,16 @@ class _File(Struct, frozen=True):
 class SecretValues:
     """Of one workspace. A file is read again once it has changed; `environment` is what git runs in.
 
-    A value that a file tracked by git contains is no secret, unless that file is itself one of the secret ones.
+    A value that a committed file contains is no secret, unless that file is itself one of the secret ones. The commit
+    is HEAD at the first look: neither the index nor later commits count, since commands can write them.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+        self._environment = {**environment, **_GIT_SETTINGS}
         self._files: dict[Path, _File] = {}
         self._looking = threading.Lock()
-        self._tracked: dict[tuple[Path, ...], tuple[frozenset[str], frozenset[str]]] = {}
+        self._heads: dict[Path, str] = {}
+        self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
         self, files: Iterable[Path], roots: Sequence[Path], *, apart_from: Path | None = None
@@ -71,7 +63,7 @@ class SecretValues:
                 shown = shown.union(*(held.values for held in its))
             values = set[str]().union(*(held.values for held in self._files.values()))
             found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
-            return found - self._in_tracked_files(found, roots) - shown
+            return found.difference(shown, *(self._committed_in(root, found) for root in roots))
 
     def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, _File]]:
         left, count = MOST_BYTES, 0
@@ -87,34 +79,40 @@ class SecretValues:
                 left, count = left - status.st_size, count + 1
                 yield path, known
 
-    def _in_tracked_files(self, values: frozenset[str], roots: Sequence[Path]) -> frozenset[str]:
-        """Those of the values that stand in a file which git tracks; none where there is no git."""
-        if not values:
-            return values
-        key = tuple(roots)
-        asked, found = self._tracked.get(key, (frozenset(), frozenset()))
+    def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
+        """Those of the values that stand in a file of the commit; none where there is no commit."""
+        if root not in self._heads:
+            self._heads[root] = self._git(_HEAD, root).strip()
+        if not values or not self._heads[root]:
+            return frozenset()
+        asked, found = self._committed.get(root, (frozenset(), frozenset()))
         if asked != values:
-            found = frozenset().union(*(self._grep(values, root) for root in roots))
-            self._tracked[key] = (values, found)
+            found = self._grep(values, root)
+            self._committed[root] = (values, found)
         return found
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
         secret = [f":(exclude,literal){file.relative_to(root)}" for file in self._files if file.is_relative_to(root)]
         lines = "\n".join(value for value in values if "\n" not in value)
+        said = self._git((*_GREP, self._heads[root], "--", ".", *secret), root, lines)
+        return values.intersection(said.split("\n"))
+
+    def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
+        """What git says, nothing where it fails."""
         try:
             done = subprocess.run(
-                [*_GIT_GREP, *secret],
+                command,
                 cwd=root,
                 env=self._environment,
-                input=lines.encode(errors="surrogateescape"),
+                input=given.encode(errors="surrogateescape"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=_LONGEST_GIT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
-            return frozenset()
-        return values.intersection(done.stdout.decode(errors="surrogateescape").split("\n"))
+            return ""
+        return done.stdout.decode(errors="surrogateescape")
 
 
 def _values_in(path: Path) -> frozenset[str]:
