@@ -271,6 +271,12 @@ def test_a_secret_file_that_a_rule_shows_is_shown_as_it_is_and_only_there(shop: 
     assert echoed["content"] == "[masked: known-secret]"
 
 
+def test_each_line_of_a_quoted_value_is_masked_and_words_that_say_how_are_not(shop: Place) -> None:
+    (shop.folder / ".env").write_text('MULTI_SECRET="line1abcdefgh\nline2ijklmnop"\nTOKEN_STRATEGY=refreshable\n')
+    (answer,) = answers(shop, [call("bash", command="echo line2ijklmnop, line1abcdefgh, refreshable")])
+    assert answer["content"] == "[masked: known-secret], [masked: known-secret], refreshable"
+
+
 def test_odd_secret_files_do_no_harm(shop: Place) -> None:
     for name, content in {
         "a.pem": b"\xff\xfe\0\1",
