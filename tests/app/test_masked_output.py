@@ -137,6 +137,50 @@ def test_of_the_shared_rows_as_many_are_masked_through_a_tool(place: Place, way:
     assert len(wrong) <= 0.02 * len(chosen), wrong
 
 
+_HEX = _DICE.randbytes(32).hex()
+_SHA1, _MD5 = f"e7{_HEX[:38]}", f"e7{_HEX[:30]}"
+_UUID = f"{_HEX[:8]}-{_HEX[8:12]}-{_HEX[12:16]}-{_HEX[16:20]}-{_HEX[20:32]}"
+KNOWN = f"""\
+sonar.scm.revision={_SHA1}
+ENV SENTRY_CLI_SHA256={_HEX}
+codecov-md5: {_MD5}
+CLOUDFLARED_COMMIT={_SHA1}
+cloudflare, {_SHA1}
+| fix the cloudflare worker | {_SHA1} |
+sourcegraph_revision: {_SHA1}
+linear: {_MD5}
+"sentry-cli-checksum": "{_HEX}"
+mailgunDigest = {_MD5}
+heroku_release_id={_UUID}
+hubspot.request_id = {_UUID}
+snykTraceId: {_UUID}
+secret: kube-system/default-token-x7k9p
+auth_mode: oauth2_pkce_s256_v1
+passphrase: minLength8AndMaxLength64
+token_sha256: {_HEX}
+"""
+KEYS = f"""\
+sonar.login={_SHA1}
+SENTRY_RELEASE_TOKEN={_HEX}
+codecov_token: {_MD5}
+CLOUDFLARE_API_KEY={_SHA1}
+cloudflare token, {_SHA1}
+| the cloudflare api key | {_SHA1} |
+LINEAR={_MD5}
+"mailgun": {{"signingKey": "key-{_MD5}"}}
+herokuApiKey={_UUID}
+sendbird_app_id = {_UUID}
+"""
+
+
+def test_hashes_and_ids_beside_the_name_of_a_provider_are_shown_and_keys_are_not(place: Place) -> None:
+    (place.folder / "known.txt").write_text(KNOWN)
+    (place.folder / "keys.txt").write_text(KEYS)
+    known, keys = answers(place, [call("bash", command="cat known.txt"), call("bash", command="cat keys.txt")])
+    assert known["content"] == KNOWN.rstrip()
+    assert [line for line in keys["content"].splitlines() if "[masked: " not in line] == []
+
+
 # What secret files hold
 
 ENV = f"""\

@@ -11,6 +11,22 @@ from agentcli.tools.secrets.rule import Rule, has_random_digits
 # The rest of the name; quotes and brackets that end it; what gives a value; quotes that open one.
 GIVES = r"[\w.\- \t]{0,32}[\"'\]\\ \t]{0,24}[=:>,?|]{1,4}(?:[=:>|\"'` \t]|\\+(?=[\"'])){0,24}"
 _END = r"(?![\w+/-])"
+# Names whose last word says that the value is known: a hash, a version, the id of something that happened.
+_NAME_ENDS = r"[\d_.\- \t]{0,9}[\"'\]\\ \t]{0,24}[=:>,?|]"
+_WORD_BEGINS = r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
+_KNOWN = (
+    r"[\w.\- \t]{0,32}?" + _WORD_BEGINS + r"(?:(?i:(?:sha\d{0,3}|md5|crc\d{0,2}|check|chk)[_.\-]?(?:sums?)?|sums?"
+    r"|commit(?:ted)?|revision|rev|ref|digest|hash(?:es)?|etag|fingerprint|thumbprint|version|ver|tag|branch|tree|blob"
+    r"|build|release|snapshot|integrity|image|layer)(?![A-Za-z])|(?!(?i:client|access|app|application|api|apikey|key"
+    r"|secret|token|consumer|oauth|account)[_.\- \t]?(?i:id|uuid))(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})[_.\- \t]?"
+    r"(?:[Ii]d|ID|[UGug]uid|[UG]UID)s?(?![A-Za-z]))" + _NAME_ENDS
+)
+# Hashes and ids are told with a bare name, and in prose and tables: there a further word has to say what they are.
+_HASH = r"(?:[\da-f]{32}|[\da-f]{40}|[\da-f]{64}|[\dA-F]{32}|[\dA-F]{40}|[\dA-F]{64}|{U})" + _END
+_TOLD = (
+    r"(?:[\"'\]\\ \t]{0,24}[:,|]|(?:(?!(?i:key|token|secret|pass|auth|api|login|cred|client))[\w.\- \t]){0,32}"
+    r"[\"'\]\\ \t]{0,24}[,|](?=[ \t]))(?![=:>,?|])[ \t\"']{0,9}" + _HASH
+)
 
 
 def spellings(words: str) -> str:
@@ -132,7 +148,7 @@ def _named(name: str, words: list[str], value: str, like: str) -> Rule:
     return Rule(
         name,
         " ".join(spellings(word) for word in words),
-        f"(?i:{word}){GIVES}({value}){_END}",
+        f"(?i:{word})(?!{_KNOWN}|{_TOLD}){GIVES}({value}){_END}",
         f"{words[0].upper().replace('-', '_')}_VALUE={like}",
         is_secret=has_random_digits,
         bounds=False,

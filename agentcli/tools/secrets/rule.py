@@ -155,7 +155,8 @@ def _stands_before(word: str, text: str, position: int) -> bool:
 # Names of what is known about a secret, and tokens that turn pages.
 _ABOUT_SECRETS = re.compile(
     r"[\w.-]{0,40}?(?i:id|url|uri|name|file|path|dir|size|len|length|count|type|expiry|hash|host|version|min|max|ttl"
-    r"|field|label|prefix|policy)s?(?![a-z])|(?:(?<=[Nn]ext_)|(?<=[Nn]ext)|(?<=[Pp]age_)|(?<=[Pp]age)"
+    r"|field|label|prefix|policy)s?(?![a-z])"
+    r"|[\w.-]{0,40}?(?i:sha\d{0,3}|md5|digest|checksum|commit|revision|mode|flow|method|scheme|strategy|provider|backend|transport)s?(?![\w.-])|(?:(?<=[Nn]ext_)|(?<=[Nn]ext)|(?<=[Pp]age_)|(?<=[Pp]age)"
     r"|(?<=[Cc]ontinuation))",
     re.ASCII,
 )

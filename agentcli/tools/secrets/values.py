@@ -24,6 +24,11 @@ _VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[
 # A path, an address, a name with dots, a hash that says so
 _NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
 _CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
+# What a cluster names, `namespace/name-of-it-x7k9p`; what a password has to be, `minLength8AndMaxLength64`
+_NAMED_THING = re.compile(
+    r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
+)
+_BOUNDS = re.compile(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
 # A name that counts: `password2`, `newPassword1`, `uint32`
 _COUNTED_NAME = re.compile(
     r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
@@ -109,7 +114,7 @@ def _looks_generated(value: str) -> bool:
         return _is_jumbled(value)
     if _HEXADECIMAL.fullmatch(value):  # no encoder mixes cases
         return len(value) >= 24 and looks_random(value) and value in (value.lower(), value.upper())
-    if _NO_VALUE.match(value):
+    if _NO_VALUE.match(value) or _NAMED_THING.fullmatch(value) or _BOUNDS.fullmatch(value):
         return False
     if _SYMBOL.search(value):
         return len(value) >= 10 and entropy(value) > 2.8
@@ -157,7 +162,7 @@ def is_cookie(value: str) -> bool:
 
 def is_password_setting(value: str) -> bool:
     bare = value.rstrip("),;")
-    if _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare):
+    if _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare) or _BOUNDS.fullmatch(bare):
         return False
     return is_password(bare)
 
