@@ -80,14 +80,17 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     verdict = question.verdict
     effects = effects_told(tool, arguments, verdict, context.workspace)
     can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
-    answer = await asking.ask(
-        ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects, can_try)
-    )
+    request = ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects, can_try)
+    answer = await asking.ask(request)
+    try:
+        check_offered(request, answer)
+    except UsageError as error:
+        raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
     chosen = _chosen(answer, hunks)
     if not chosen:
         said = f" They say: {answer.comment}" if answer.comment else ""
         raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
-    if answer.scope == "try" and can_try:
+    if answer.scope == "try":
         return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always"):
@@ -97,6 +100,25 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
         return Permitted(arguments, said, verdict.needs, verdict.hosts)
     narrowed = await tool.narrow(arguments, context, chosen)
     return Permitted(narrowed, _rejected(hunks, chosen, answer.comment), verdict.needs)
+
+
+def check_offered(request: ApprovalRequested, answer: Approve) -> None:
+    """Raises `UsageError` for a yes to what was not offered: a try, or parts that the change does not have."""
+    if not answer.allowed:
+        return
+    if answer.scope == "try" and not request.can_try:
+        raise UsageError('This call cannot be tried: its question says "can_try": false.')
+    unknown = [number for number in answer.hunks or () if not 0 <= number < len(request.hunks)]
+    if unknown:
+        there_is = f"numbers from 0 to {len(request.hunks) - 1}" if request.hunks else "no hunk; leave hunks out"
+        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
+
+
+def check_named_rule(text: str, tools: ToolRegistry) -> None:
+    """Raises `UsageError` for the rule of an answer that allows nothing."""
+    for rule in parse_rules(text):
+        if warning := check_rule(rule, "allow", tools):
+            raise UsageError(warning)
 
 
 def _chosen(answer: Approve, hunks: tuple[str, ...]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
@@ -75,7 +75,7 @@ class Session:
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._approvals: dict[str, asyncio.Future[Approve]] = {}
+        self._approvals: dict[str, tuple[ApprovalRequested, asyncio.Future[Approve]]] = {}
         self._on_close = on_close
         if can_ask:
             runtime.calls.ask = self._ask
@@ -89,9 +89,9 @@ class Session:
         return self._turn is not None and not self._turn.done()
 
     @property
-    def asked(self) -> Collection[str]:
-        """The ids of the questions that wait for an `Approve`."""
-        return self._approvals.keys()
+    def asked(self) -> dict[str, ApprovalRequested]:
+        """The questions that wait for an `Approve`, by id."""
+        return {id: request for id, (request, _) in self._approvals.items()}
 
     def submit(self, op: Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
@@ -140,7 +140,7 @@ class Session:
                     if task is not None:
                         self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
             case Approve(id):
-                waiting = self._approvals.pop(id, None)
+                _, waiting = self._approvals.pop(id, (None, None))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(op)
             case SetModel(name):
@@ -274,7 +274,7 @@ class Session:
 
     async def _ask(self, request: ApprovalRequested) -> Approve:
         answer: asyncio.Future[Approve] = asyncio.get_running_loop().create_future()
-        self._approvals[request.id] = answer
+        self._approvals[request.id] = request, answer
         self._publish(request)
         try:
             return await answer

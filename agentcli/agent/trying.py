@@ -58,7 +58,7 @@ def _ending(trial: Trial) -> str:
 
 
 def _chosen(answer: Approve, trial: Trial) -> list[str]:
-    if not answer.allowed:
+    if not answer.allowed or answer.scope == "try":  # what was tried is kept or not; there is no second try
         return []
     return [
         change.name for number, change in enumerate(trial.changes) if answer.hunks is None or number in answer.hunks

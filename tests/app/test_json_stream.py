@@ -327,6 +327,50 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
     assert (lines[2], lines[25]) == ("line 2;", "changed 25;")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"scope": "try"}, "cannot be tried"),
+        ({"hunks": [5]}, "no hunk 5"),
+        ({"hunks": [0]}, "no hunk 0"),
+        ({"hunks": [-1], "scope": "session"}, "no hunk -1"),
+        ({"rule": "file_write(", "scope": "session"}, "is not a permission rule"),
+        ({"rule": " "}, "is not a permission rule"),
+        ({"rule": "file_wriet", "scope": "always"}, "no tool 'file_wriet'"),
+        ({"rule": "mcp__a__b", "scope": "session"}, "no server offers"),
+    ],
+)
+def test_an_answer_that_means_nothing_is_refused_and_the_question_stays_open(
+    place: Place, wrong: dict[str, Any], says: str
+) -> None:
+    write = {"tool_calls": [{"name": "bash", "input": {"command": "touch made", "background": True}}]}
+    with talk(place, write, {"text": "So: {{last_result}}"}) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        assert (asked["can_try"], asked["hunks"]) == (False, [])
+        running.send({"type": "control", "subtype": "approve", "id": asked["id"], **wrong})
+        assert says in running.wait_for_type("system", "input_error")["error"]
+        assert running.wait_for_type("system", "control")["ok"] is False
+        running.control("deny", id=asked["id"])
+        ran = running.ended()
+    assert [line["ok"] for line in ran.of("system", "control")] == [False, True]
+    assert "declined" in ran.result["result"]
+    assert not (place.folder / "made").exists()
+
+
+def test_parts_that_an_edit_does_not_have_are_refused_and_those_it_has_are_made(place: Place) -> None:
+    write = {"tool_calls": [{"name": "file_write", "input": {"path": "n.txt", "content": "a\n"}}]}
+    with talk(place, write, {"text": "done"}) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        there = list(range(len(asked["hunks"])))
+        running.control("approve", id=asked["id"], hunks=[*there, len(there)])
+        running.wait_for_type("system", "input_error")
+        running.control("approve", id=asked["id"], hunks=there or None)
+        running.ended()
+    assert (place.folder / "n.txt").read_text() == "a\n"
+
+
 def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     with talk(place, *ASKS, *ASKS) as running:
         running.say("go")

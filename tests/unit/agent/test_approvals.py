@@ -264,9 +264,14 @@ async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
     assert (stage.workspace / "a").read_text().count("LINE") == 3
 
 
-@pytest.mark.parametrize("hunks", [(), (7,)])
-async def test_no_hunk_is_a_no(tmp_path: Folder, hunks: tuple[int, ...]) -> None:
-    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=hunks, comment="none of it")
+@pytest.mark.parametrize("wrong", [{"hunks": (7,)}, {"hunks": (0, -1)}, {"scope": "try"}])
+async def test_a_yes_to_what_was_not_offered_is_none(tmp_path: Folder, wrong: dict[str, Any]) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, **wrong)
+    assert "permission_denied: The call was not allowed" in str(stage.results["c"].content)
+
+
+async def test_no_hunk_is_a_no(tmp_path: Folder) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(), comment="none of it")
     assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
     assert (stage.workspace / "a").read_text() == FAR
     assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
