@@ -48,7 +48,7 @@ from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
-from agentcli.paths import home_of, project_root
+from agentcli.paths import from_home, home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
@@ -201,7 +201,7 @@ class Builder:
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
-        added = [config.cwd / Path(name).expanduser() for name in config.settings.permissions.additional_directories]
+        added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
         for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
             if not folder.is_dir():
                 message = f"{folder} is not a folder that could be added."

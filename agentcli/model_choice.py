@@ -16,6 +16,7 @@ from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, r
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module, provider_names
 from agentcli.near_names import did_you_mean
+from agentcli.paths import from_home
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -192,7 +193,7 @@ class Models:
                 )
                 made = provider_class("local")(info, start=start, read_timeout=timeout)
             case "scripted":
-                script = provider_module("scripted").read_script(self._config.cwd / Path(model).expanduser())
+                script = provider_module("scripted").read_script(self._config.cwd / from_home(model))
                 made = provider_class("scripted")(script, info=info, keeps=16)
             case _:
                 made = self._compatible(provider, info, server)
@@ -222,9 +223,9 @@ class Models:
     def local_path(self, model: str) -> Path:
         """The GGUF file of `local/MODEL`: a path, or the installed (or configured) one."""
         if model.endswith(".gguf"):
-            return self._config.cwd / Path(model).expanduser()
+            return self._config.cwd / from_home(model)
         configured = self._config.settings.local.model
-        return Path(configured).expanduser() if configured else self.embedded_path()
+        return from_home(configured, "local.model") if configured else self.embedded_path()
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -45,10 +45,18 @@ class Paths(Struct, frozen=True):
 def find_paths(home: str | None) -> Paths:
     """Everything below `home` (AGENTCLI_HOME) when it is given, else the platform's folders."""
     if home:
-        folder = Path(home).expanduser().absolute()
+        folder = from_home(home, "AGENTCLI_HOME").absolute()
         return Paths(folder, folder / "state", folder / "cache")
     dirs = platformdirs.PlatformDirs("agentcli", appauthor=False)
     return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
+
+
+def from_home(name: str, given_as: str = "") -> Path:
+    """A path in which `~` may stand for a home. Raises `UsageError` for that of somebody who is not known here."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{f'{given_as}: ' * bool(given_as)}{name} names a home that is not there.") from error
 
 
 def current_folder() -> Path:

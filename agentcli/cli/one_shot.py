@@ -40,9 +40,9 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     try:
         session = await builder.build_session(choice)
         ending.unfinished = ResultBuilder(session).unfinished
-        text = prompt if options.prompt in (None, "", "-") else options.prompt
-        given = Given(text, prompt.removeprefix(text))
-        knows_commands = options.output_format == "stream-json" or text.lstrip().startswith("/")
+        typed = "" if options.prompt in (None, "-") else options.prompt
+        given = Given(typed, prompt.removeprefix(typed))
+        knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
         commands = _commands(config) if knows_commands else Commands(())
         desk = ScreenlessDesk(ConfiguredHouse(config, builder), session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class Given(Struct, frozen=True):
-    """What the command line says: `text` may be a command; `piped` joins the prompt that it is or stands for."""
+    """What the command line says: `text` may be a command; `piped` joins the prompt that it is or stands for.
+
+    Piped text alone is a prompt and never a command: whoever wrote it may know of none.
+    """
 
     text: str
     piped: str = ""

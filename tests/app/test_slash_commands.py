@@ -114,8 +114,41 @@ def test_a_projects_command_counts_with_trust(place: Place) -> None:
     assert place.run("-m", model, "-p", "/greet", "--trust").out == "Hello.\n"
 
 
-def test_a_command_may_come_from_a_pipe(place: Place) -> None:
-    assert place.run("-m", place.script(), stdin="/usage\n").out == "Nothing was used yet.\n"
+@pytest.mark.parametrize("text", ["/usage", "/usage of this API is unclear", "/export zz.md", "/no-such-command"])
+@pytest.mark.parametrize("how", [(), ("-p",), ("-p", "-")])
+@pytest.mark.parametrize("output", [(), STREAM])
+def test_piped_text_is_a_prompt_and_never_a_command(
+    place: Place, text: str, how: tuple[str, ...], output: tuple[str, ...]
+) -> None:
+    ran = place.run("-m", place.script({"text": "I was asked."}), *how, *output, stdin=text)
+    assert ran.code == 0, ran
+    assert "I was asked." in ran.out
+    assert list(place.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("typed", ["/usage of this API is unclear", "/cost now", "/clear all", "/plan it", "/tasks 1"])
+@pytest.mark.parametrize("output", [(), JSON, STREAM])
+def test_a_command_that_takes_no_argument_refuses_one(place: Place, typed: str, output: tuple[str, ...]) -> None:
+    ran = place.run("-m", place.script({"text": "I was asked."}), "-p", typed, *output)
+    assert ran.code == 2
+    assert f"{typed.split()[0]} takes nothing more" in ran.out + ran.err
+    assert "I was asked." not in ran.out
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb.md", "a\nb.md", "a\x7f.md", "a\x9bb.md"])
+def test_a_conversation_is_not_written_under_a_name_with_control_characters(place: Place, name: str) -> None:
+    ran = place.run("-m", place.script(), "-p", f"/export {name}")
+    assert (ran.code, list(place.folder.iterdir())) == (2, [])
+    assert "control character" in ran.err
+    assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("typed", ["/export ~nobody-here/a.md", "/add-dir ~nobody-here/a"])
+def test_the_home_of_somebody_who_is_not_known_is_an_error_of_usage(place: Place, typed: str) -> None:
+    ran = place.run("-m", place.script(), "-p", typed)
+    assert ran.code == 2
+    assert "Internal error" not in ran.err
+    assert "~nobody-here/a" in ran.err
 
 
 def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_command(place: Place) -> None:

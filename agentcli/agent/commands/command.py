@@ -74,7 +74,7 @@ Outcome = str | AsPrompt  # a text to show (empty: nothing), or a prompt to subm
 
 @dataclass(frozen=True)
 class Command:
-    """`run` gets the rest of the line. `argument` is a hint for help.
+    """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
 
     What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing.
     """
@@ -118,7 +118,7 @@ class Commands:
     def parse(self, text: str) -> tuple[Command, str] | None:
         """The command and its argument; None for what is no command, such as /etc/hosts or the comment /* … */.
 
-        Raises `UsageError` for an unknown command, naming the nearest.
+        Raises `UsageError` for an unknown command, naming the nearest, and for an argument where none is taken.
         """
         first, *others = text.split(None, 1) or ("",)
         rest = others[0] if others else ""
@@ -126,6 +126,8 @@ class Commands:
             return None
         name = first[1:]
         if found := self._by_name.get(name):
+            if rest.strip() and not found.argument:
+                raise UsageError(f"/{name} takes nothing more, and was given {rest.strip()[:80]!r}.")
             return found, rest.strip()
         if not name[0].isalnum():
             return None

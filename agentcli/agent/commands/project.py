@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcli.agent.commands.command import AsPrompt, Command, Desk, Outcome
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.paths import from_home
 from agentcli.tools.tool import Workspace
 
 # Nothing that a repository's own settings name may run.
@@ -69,7 +70,7 @@ async def _add_dir(desk: Desk, argument: str) -> Outcome:
 
 
 def _folder(cwd: Path, name: str) -> Path:
-    folder = cwd / Path(name).expanduser()
+    folder = cwd / from_home(name)
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.")
     return folder.resolve()

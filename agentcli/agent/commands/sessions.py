@@ -12,6 +12,7 @@ from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.tool_calls import know_secrets
 from agentcli.errors import UsageError, UserError
+from agentcli.paths import from_home
 
 MOST_LISTED = 20
 LONGEST_LABEL = 80  # characters
@@ -114,8 +115,10 @@ def _file_name(title: str) -> str:
 
 
 def _write_new(cwd: Path, name: str, text: str) -> Path:
-    """Raises `UserError` for a file that is there already."""
-    file = cwd / Path(name).expanduser()
+    """Raises `UserError` for a file that is there already, and for a name that would garble a list of files."""
+    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):
+        raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
+    file = cwd / from_home(name)
     try:
         with file.open("x", encoding="utf-8", errors="replace") as out:
             out.write(text)

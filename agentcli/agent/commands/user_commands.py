@@ -91,7 +91,7 @@ def read_command(file: Path, folder: Path) -> UserCommand:
     return UserCommand(
         ":".join(parts),
         _text(keys, "description") or first.lstrip("# ")[:80],
-        _text(keys, "argument-hint") or ("[ARGUMENTS]" if _ARGUMENT.search(body) else ""),
+        _text(keys, "argument-hint") or ("[ARGUMENTS]" if _ARGUMENT.search(body) else "[TEXT]"),
         body.strip(),
         tuple(_rules(keys.get("allowed-tools"))),
         _text(keys, "model"),

@@ -184,7 +184,7 @@ class Dialogue:
 
     async def _work(self, first: Given) -> None:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
-        if first.text:
+        if first.text or first.piped:
             await self._say((Text(first.text),), first)
         while not self._desk.has_left and (line := await self._lines.get()) is not None:
             if self._leaving.is_set():

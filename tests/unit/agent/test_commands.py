@@ -83,7 +83,7 @@ def test_a_command_that_is_added_is_found_and_listed() -> None:
         return argument
 
     commands = conversation_commands()
-    commands.add(Command("shout", "say it louder", run, aliases=("loud",)))
+    commands.add(Command("shout", "say it louder", run, "[WHAT]", ("loud",)))
     found = commands.parse("/loud now")
     assert found is not None
     assert (found[0].name, found[1]) == ("shout", "now")
