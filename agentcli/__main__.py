@@ -21,9 +21,8 @@ def main() -> None:
     from agentcli.cli.main import run
 
     code = run(sys.argv[1:], signals)
-    if code > 128:
-        for number in (SIGINT, SIGTERM, SIGHUP):
-            signal(number, SIG_IGN)  # one more, while Python ends, would change the exit code
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        signal(number, SIG_IGN)  # one that comes while Python ends would change the exit code
     sys.exit(code)
 
 

@@ -25,14 +25,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Ending:
     """Knows whether the last line on stdout was a result, and writes one where it was not.
 
-    `unfinished` makes the result of a session that is left in the middle.
+    `unfinished` makes the result of a session that is left in the middle; `has_answered` says that no more of them
+    come.
     """
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
         self.unfinished: Callable[[], dict[str, Any]] = self._interrupted
         self._out = out
-        self._is_json = _wants_json(arguments)
+        self.has_answered = False
+        format = _output_format(arguments)
+        self._is_json = format in ("json", "stream-json")
+        self._is_single = format == "json"
         self._is_leaving = False
 
     def fail(self, error: Exception) -> int:
@@ -79,6 +83,8 @@ class Ending:
         """End the process; what was said is stored. Waits for nothing, so the result goes past every buffer."""
         if self._is_leaving:  # one signal came in the middle of this for another
             return
+        if self._out.ends_with_result and (self._is_single or self.has_answered):
+            return  # all is said, and the exit code is the one that goes with it
         self._is_leaving = True
         if self._is_json and not self._out.ends_with_result:
             start = b"\n" if self._out.is_within_line else b""
@@ -98,11 +104,11 @@ class Ending:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
+def _output_format(arguments: Sequence[str]) -> str:
     """Asked of the bare arguments, since signals and failures come before they are parsed; the last one counts."""
     wanted = ""
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         name, is_joined, value = argument.partition("=")
         if name == "--output-format":
             wanted = value if is_joined else following
-    return wanted in ("json", "stream-json")
+    return wanted

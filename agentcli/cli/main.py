@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
-from agentcli.cli.output import WatchedOutput, tell, warn
+from agentcli.cli.output import LenientError, WatchedOutput, tell, warn
 from agentcli.errors import UsageError
 from agentcli.paths import current_folder
 
@@ -39,12 +39,13 @@ PLANNED = frozenset("acp blame eval hooks login mcp redo replay serve skills und
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
     """Run the program; gives the exit code and never raises. `signals` came before there was anybody to heed them."""
+    LenientError.in_place_of_stderr()
     try:
         out = WatchedOutput.in_place_of_stdout()
     except UsageError as error:
         warn(str(error))
         return error.exit_code
-    logging.lastResort = None  # stderr is for people; the log is a file
+    logging.lastResort, logging.raiseExceptions = None, False  # stderr is for people; the log is a file
     ending = Ending(arguments, out)
     ending.leave_on_signals(signals)
     try:
@@ -241,4 +242,3 @@ def _set_up_logging(state: Path, level: str) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    logging.raiseExceptions = False

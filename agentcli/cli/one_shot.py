@@ -54,6 +54,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
             try:
                 code = await _answered(desk, given, options, leaving)
+                ending.has_answered = True
             finally:
                 jobs = ended_jobs(running_jobs(desk.session))
                 await desk.session.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentcli.errors import UsageError
@@ -21,8 +21,35 @@ def tell(text: str) -> None:
 
 def warn(text: str) -> None:
     """Say something beside the output, on stderr."""
-    with suppress(OSError):  # nobody is left to hear it
-        print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
+    print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
+
+
+class LenientError(io.FileIO):
+    """Stderr; what it does not take is dropped, and changes neither the run nor its exit code."""
+
+    @classmethod
+    def in_place_of_stderr(cls) -> None:
+        before = sys.stderr
+        if before is None:  # closed: the next file to be opened would take its number
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != _STDERR:
+                os.dup2(null, _STDERR)
+                os.close(null)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(cls(_STDERR, "w", closefd=False)),
+            encoding=before.encoding if before else "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data)
+        except OSError:  # nobody is left to hear it
+            return memoryview(data).nbytes
+
+
+_STDERR = 2
 
 
 _RESULT = b'{"type":"result"'
@@ -32,13 +59,21 @@ class WatchedOutput(io.FileIO):
     """Stdout; `failure` is why it could not be written. What is written after that is dropped.
 
     So the last flush of the interpreter has nothing to complain about. `ends_with_result` says that the last line is
-    a result object, `is_within_line` that it is not complete.
+    a result object, `is_within_line` that it is not complete; both hold whenever a signal asks.
     """
 
     failure: OSError | None = None
-    ends_with_result = False
-    is_within_line = False
-    _line = b""  # the beginning of the last one
+    # How the last line begins, whether it goes on, what is being written then, and how many bytes of that were: all in
+    # one value, so that a signal finds it whole.
+    _state: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
+
+    @property
+    def is_within_line(self) -> bool:
+        return self._last_line()[1]
+
+    @property
+    def ends_with_result(self) -> bool:
+        return self._last_line() == (_RESULT, False)
 
     @classmethod
     def in_place_of_stdout(cls) -> WatchedOutput:
@@ -60,20 +95,22 @@ class WatchedOutput(io.FileIO):
         view = memoryview(data).cast("B")
         if self.failure is not None:
             return view.nbytes
-        continues, self.is_within_line, self.ends_with_result = self.is_within_line, True, False
+        written: list[int] = []
+        self._state = (*self._last_line(), bytes(view), written)
         try:
-            written = super().write(view)
+            written.extend(map(super().write, (view,)))  # one step for the interpreter: no signal comes between the two
         except OSError as error:
             self.failure = error
             raise
-        self._note(bytes(view[:written]), continues=continues)
-        return written
+        return written[0]
 
-    def _note(self, written: bytes, *, continues: bool) -> None:
-        """Remember how the last line begins, and whether it is complete."""
-        lines = written.removesuffix(b"\n")
+    def _last_line(self) -> tuple[bytes, bool]:
+        """How the last line on stdout begins, and whether it goes on."""
+        line, continues, data, written = self._state
+        if not written or not written[0]:
+            return line, continues
+        out = data[: written[0]]
+        lines = out.removesuffix(b"\n")
         start = lines.rfind(b"\n") + 1
-        begun = self._line if continues and start == 0 else b""
-        self._line = (begun + lines[start : start + len(_RESULT)])[: len(_RESULT)]
-        self.is_within_line = not written.endswith(b"\n")
-        self.ends_with_result = not self.is_within_line and self._line == _RESULT
+        begun = line if continues and start == 0 else b""
+        return (begun + lines[start : start + len(_RESULT)])[: len(_RESULT)], not out.endswith(b"\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
 from typing import BinaryIO, TextIO
 
 from agentcli.agent.events import (
@@ -130,5 +129,4 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
 def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:
     if after_text and log is sys.stderr and sys.stdout.isatty():
         print(file=sys.stdout, flush=True)
-    with suppress(OSError):  # nobody is left to hear it
-        print(printable(text), file=log, flush=True)
+    print(printable(text), file=log, flush=True)

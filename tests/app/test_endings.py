@@ -93,6 +93,26 @@ def test_a_second_signal(place: Place, second: signal.Signals, format: str) -> N
     assert result["session_id"]
 
 
+@every_format
+@pytest.mark.parametrize("attempt", range(3))
+def test_signals_that_come_once_the_result_is_out_change_nothing(place: Place, format: str, attempt: int) -> None:
+    replies = ({"text": "y" * 30_000}, {"error": {"kind": "invalid_request", "message": "no"}})
+    for reply, code in zip(replies, (0, 1), strict=True):
+        command = [sys.executable, "-m", "agentcli", "-m", place.script(reply), "-p", "go", "--output-format", format]
+        with subprocess.Popen(command, cwd=place.folder, env=place.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE) as process:  # fmt: skip
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            while not lines[-1].startswith(b'{"type":"result"'):
+                lines.append(process.stdout.readline())
+            if format == "stream-json":
+                time.sleep(0.02)  # more might have come
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                process.send_signal(number)
+            assert process.stdout.read() == b""
+            assert process.wait(10) == code
+
+
 def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> None:
     model = place.script({"text": "x" * 3_000_000, "chunk": 3_000_000})
     command = [sys.executable, "-m", "agentcli", "-m", model, "-p", "go", "--output-format", "json"]

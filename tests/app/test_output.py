@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,24 @@ def test_without_any_output_the_program_says_so(place: Place) -> None:
     assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed: send it to a file, or to /dev/null.\n")
 
 
+@pytest.mark.parametrize("closed", ["2>/dev/full", "2>&-", "2>&- 0<&-"])
+@pytest.mark.parametrize(
+    ("reply", "rest", "code"),
+    [
+        ({"text": "the answer"}, "-p hi --verbose --allow mcp__a__b", 0),
+        ({"text": "the answer"}, "-p hi --max-turns no", 2),
+        ({"error": {"kind": "invalid_request", "message": "no"}}, "-p hi", 1),
+        ({"error": {"kind": "invalid_request", "message": "no"}}, "-p hi --output-format json --allow mcp__a__b", 1),
+    ],
+)
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(
+    place: Place, full: Path, closed: str, reply: dict[str, Any], rest: str, code: int
+) -> None:
+    ran = in_bash(place, f"-m {place.script(reply)} {rest} {closed}")
+    assert ran.returncode == code
+    assert b"agentcli:" not in ran.stdout
+
+
 def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Path) -> None:
     model = hostile.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "the answer"})
     with full.open("wb") as err:
@@ -196,7 +215,7 @@ def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Pat
             timeout=20,
             check=False,
         )
-    assert done.stdout == b"the answer\n"
+    assert (done.returncode, done.stdout) == (0, b"the answer\n")
 
 
 # Encodings.
