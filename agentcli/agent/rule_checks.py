@@ -10,7 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.rules import ALIASES, PathGround, Rule, Verb, host_meant, is_literal, matches_path
+from agentcli.agent.rules import (
+    ALIASES,
+    ELSEWHERE,
+    TO_COME,
+    PathGround,
+    Rule,
+    Verb,
+    host_meant,
+    is_literal,
+    matches_path,
+)
 from agentcli.errors import UsageError
 from agentcli.near_names import did_you_mean
 from agentcli.tools.shell import analyse
@@ -32,33 +42,42 @@ _PLACES = Places(_NOWHERE, (_NOWHERE,), Path("/home"), lambda path: False)
 _GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
 
 
-def check_rule(rule: Rule, verb: Verb, tools: Iterable[Tool], *, more_may_come: bool = False) -> str:
+def check_rule(
+    rule: Rule, verb: Verb, tools: Iterable[Tool], *, more_may_come: bool = False, under_any_name: bool = False
+) -> str:
     """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
 
-    `more_may_come`: a caller may bring further tools, so that an unknown name may yet mean one.
+    `more_may_come`: a caller may bring further tools, so that an unknown name may yet mean one, unless it is nearly
+    that of a tool; `under_any_name`: also then.
     """
     known = list(tools)
     if rule.pattern and rule.tool.startswith("mcp__"):
         raise UsageError(f"{rule}: {_takes('', rule.tool)}.")
     mine = [tool for tool in known if rule.names(tool.name)]
     if not mine:
-        return _why_unknown(rule, [tool.name for tool in known], more_may_come)
+        return _why_unknown(
+            rule, [tool.name for tool in known], more_may_come=more_may_come, under_any_name=under_any_name
+        )
     problems = [_problem(rule, verb, tool) for tool in mine] if rule.pattern else [""]
     if all(problems):
         raise UsageError(f"{rule}: {problems[0]}.")
     return ""
 
 
-def _why_unknown(rule: Rule, known: list[str], more_may_come: bool) -> str:
+def _why_unknown(rule: Rule, known: list[str], *, more_may_come: bool, under_any_name: bool) -> str:
     """Raises `UsageError` unless the name may come to mean something."""
     name = rule.tool
     if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
         return f"{rule}: no server offers such a tool yet."
     if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
         return f"{rule}: no tool has such a name yet."
-    hint = did_you_mean(name, [*known, *ALIASES])
-    if name in ALIASES.values() or (more_may_come and not hint):
+    if name in TO_COME:
         return f"{rule}: there is no tool {name} yet."
+    if name in ELSEWHERE:
+        return f"{rule}: no tool here does what {name} does elsewhere."
+    hint = did_you_mean(name, [*known, *ALIASES])
+    if under_any_name or (more_may_come and not hint):
+        return f"{rule}: there is no tool {name} yet{hint}."
     raise UsageError(f"{rule}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
 
 

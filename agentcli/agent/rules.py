@@ -63,7 +63,25 @@ ALIASES = {
     "WebSearch": "web_search",
     "Agent": "create_subagent",
     "Task": "create_subagent",
+    "MultiEdit": "file_edit",
+    "LS": "file_list",
+    "TodoWrite": "todo",
+    "TodoRead": "todo",
+    "BashOutput": "jobs",
+    "KillBash": "jobs",
+    "KillShell": "jobs",
+    "TaskOutput": "jobs",
+    "TaskStop": "jobs",
+    "AskUserQuestion": "ask_user",
+    "Skill": "skill",
 }
+# Tools that are not there yet, and those of other agents that nothing here stands for: a list of rules that names them
+# is no mistake.
+TO_COME = frozenset(("ask_user", "create_subagent", "memory", "recall", "skill"))
+ELSEWHERE = frozenset(
+    "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
+    "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
+)
 
 
 def parse_rule(text: str, source: str = "") -> Rule:

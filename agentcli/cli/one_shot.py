@@ -115,7 +115,10 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def extras_from(options: argparse.Namespace) -> Extras:
     return Extras(
-        text_or_file(options, "system-prompt"), text_or_file(options, "append-system-prompt") or "", options.bare
+        text_or_file(options, "system-prompt"),
+        text_or_file(options, "append-system-prompt") or "",
+        options.bare,
+        brings_tools=options.input_format == "stream-json",
     )
 
 

@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Place:
         ("Bsh(git push *)", "did you mean Bash?"),
         ("FILE_READ", "did you mean file_read?"),
         ("fle_*", "there is file_read, "),
-        ("NotebookEdit", "there is no tool 'NotebookEdit'"),
+        ("NotebookEdti", "there is no tool 'NotebookEdti'"),
         ("mcp__", "mcp__SERVER__TOOL"),
         ("mcp__github__push(main)", "write mcp__github__push"),
         ("think(hm)", "write think"),
@@ -96,6 +96,59 @@ def test_a_rule_for_a_tool_that_may_come_is_a_warning(place: Place, rule: str) -
     assert (ran.code, ran.out) == (0, "Hello.\n")
     assert "command line: --deny (permissions.deny): " in ran.err
     assert " yet." in ran.err
+
+
+@pytest.mark.parametrize("rule", ["memory", "skill", "recall", "ask_user", "Skill(pdf)", "AskUserQuestion"])
+def test_a_rule_for_a_tool_to_come_is_a_warning(place: Place, rule: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
+    assert (ran.code, ran.out) == (0, "Hello.\n")
+    assert " yet." in ran.err
+
+
+@pytest.mark.parametrize("rule", ["NotebookEdit", "ExitPlanMode", "SlashCommand"])
+@pytest.mark.parametrize("flag", ["--allow", "--deny"])
+def test_a_rule_for_a_tool_that_only_others_have_is_a_warning(place: Place, rule: str, flag: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), flag, rule)
+    assert (ran.code, ran.out) == (0, "Hello.\n")
+    assert "no tool here does" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("rule", "tool", "input"),
+    [
+        ("TodoWrite", "todo", {"items": []}),
+        ("MultiEdit", "file_edit", {"path": "a", "old_string": "a", "new_string": "b"}),
+        ("MultiEdit(src/**)", "file_edit", {"path": "src/a", "old_string": "a", "new_string": "b"}),
+        ("LS", "file_list", {}),
+        ("KillShell", "jobs", {"action": "list"}),
+        ("BashOutput", "jobs", {"action": "list"}),
+    ],
+)
+def test_a_name_of_the_field_s_refuses_the_tool_here(
+    place: Place, rule: str, tool: str, input: dict[str, object]
+) -> None:
+    (place.folder / "src").mkdir()
+    for name in ("a", "src/a"):
+        (place.folder / name).write_text("a\n")
+    calls = {"tool_calls": [{"name": tool, "input": input}]}
+    ran = place.run("-p", "go", "-m", place.script(calls, SAID), "--deny", rule, "--output-format", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert [denied["tool_name"] for denied in ran.result["permission_denials"]] == [tool]
+
+
+@pytest.mark.parametrize("name", ["px", "bash_two"])
+def test_a_rule_holds_for_a_tool_that_the_client_brings(place: Place, name: str) -> None:
+    both = ("--output-format", "stream-json", "--input-format", "stream-json")
+    asks = {"tool_calls": [{"name": name, "input": {}}]}
+    tool = {"name": name, "description": "Does it.", "input_schema": {"type": "object"}}
+    with place.start("-m", place.script(asks, SAID), "--deny", name, *both, stdin=True) as running:
+        running.control("client_tools", tools=[tool])
+        running.say("go")
+        ran = running.ended()
+    assert ran.code == 0
+    assert ran.of("system", "client_tool_requested") == []
+    assert [denied["tool_name"] for denied in ran.result["permission_denials"]] == [name]
+    assert f"there is no tool {name} yet" in ran.err
 
 
 @pytest.mark.parametrize("verb", ["allow", "ask", "deny"])
