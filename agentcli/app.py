@@ -32,7 +32,7 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
@@ -263,16 +263,21 @@ class Builder:
         return made
 
     def _confinement(self, state: Path) -> Confinement:
-        """What confines commands here; probing takes some milliseconds."""
+        """What confines commands here; probing takes some milliseconds. Raises `ToolError`."""
         settings = self.config.settings.sandbox
         kind = settings.kind
         if kind == "docker":
             container: Confinement = import_module("agentcli.infra.sandbox.docker").Docker(settings.docker_image)
             return container
         confinement = import_module("agentcli.infra.sandbox.confinement")
-        (state / "tmp").mkdir(parents=True, exist_ok=True, mode=0o700)
+        tmp = state / "tmp"
+        try:
+            tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            message = f"Commands cannot be confined: {tmp} could not be made ({error.strerror})."
+            raise ToolError(message) from error
         kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
-        chosen: Confinement = confinement.choose_confinement(tmp=state / "tmp", kinds=kinds)
+        chosen: Confinement = confinement.choose_confinement(tmp=tmp, kinds=kinds)
         return chosen
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
@@ -291,7 +296,7 @@ class Builder:
                 key = f"permissions.{verb}"
                 try:
                     rule = parse_rule(text, "settings")
-                    warning = check_rule(rule, verb, tools, more_may_come=self._extras.brings_tools)
+                    warning = check_rule(rule, verb, tools, under_any_name=self._extras.brings_tools)
                 except UsageError as error:
                     raise self.config.error(str(error), key, item=text) from error
                 if warning:

@@ -77,9 +77,13 @@ def _looked(config: Config) -> Iterator[tuple[str, bool | Mark, str]]:
 def _sandbox(config: Config) -> tuple[bool | Mark, str]:
     """Whether commands are confined as the settings want it, and by what."""
     builder = Builder(config, store=MemorySessions())
-    sandbox = builder.workspace().sandbox
-    warning, told = sandbox.warning(), " ".join(sandbox.told())
-    wait_for(builder.aclose())
+    try:
+        sandbox = builder.workspace().sandbox
+        warning, told = sandbox.warning(), " ".join(sandbox.told())
+    except (AgentcliError, OSError) as error:
+        return "✗", str(error)
+    finally:
+        wait_for(builder.aclose())
     if warning:
         return "!" if sandbox.confines else "✗", warning
     return True, told
