@@ -367,3 +367,21 @@ def test_a_run_without_jobs_says_nothing_of_them(place: Place) -> None:
     replies = ({"tool_calls": [call("bash", command="true", background=True)]}, {"text": "ok", "delay_ms": 500})
     ran = place.run("-m", place.script(*replies), "-p", "go", *UNCONFINED)
     assert (ran.code, ran.out, ran.err) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("in_the_way", ["state", "state/tmp"])
+def test_where_nothing_can_be_kept_calls_are_answered_and_the_installation_is_checked(
+    place: Place, in_the_way: str
+) -> None:
+    (place.home / in_the_way).parent.mkdir(parents=True)
+    (place.home / in_the_way).write_text("")
+    calls = [{"id": "1", **call("bash", command="ls")}, {"id": "2", **call("file_list")}]
+    ran = place.run("tools", "run", stdin="".join(json.dumps(one) + "\n" for one in calls))
+    assert ran.code == 0
+    assert [(answer["id"], answer["is_error"]) for answer in ran.lines] == [("1", True), ("2", False)]
+    assert str(place.home / "state/tmp") in ran.lines[0]["content"]
+    ran = place.run("doctor")
+    assert ran.code == 1
+    assert "✗ sandbox" in ran.out
+    assert "✗ model" in ran.out  # the last one
+    assert "No handlers" not in ran.err
