@@ -167,7 +167,10 @@ class Builder:
             source, _ = await self.store.load(id)
             await asyncio.to_thread(self._data.share, source.id, log.session_id)
             return log, entries
-        return await self.store.open(id)
+        log, entries = await self.store.open(id)
+        if choice.name:
+            await self.store.rename(log.session_id, choice.name)
+        return log, entries
 
     def call_runner(self, registry: ToolRegistry, workspace: Workspace) -> CallRunner:
         """What runs the calls of a workspace, as the settings say."""

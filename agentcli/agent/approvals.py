@@ -26,6 +26,7 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
 
+NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
 Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
 
 
@@ -87,6 +88,8 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     except UsageError as error:
         raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
     chosen = _chosen(answer, hunks)
+    if not answer.allowed and answer.comment == NOBODY_LEFT:
+        raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not chosen:
         said = f" They say: {answer.comment}" if answer.comment else ""
         raise ToolError(f"The user declined this call.{said}", kind="permission_denied")

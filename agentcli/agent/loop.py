@@ -320,7 +320,7 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
         turn.emit(Notice(reply.note))
     warn_when_full(turn, reply.usage, info)
     if reply.stop_reason == "model_context_window_exceeded":
-        raise UserError("The conversation does not fit the model's window any more: use /clear, or a larger model.")
+        raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
 def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
@@ -555,7 +555,7 @@ def told(error: ProviderError | UserError) -> str:
 _ADVICE: dict[type[Exception], str] = {
     AuthError: "Check the provider's key (agentcli models check).",
     ModelNotFound: "Choose another with -m or /model; agentcli models list shows those that are known.",
-    ContextOverflow: "Shorten the prompt, begin anew (/clear), or use a model with a larger window.",
+    ContextOverflow: "Shorten the prompt, begin a new conversation, or use a model with a larger window.",
     BillingError: "Top up the account, or use another provider with -m or /model.",
 }
 

@@ -32,6 +32,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     takes_stream = options.input_format == "stream-json"
     if takes_stream and options.output_format != "stream-json":
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    if takes_stream and options.prompt == "-":
+        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
     choice, extras = session_choice(options), extras_from(options)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(

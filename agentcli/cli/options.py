@@ -126,8 +126,10 @@ FLAG_OF = {
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a settings layer, nested like config.toml; only what was given."""
+    """The flags as a settings layer, nested like config.toml; only what was given. Raises `UsageError`."""
     only = [name.strip() for name in options.tools.split(",") if name.strip()] if options.tools is not None else None
+    if only == []:
+        raise UsageError("--tools names no tool: leave it out for all of them, or write --tools none.")
     return {
         "provider": _given(model=options.model, fallback_model=options.fallback_model),
         "tokens": _given(effort=options.effort),

@@ -19,6 +19,7 @@ from agentcli.llm.wire.anthropic import block_to_wire
 from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
 
+_MOST = 1_000_000_000
 app = make_app("Look at stored sessions.")
 
 
@@ -29,11 +30,13 @@ def run(arguments: list[str]) -> int:
 @app.command("list")
 def list_sessions(
     everywhere: Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")] = False,
-    limit: Annotated[int, typer.Option(help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, max=_MOST, help="At most so many; 0 for all.")] = 50,
     json: AsJson = False,
 ) -> None:
     """The sessions of this directory, newest first."""
-    found = wait_for(_with_store(lambda store: store.list(cwd=None if everywhere else current_folder(), limit=limit)))
+    found = wait_for(
+        _with_store(lambda store: store.list(cwd=None if everywhere else current_folder(), limit=limit or _MOST))
+    )
     if json:
         print_json([msgspec.to_builtins(info) for info in found])
         return

@@ -325,3 +325,39 @@ def test_the_page_names_every_control_with_its_fields() -> None:
         name: [field.name if field.required else f"{field.name}?" for field in msgspec.structs.fields(form)]
         for name, form in CONTROLS.items()
     }
+
+
+# A stream that holds nothing to answer.
+
+
+@pytest.mark.parametrize("lines", [["nonsense"], ["{}", user("")], [control("no-such-thing")]])
+def test_a_stream_of_refused_lines_ends_with_a_result(place: Place, lines: list[str]) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), *BOTH, stdin="\n".join(lines) + "\n")
+    assert ran.code == 1
+    assert len(ran.of("system", "input_error")) == len(lines)
+    assert len(ran.of("result")) == 1
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
+    assert "No prompt was taken" in ran.result["result"]
+
+
+@pytest.mark.parametrize("stdin", ["", "\n\n", control("interrupt") + "\n"])
+def test_a_stream_without_a_prompt_and_without_a_mistake_has_no_result(place: Place, stdin: str) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), *BOTH, stdin=stdin)
+    assert (ran.code, ran.of("result")) == (0, [])
+
+
+@pytest.mark.parametrize("lines", [[user("go"), "nonsense"], ["nonsense", user("go")]])
+def test_one_refused_line_changes_no_result(place: Place, lines: list[str]) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), *BOTH, stdin="\n".join(lines) + "\n")
+    assert (ran.code, [result["result"] for result in ran.of("result")]) == (0, ["x"])
+
+
+def test_a_byte_order_mark_ahead_of_the_stream_is_passed_over(place: Place) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), *BOTH, stdin=b"\xef\xbb\xbf" + user("go").encode() + b"\n")
+    assert (ran.code, ran.result["result"], ran.of("system", "input_error")) == (0, "x", [])
+
+
+def test_the_prompt_and_the_stream_cannot_both_be_stdin(place: Place) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), "-p", "-", *BOTH, stdin=user("go") + "\n")
+    assert (ran.code, ran.out) == (2, "")
+    assert "leave out -" in ran.err

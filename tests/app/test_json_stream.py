@@ -382,6 +382,7 @@ def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     first, second = ran.of("result")
     assert "nobody can be asked" in first["result"]
     assert "nobody can be asked" in second["result"]
+    assert "declined" not in first["result"]
     assert not (place.folder / "made").exists()
 
 

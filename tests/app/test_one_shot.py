@@ -485,3 +485,39 @@ def test_an_error_is_its_kind_its_code_and_a_message_also_to_the_model(
     assert line["content"].startswith(told)
     assert line["content"].startswith(f"{kind}: " if code == kind else f"{kind} ({code}): ")
     assert line["error"]["message"] in line["content"]
+
+
+def test_a_session_that_is_continued_gets_the_name_it_is_given(place: Place) -> None:
+    for arguments in (("--name", "one"), ("-c", "-n", "two"), ("-r", "two", "-n", "three")):
+        assert place.run("-m", place.script({"text": "x"}), "-p", "go", *arguments).code == 0
+    assert "three" in place.run("sessions", "list").out
+    assert place.run("sessions", "show", "two").code != 0
+
+
+def test_the_home_of_somebody_who_is_not_known_is_an_error_of_usage(place: Place) -> None:
+    for arguments in (("-p", "go"), ("sessions", "list")):
+        ran = place.run(*arguments, env={"AGENTCLI_HOME": "~nobody-here/x"})
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("agentcli: AGENTCLI_HOME: ~nobody-here/x")
+
+
+@pytest.mark.parametrize("names", ["", " ", ",", " , "])
+def test_no_tools_at_all_are_asked_for_by_name(place: Place, names: str) -> None:
+    ran = place.run("-m", place.script({"text": "x"}), "-p", "go", "--tools", names)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--tools none" in ran.err
+
+
+def test_sessions_are_listed_up_to_a_limit_and_names_that_two_have_are_told(place: Place) -> None:
+    for _ in range(2):
+        place.run("-m", place.script({"text": "x"}), "-p", "go", "--name", "twin")
+    for limit, count in (("0", 2), ("1", 1)):
+        assert len(place.run("sessions", "list", "--limit", limit).out.splitlines()) == count
+    for limit in ("-1", "99999999999999999999"):
+        assert place.run("sessions", "list", "--limit", limit).code == 2
+    assert "Several sessions are named 'twin'" in place.run("sessions", "show", "twin").err
+
+
+def test_an_overflow_does_not_advise_a_command_that_one_run_has_not(place: Place) -> None:
+    model = place.script({"error": {"kind": "context_overflow", "message": "too long"}})
+    assert "/clear" not in place.run("-m", model, "-p", "go").err

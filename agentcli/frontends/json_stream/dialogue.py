@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import events as ops
-from agentcli.agent.approvals import check_named_rule, check_offered
+from agentcli.agent.approvals import NOBODY_LEFT, check_named_rule, check_offered
 from agentcli.agent.events import Done, Event, Notice, TurnFailed
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
@@ -34,8 +34,6 @@ from agentcli.frontends.json_stream.input import (
 from agentcli.frontends.json_stream.output import JsonOutput
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk, TypedCommand
 from agentcli.llm.messages import Block, Text
-
-NOBODY = "(nobody can be asked any more)"
 
 
 class CommandFailed(UserError):
@@ -75,6 +73,7 @@ class Dialogue:
         self._partial = partial
         self._fail_on_denial = fail_on_denial
         self._code = 0
+        self._has_refused = self._has_taken = False
         self._was_denied = False
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
         self._has_client = True
@@ -180,7 +179,7 @@ class Dialogue:
         calls.ask = None
         calls.client.client_left()
         for id in tuple(self._session.asked):
-            self._session.submit(ops.Approve(id, False, comment=NOBODY))
+            self._session.submit(ops.Approve(id, False, comment=NOBODY_LEFT))
 
     async def _work(self, first: Given) -> None:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
@@ -197,8 +196,16 @@ class Dialogue:
         if self._asides:
             await asyncio.wait(self._asides)
         await self._all_told()
+        if self._has_refused and not self._has_taken and not self._leaving.is_set():
+            self._tell_nothing_was_taken()
         if not self._over.done():
             self._over.set_result(None)
+
+    def _tell_nothing_was_taken(self) -> None:
+        """End with a result where a client that got a line wrong would wait for one."""
+        failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
+        self._output.show(failed)
+        self._code = exit_code(failed, fail_on_denial=self._fail_on_denial)
 
     async def _do(self, line: Line) -> None:
         """Do what a line asks for, and answer it."""
@@ -210,6 +217,7 @@ class Dialogue:
         except UserError as failure:
             error, is_told = str(failure), isinstance(failure, CommandFailed)
         if error and not is_told:
+            self._has_refused = True
             self._output.refuse(line.raw, error)
         if line.id is not None:
             self._output.acknowledge(line.id, error)
@@ -224,6 +232,7 @@ class Dialogue:
                 if typed := self._command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
+                    self._has_taken = True
                     session.submit(ops.Steer(message.blocks))
             case RunCommand(text):
                 if (typed := self._desk.typed(text)) is None:
@@ -256,6 +265,7 @@ class Dialogue:
 
     async def _say(self, content: tuple[Block, ...], given: Given | None = None) -> None:
         """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
+        self._has_taken = True
         typed = self._command_in(content)
         if typed is None:
             self._session.submit(ops.Prompt(self._desk.attach(f"{given.text}{given.piped}") if given else content))
@@ -273,6 +283,7 @@ class Dialogue:
 
     async def _run_aloud(self, typed: TypedCommand) -> None:
         """Run a command that no result is expected of, unless it becomes a prompt. Raises `CommandFailed`."""
+        self._has_taken = True
         ended = await self._run(typed)
         if ended.prompt is not None:
             self._session.submit(ended.prompt)

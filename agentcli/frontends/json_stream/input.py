@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import codecs
 import re
 import threading
 from collections.abc import Sequence
@@ -220,8 +221,10 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
     def read() -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
             with suppress(OSError):  # what cannot be read has ended
+                is_first = True
                 while line := input.readline(LONGEST_LINE + 1):
                     rest = line
+                    line, is_first = line.removeprefix(codecs.BOM_UTF8) if is_first else line, False
                     while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
                         rest = input.readline(LONGEST_LINE + 1)
                     if line.strip():

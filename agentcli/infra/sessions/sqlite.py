@@ -283,6 +283,10 @@ def _full_id(db: apsw.Connection, session_id: str) -> str:
     if not rows:
         raise StorageError(f"No session {session_id!r}: agentcli sessions list shows them.")
     if len(rows) > 1 and session_id not in {row[0] for row in rows}:
+        if not any(str(row[0]).startswith(session_id) for row in rows):
+            raise StorageError(
+                f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list)."
+            )
         raise StorageError(f"Several sessions begin with {session_id!r}: give more of the id.")
     return session_id if len(rows) > 1 else str(rows[0][0])
 
