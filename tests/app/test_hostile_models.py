@@ -124,6 +124,115 @@ def test_git_runs_no_program_that_a_nested_repository_chose(
     assert not any(path.exists() for path in (ran, sub / "ran", place.folder / "ran"))
 
 
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def repository(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "a.txt").write_text("one\n")
+    (folder / ".gitattributes").write_text("*.txt filter=l\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+
+
+def asks(place: Place, command: str) -> bool:
+    made = place.script({"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}}"})
+    done = place.run("-m", made, "-p", "go", "--sandbox", "danger-full-access", "--output-format", "json")
+    return len(done.result["permission_denials"]) == 1
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+@pytest.mark.parametrize(
+    ("folder", "setting", "command"),
+    [
+        ("dist", "filter.l.clean", "git status"),
+        ("node_modules/x", "diff.external", "git diff --submodule=diff"),
+        ("vendor/build/deep", "core.fsmonitor", "git status --short"),
+    ],
+)
+def test_git_runs_no_program_that_a_submodule_chose_wherever_it_lies(
+    place: Place, folder: str, setting: str, command: str, version: str
+) -> None:
+    (place.folder / ".env").unlink()
+    sub, ran = place.folder / folder, place.folder.parent / "ran"
+    repository(sub)
+    git(place.folder, "config", "index.version", version)
+    git(place.folder, "add", folder)
+    git(place.folder, "commit", "-qm", "first")
+    assert not asks(place, command)
+    git(sub, "config", setting, f"sh -c 'touch {ran}; cat'")
+    (sub / "a.txt").write_text("two\n")
+    assert asks(place, command)
+    assert not ran.exists()
+
+
+def test_git_runs_no_program_of_a_submodule_whose_settings_it_keeps_itself(place: Place) -> None:
+    """Of one within another, too."""
+    (place.folder / ".env").unlink()
+    inner, middle, ran = place.folder.parent / "inner", place.folder.parent / "middle", place.folder.parent / "ran"
+    repository(inner)
+    repository(middle)
+    git(middle, "submodule", "add", str(inner), "target")
+    git(middle, "commit", "-qam", "second")
+    git(place.folder, "submodule", "add", str(middle), "dist")
+    git(place.folder, "submodule", "update", "--init", "--recursive")
+    git(place.folder, "commit", "-qm", "first")
+    assert not asks(place, "git status")
+    git(place.folder / "dist/target", "config", "filter.l.clean", f"sh -c 'touch {ran}; cat'")
+    (place.folder / "dist/target/a.txt").write_text("two\n")
+    assert asks(place, "git status")
+    assert not ran.exists()
+
+
+def test_an_index_that_cannot_be_read_may_have_submodules(place: Place) -> None:
+    (place.folder / ".env").unlink()
+    git(place.folder, "add", "a.py")
+    git(place.folder, "update-index", "--split-index")
+    assert asks(place, "git status")
+
+
+@pytest.mark.parametrize("folder", [".", "sub"])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("gpg.program", "evil"),
+        ("gpg.ssh.program", "evil"),
+        ("format.pretty", "%h %G?"),
+        ("pretty.email", "format:%GS"),
+        ("tag.sort", "signature:grade"),
+        ("log.showSignature", "true"),
+        ("include.path", "~nobody/evil"),
+        ("include.path", "%(prefix)/../evil"),
+        ("include.path", "link/../evil"),
+    ],
+)
+def test_git_runs_no_program_that_a_repository_of_the_workspace_chose(
+    place: Place, setting: str, value: str, folder: str
+) -> None:
+    """Started in a folder that only looks like a repository, git takes the one above."""
+    (place.folder / ".env").unlink()
+    elsewhere = place.folder.parent / "elsewhere"
+    (elsewhere / "folder").mkdir(parents=True)
+    (elsewhere / "evil").write_text("[core]\n\tfsmonitor = evil\n")
+    (place.folder / ".git/link").symlink_to(elsewhere / "folder")
+    (place.folder / "sub/.git").mkdir(parents=True)
+    assert not asks(place, f"git -C {folder} status")
+    git(place.folder, "config", setting, value)
+    assert asks(place, f"git -C {folder} status")
+
+
+def test_git_looks_for_submodules_in_the_worktree_that_is_set(place: Place) -> None:
+    (place.folder / ".env").unlink()
+    repository(place.folder / "other/dist")
+    git(place.folder, "config", "core.worktree", str(place.folder / "other"))
+    git(place.folder, "add", "dist")
+    assert not asks(place, "git status")
+    git(place.folder / "other/dist", "config", "filter.l.clean", "evil")
+    assert asks(place, "git status")
+
+
 def test_git_runs_no_hook_of_a_nested_repository_that_it_only_reads(place: Place) -> None:
     """Where nothing confines commands: git status writes the index, and then tells the hook."""
     sub, ran = place.folder / "sub", place.folder.parent / "ran"

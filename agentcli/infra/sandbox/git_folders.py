@@ -16,7 +16,7 @@ from agentcli.infra.sandbox.git_named_paths import NamedPaths, named_paths, text
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.protection import Protection, is_inside, kind_of
 
-_MOST_MODULES = 100
+MOST_MODULES = 100
 _MOST_WORKTREES = 30
 _DEEPEST_MODULE = 6
 
@@ -133,7 +133,7 @@ def _protect_git_folder(folder: str, worktree: str, protection: Protection, arou
         *_protect_one(folder, worktree, named, found, around),
         *(
             why
-            for module in _modules(f"{folder}/modules")
+            for module in modules_in(f"{folder}/modules")
             for why in _protect_one(module, "", _named(module, around), found, around)
         ),
         *(why for one in linked[:_MOST_WORKTREES] for why in _protect_worktree(one, named, found)),
@@ -239,15 +239,15 @@ def _protect_path(path: str, near: Sequence[str], protection: Protection, around
     protection.protect(base, os.path.relpath(path, base))
 
 
-def _modules(folder: str, depth: int = 0) -> list[str]:
+def modules_in(folder: str, depth: int = 0) -> list[str]:
     """The git folders of submodules, whose names may contain slashes; those of their submodules too."""
     found: list[str] = []
     for entry in _folders_in(folder):
         if os.path.lexists(f"{entry}/HEAD"):
-            found += [entry, *_modules(f"{entry}/modules", depth + 1)]
+            found += [entry, *modules_in(f"{entry}/modules", depth + 1)]
         elif depth < _DEEPEST_MODULE:
-            found += _modules(entry, depth + 1)
-        if len(found) > _MOST_MODULES:
+            found += modules_in(entry, depth + 1)
+        if len(found) > MOST_MODULES:
             break
     return found
 

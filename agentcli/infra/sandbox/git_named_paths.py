@@ -52,17 +52,32 @@ def named_paths(files: list[str], home: str) -> NamedPaths:
 
 
 def settings_of(files: list[str], home: str) -> Iterator[Setting]:
-    """The settings in these files, and in those that they include, that name a file or a program."""
-    return (setting for _, setting in _settings_with_files([*files], home))
+    """The settings in these files, and in those that they include, that name a file or a program.
+
+    Included files are added to `files`.
+    """
+    return (setting for _, setting in _settings_with_files(files, home))
+
+
+def is_read_whole(files: list[str]) -> bool:
+    """False where `settings_of` has left out files or the ends of some, for there is too much to read."""
+    return len(files) < _MOST_INCLUDED and all(_size_of(file) <= _LARGEST for file in files)
+
+
+def _size_of(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def _settings_with_files(files: list[str], home: str) -> Iterator[tuple[str, Setting]]:
     """With the file that each is in. Included files are added to `files`."""
     depths = dict.fromkeys(files, 0)
     for file in files:  # it grows meanwhile
-        for setting in _telling(text_of(file)):
+        for setting in read_telling(text_of(file)):
             if setting.section in ("include", "includeif") and setting.key == "path" and setting.value:
-                path = os.path.normpath(Path(file).parent / _at_home(setting.value, home))
+                path = str(Path(file).parent / _at_home(setting.value, home))
                 if path not in depths and len(depths) < _MOST_INCLUDED and depths[file] < DEEPEST_INCLUDE:
                     depths[path] = depths[file] + 1
                     files.append(path)
@@ -73,9 +88,10 @@ _PLAIN_KEYS = frozenset("fetch merge rebase pushremote name email active reposit
 
 
 @lru_cache(maxsize=128)
-def _telling(text: str) -> tuple[Setting, ...]:
-    """Without what the configuration of a large repository has by the thousand: branches, and what remotes offer."""
-    return tuple(setting for setting in read_configuration(text).settings if setting.key not in _PLAIN_KEYS)
+def read_telling(text: str) -> tuple[Setting, ...]:
+    """The settings in a file, without those that a large repository has by the thousand: of branches and remotes."""
+    found = read_configuration(text).settings
+    return tuple(setting for setting in found if setting.key not in _PLAIN_KEYS or setting.section == "pretty")
 
 
 def _at_home(value: str, home: str) -> str:

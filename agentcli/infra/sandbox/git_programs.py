@@ -11,40 +11,60 @@ import re
 from pathlib import Path
 
 from agentcli.infra.sandbox.git_config import Setting
-from agentcli.infra.sandbox.git_folders import looks_like_the_inside
-from agentcli.infra.sandbox.git_named_paths import settings_of, text_of
+from agentcli.infra.sandbox.git_folders import MOST_MODULES, looks_like_the_inside, modules_in
+from agentcli.infra.sandbox.git_index import submodules_in
+from agentcli.infra.sandbox.git_named_paths import is_read_whole, read_telling, settings_of, text_of
 from agentcli.infra.sandbox.repositories import Repositories
 
 _TRUE = frozenset((None, "true", "yes", "on", "1"))
 _FALSE = frozenset(("", "false", "no", "off", "0"))
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
-_REFRESHES_INDEX = "post-index-change"  # git status and git diff write what they learned of the files
+_SIGNATURE = re.compile(r"%[-+ ]?G")
+_HOOKS = ("post-index-change",)  # git status and git diff write what they learned of the files
+_HOOKS_OF_FETCHING = ("reference-transaction", "pre-auto-gc")
+_HEAD = re.compile(r"ref:\s*refs/|[0-9a-fA-F]{40}")
 _MOST_NESTED = 200
+_MOST_REPOSITORIES = 1_000
 
 
 def program_setting(folder: Path, home: str, repositories: Repositories) -> str:
     """Name a setting by which git, started in `folder`, may run a program of the repository's choosing.
 
-    Empty where there is none. Repositories below count too, because git looks into those that it knows as submodules.
+    Empty where there is none. Submodules count too, because git looks into them, and so do other repositories below:
+    an old commit may have one as a submodule. What is too much or too odd to look at counts as such a setting.
     """
-    worktree, git = _repository_around(str(folder))
-    if git is None:
-        return ""
-    found = _program_setting(git, worktree, home)
-    for nested in repositories.inside(worktree)[:_MOST_NESTED]:
-        if found:
-            break
-        inside = _git_folder(nested)
-        found = _program_setting(inside, nested, home) if inside is not None else ""
-    return found
+    found = _repositories_around(str(folder), home)
+    found += [
+        _Repository(git, nested, home)
+        for around in tuple(found)
+        for nested in repositories.inside(around.worktree)[:_MOST_NESTED]
+        if (git := _git_folder(nested)) is not None
+    ]
+    seen = set()
+    for repository in found:  # it grows meanwhile
+        if (place := (repository.git, repository.worktree)) in seen:
+            continue
+        seen.add(place)
+        if len(seen) > _MOST_REPOSITORIES:
+            return "one of more submodules than are looked at"
+        if why := repository.program():
+            return why
+        submodules = repository.submodules()
+        if submodules is None:
+            return f"one of a submodule that {repository.git} may have"
+        found += submodules
+    return ""
 
 
-def _repository_around(folder: str) -> tuple[str, str | None]:
-    """The worktree that git finds from a folder upwards, and its git folder; None where there is no repository."""
+def _repositories_around(folder: str, home: str) -> list[_Repository]:
+    """The repository that git finds from a folder upwards, behind what it may pass over because it is none."""
+    found = []
     for place in (folder, *map(str, Path(folder).parents)):
         if (git := _git_folder(place)) is not None:
-            return place, git
-    return folder, None
+            found.append(_Repository(git, place, home))
+            if found[-1].is_sound():
+                break
+    return found
 
 
 def _git_folder(place: str) -> str | None:
@@ -52,22 +72,67 @@ def _git_folder(place: str) -> str | None:
     if Path(link).is_dir():
         return link
     if text := text_of(link).removeprefix("gitdir:").strip():
-        return os.path.normpath(Path(place, text))
+        return os.path.realpath(Path(place, text))
     return place if looks_like_the_inside(place) else None
 
 
-def _program_setting(git: str, worktree: str, home: str) -> str:
-    common = text_of(f"{git}/commondir").strip()
-    files = [os.path.normpath(Path(git, common, "config")), f"{git}/config.worktree"]
-    settings = list(settings_of(files, home))
-    fetches = any(_may_fetch(setting) for setting in settings)
-    for setting in settings:
-        if _starts_a_program(setting) or (fetches and _starts_a_program_to_fetch(setting)):
-            name = ".".join(filter(None, (setting.section, setting.subsection, setting.key)))
-            return f"{name} in {files[0] if git == str(Path(files[0]).parent) else git}"
-    hooks = [str(Path(files[0]).parent / "hooks"), *(s.value for s in settings if s.key == "hookspath" and s.value)]
-    found = (Path(worktree, Path(folder).expanduser(), _REFRESHES_INDEX) for folder in hooks)
-    return next((str(hook) for hook in found if hook.exists()), "")
+class _Repository:
+    """`git` is its own folder, `worktree` where its files are unless its configuration says otherwise."""
+
+    def __init__(self, git: str, worktree: str, home: str) -> None:
+        self.git = git
+        self.worktree = worktree
+        self._home = home
+        common = text_of(f"{git}/commondir").strip()
+        self._common = os.path.realpath(Path(git, common)) if common else git
+        self._files = [f"{self._common}/config", f"{git}/config.worktree"]
+        self._settings = list(settings_of(self._files, home))
+
+    def is_sound(self) -> bool:
+        head = f"{self.git}/HEAD"
+        is_link = Path(head).is_symlink() and str(Path(head).readlink()).startswith("refs/")
+        has_all = all(os.access(f"{self._common}/{name}", os.X_OK) for name in ("objects", "refs"))
+        return has_all and (is_link or _HEAD.match(text_of(head)) is not None)
+
+    def program(self) -> str:
+        """The setting or the hook by which git may run a program."""
+        if not is_read_whole(self._files):
+            return f"one in {self._files[0]}, which is too large to read"
+        fetches = any(_may_fetch(setting) for setting in self._settings)
+        for setting in self._settings:
+            if _starts_a_program(setting) or (fetches and _starts_a_program_to_fetch(setting)):
+                name = ".".join(filter(None, (setting.section, setting.subsection, setting.key)))
+                return f"{name} in {self._files[0] if self.git == self._common else self.git}"
+        folders = (f"{self._common}/hooks", *(s.value for s in self._settings if s.key == "hookspath" and s.value))
+        names = (*_HOOKS, *(_HOOKS_OF_FETCHING if fetches else ()))
+        starts = (Path(place, Path(folder).expanduser()) for folder in folders for place in self._worktrees())
+        return next((str(start / name) for start in starts for name in names if (start / name).exists()), "")
+
+    def submodules(self) -> list[_Repository] | None:
+        """Those that the index and `.gitmodules` name, and those that git keeps; None where that cannot be told."""
+        own = read_telling(text_of(f"{self._common}/config"))  # what it includes does not count
+        is_sha256 = any((s.section, s.key, s.value) == ("extensions", "objectformat", "sha256") for s in own)
+        paths = submodules_in(f"{self.git}/index", hash_size=32 if is_sha256 else 20)
+        kept = [*modules_in(f"{self.git}/modules"), *modules_in(f"{self._common}/modules")]
+        if paths is None or len(kept) > MOST_MODULES:
+            return None
+        places = (
+            f"{worktree}/{path}"
+            for worktree in self._worktrees()
+            for path in (*paths, *_named_submodules(f"{worktree}/.gitmodules"))
+        )
+        found = ((place, _git_folder(place)) for place in dict.fromkeys(places))
+        there = [_Repository(git, place, self._home) for place, git in found if git is not None]
+        return there + [_Repository(module, module, self._home) for module in dict.fromkeys(kept)]
+
+    def _worktrees(self) -> list[str]:
+        told = (s.value for s in self._settings if (s.section, s.key) == ("core", "worktree") and s.value)
+        return list(dict.fromkeys((self.worktree, *(str(Path(self.git, value)) for value in told))))
+
+
+def _named_submodules(file: str) -> list[str]:
+    found = read_telling(text_of(file))
+    return [setting.value for setting in found if setting.key == "path" and setting.value]
 
 
 def _starts_a_program(setting: Setting) -> bool:
@@ -82,6 +147,14 @@ def _starts_a_program(setting: Setting) -> bool:
             return bool(value)
         case Setting("log", "", "showsignature", value):
             return value not in _FALSE
+        case Setting("gpg", _, "program") | Setting("hook", _, "command"):
+            return True
+        case Setting("format", "", "pretty", str(value)) | Setting("pretty", _, _, str(value)):
+            return _SIGNATURE.search(value) is not None
+        case Setting("branch" | "tag", "", "sort", str(value)):
+            return "signature" in value
+        case Setting("include" | "includeif", _, "path", str(value)):  # places that only git knows
+            return value.startswith(("~", "%(prefix)")) and not value.startswith("~/")
     return False
 
 
@@ -92,10 +165,14 @@ def _may_fetch(setting: Setting) -> bool:
 
 def _starts_a_program_to_fetch(setting: Setting) -> bool:
     match setting:
-        case Setting("core", "", "sshcommand" | "gitproxy" | "askpass") | Setting("credential", _, "helper"):
+        case Setting("core", "", "sshcommand" | "gitproxy" | "askpass" | "alternaterefscommand") | Setting(
+            "credential", _, "helper"
+        ):
             return True
-        case Setting("remote", _, "uploadpack" | "vcs"):
+        case Setting("remote", _, "uploadpack" | "vcs") | Setting("gc", "", "recentobjectshook"):
             return True
-        case Setting("remote", _, "url", str(value)):
+        case Setting("remote", _, "url", str(value)) | Setting("url", value, "insteadof"):
             return value.startswith("ext::")
+        case Setting("protocol", "" | "ext", "allow"):
+            return True
     return False
