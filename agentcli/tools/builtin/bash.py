@@ -156,7 +156,8 @@ def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
         )
     if secret := sorted(name for name in named if is_secret(PurePath(name), None)):
         notes.append(
-            f"[the sandbox hides {', '.join(secret)}, which may hold secrets: the user's rule that names it shows it]"
+            f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
+            f"such as Read({secret[0]}), opens it]"
         )
     missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
     if any(not any(str(root) in line for root in workspace.sandbox.roots) for line in missing):

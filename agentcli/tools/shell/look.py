@@ -85,7 +85,7 @@ class Look:
             self.reads.append(normal(path))
             is_fine = self._glob_is_fine(path, kind) if field.is_glob else self._is_fine(path, kind)
             if not is_fine:
-                return f"{field.text} is outside the workspace or secret"
+                return f"{field.text} may hold secrets or is outside the workspace"
         return ""
 
     def _is_fine(self, path: str, kind: str) -> bool:
