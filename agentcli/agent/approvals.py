@@ -81,7 +81,8 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     verdict = question.verdict
     effects = effects_told(tool, arguments, verdict, context.workspace)
     can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
-    request = ApprovalRequested(call.id, call, title, verdict.reason, preview, rules, hunks, effects, can_try)
+    reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
+    request = ApprovalRequested(call.id, call, title, reason, preview, rules, hunks, effects, can_try)
     answer = await asking.ask(request)
     try:
         check_offered(request, answer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,6 @@ from agentcli.tools.shell.records import CommandAnalysis, Segment
 from agentcli.tools.tool import Tool, Workspace
 
 _MOST_SHOWN = 3
-# Programs that show names and facts of files, and not what is in them.
-_NAMES_ONLY = frozenset(
-    "[ basename cd date df dirname du echo false id ls printf pwd realpath stat test tree true type uname which whoami"
-    .split()
-)  # fmt: skip
 _WILD = re.compile(r"[*?\[{]")
 
 
@@ -41,8 +37,8 @@ def with_exposure(
     shown = [workspace.shown(path) for path in exposed]
     more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
     why = (
-        f"no sandbox here hides {', '.join(shown[:_MOST_SHOWN])}{more} from it"
-        f" (asked once a session; the rule Read({shown[0]}) answers beforehand)"
+        f"this sandbox cannot hide {', '.join(shown[:_MOST_SHOWN])}{more} from commands"
+        f" (to allow it always: the rule Read({shown[0]}))"
     )
     return msgspec.structs.replace(
         verdict,
@@ -63,10 +59,16 @@ def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
 
 def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
     """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    if segment.words is not None and segment.words[0] in _NAMES_ONLY:
+    showing = import_module("agentcli.tools.shell.showing")  # with the judge, which is imported for the first command
+    words = segment.words
+    if words and showing.shows_names_only(words):
         return False
+    if not segment.effects.reads:
+        return not (words and showing.filters_input(words))
+    if words and not showing.names_what_it_reads(words):
+        return True
     places = [_above_globs(path) for path in segment.effects.reads]
-    return not places or any(secret.is_relative_to(place) for secret in secrets for place in places)
+    return any(secret.is_relative_to(place) for secret in secrets for place in places)
 
 
 def _above_globs(path: str) -> Path:

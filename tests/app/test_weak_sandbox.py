@@ -218,8 +218,9 @@ def test_a_command_that_could_read_secret_files_asks_and_says_why(place: Place, 
     ran = place.run("-m", script, "-p", "go", *flags, "--output-format", "json")
     assert len(ran.result["permission_denials"]) == 1
     assert CANARY[::-1] not in ran.out
+    assert "a yes" not in ran.result["result"]
     if flags[-1] != "dontAsk":
-        assert "no sandbox here hides .env from it" in ran.result["result"]
+        assert "this sandbox cannot hide .env from commands (to allow it always: the rule" in ran.result["result"]
 
 
 def test_a_rule_that_means_the_file_answers_beforehand(place: Place) -> None:
@@ -228,6 +229,55 @@ def test_a_rule_that_means_the_file_answers_beforehand(place: Place) -> None:
     rules = ("--permission-mode", "auto", "--allow", "Read(.env)")
     ran = place.run("-m", script, "-p", "go", *rules, "--output-format", "json")
     assert CANARY[::-1] in ran.result["result"]
+
+
+SHOWS_NONE = (
+    "cat a.py | head -2",
+    "head -2 < a.py",
+    "cat a.py | grep -n print | sort -u | uniq -c | wc -l",
+    "cat a.py | tr a b | cut -c1-3 | sed -n 1p | awk '{print $1}' | nl | tac | rev",
+    "git status --short | head",
+    "git log --oneline -5",
+    "git -C . log --stat --author=x",
+    "git diff --stat",
+    "git show --name-only HEAD",
+    "git branch -a; git tag; git remote -v; git ls-files; git rev-parse HEAD",
+    "git shortlog -s HEAD; git describe --always; git show-ref",
+    "git diff HEAD -- a.py; git blame a.py",
+)
+MAY_SHOW = (
+    "grep -r NAME",
+    "cat a.py | grep -nr NAME",
+    "cat a.py | rg NAME",
+    "git diff",
+    "git diff --stat -p",
+    "git log -p",
+    "git log -U3",
+    "git show",
+    "git status -v",
+    "git grep --no-index NAME",
+    "git show HEAD",
+    "git diff HEAD -- :!a.py",
+    "grep -d recurse NAME",
+    "cat a.py | head -1; grep -R NAME .",
+)
+
+
+@pytest.mark.parametrize(("commands", "are_asked"), [(SHOWS_NONE, False), (MAY_SHOW, True)])
+def test_only_a_command_that_may_show_a_file_is_asked_about(
+    tmp_path: Path, commands: tuple[str, ...], are_asked: bool
+) -> None:
+    place = Place(tmp_path)
+    (place.folder / "a.py").write_text("print(1)\n")
+    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(place.folder))
+    subprocess.run(["git", *who, "init", "-q"], check=True)
+    subprocess.run(["git", *who, "add", "a.py"], check=True)
+    subprocess.run(["git", *who, "commit", "-qm", "first"], check=True)
+    script = place.script({"tool_calls": [call("bash", command=command) for command in commands]}, {"text": "."})
+    ran = place.run("-m", script, "-p", "go", "--sandbox", "danger-full-access", "--output-format", "json")
+    refused = [denial["tool_input"]["command"] for denial in ran.result["permission_denials"]]
+    assert refused == (list(commands) if are_asked else [])
 
 
 def test_it_is_asked_once_a_session(place: Place) -> None:
@@ -241,7 +291,8 @@ def test_it_is_asked_once_a_session(place: Place) -> None:
         running.wait_for_type("result")
         ran = running.ended()
     assert len(ran.of("system", "approval_requested")) == 1
-    assert "no sandbox here hides .env from it" in asked["reason"]
+    assert "this sandbox cannot hide .env from commands" in asked["reason"]
+    assert "; a yes counts for the rest of the session" in asked["reason"]
     assert ran.result["permission_denials"] == []
 
 
