@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator
 
 from agentcli.llm.building import built
@@ -10,6 +9,7 @@ from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Ti
 from agentcli.llm.http import HttpClient, ServerSentEvent, SseParser, decode_json, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body
 
@@ -23,8 +23,7 @@ async def stream_chat(
         provider,
         quirks=quirks,
         tool_names=frozenset(tool.name for tool in request.tools),
-        id_prefix=f"call_{secrets.token_hex(6)}_",
-        taken_ids=frozenset(use.id for message in request.messages for use in message.tool_uses),
+        ids=CallIds(request.messages),
     )
 
     def feed(event: ServerSentEvent, out: list[StreamEvent]) -> None:

@@ -15,6 +15,7 @@ from agentcli.llm.errors import BadRequest
 from agentcli.llm.http import _redirect_of
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
+    Call,
     Said,
     anthropic_events,
     anthropic_reply,
@@ -141,6 +142,54 @@ def test_the_way_from_https_to_http_is_never_followed() -> None:
     assert leads("http://host.example/v1", "https://host.example/v1") == httpx2.URL("https://host.example/v1")
     with pytest.raises(BadRequest):
         leads("http://host.example/v1", "https://host.example:8443/v1")
+
+
+# The ids of calls
+
+
+@pytest.mark.parametrize("id", ["call_0", "", " "])
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+def test_calls_that_share_an_id_or_have_none_each_get_their_own_result(place: Place, provider: str, id: str) -> None:
+    (place.folder / "b.py").write_text('print("ho")\n')
+    said = Said(calls=(Call(id, "file_read", {"path": "a.py"}), Call(id, "file_read", {"path": "b.py"})))
+    again = Said(calls=(Call(id, "file_read", {"path": "a.py"}),))
+    makes, serves = {
+        "openai": (chat_reply, chat_server),
+        "anthropic": (anthropic_reply, anthropic_server),
+        "ollama": (ollama_reply, ollama_server),
+    }[provider]
+    with serves([makes(said), makes(again), makes("Read.")]) as server:
+        env = {
+            "OPENAI_BASE_URL": server.url,
+            "OPENAI_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": server.url,
+            "ANTHROPIC_API_KEY": KEY,
+            "OLLAMA_HOST": server.url,
+        }
+        ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "stream-json", env=env)
+    calls = [call for line in ran.of("assistant") for call in line["message"]["content"] if call["type"] == "tool_use"]
+    results = {
+        result["tool_use_id"]: str(result["content"])
+        for line in ran.of("user")
+        for result in line["message"]["content"]
+        if result["type"] == "tool_result"
+    }
+    assert len(results) == len(calls) == 3
+    for call in calls:
+        assert ('print("hi")' if call["input"]["path"] == "a.py" else 'print("ho")') in results[call["id"]]
+
+
+def test_of_two_calls_with_one_id_in_a_script_only_the_approved_one_runs(place: Place) -> None:
+    calls = [{"id": "x", "name": "bash", "input": {"command": f"touch {name}"}} for name in ("one", "two")]
+    calls.append({"id": "call_1_4", "name": "bash", "input": {"command": "touch four"}})
+    calls.append({"name": "bash", "input": {"command": "touch five"}})
+    model = place.script({"tool_calls": calls}, {"text": "Done."})
+    ran = place.run("-m", model, "-p", "go", "--output-format", "stream-json", "--allowed-tools", "bash(touch two)")
+    ids = [call["id"] for line in ran.of("assistant") for call in line["message"]["content"] if "id" in call]
+    assert len(set(ids)) == len(ids) == 4
+    assert [name for name in ("one", "two", "four", "five") if (place.folder / name).exists()] == ["two"]
+    (told,) = [line["message"]["content"] for line in ran.of("user") if "tool_result" in str(line)]
+    assert [bool(result.get("is_error")) for result in told] == [True, False, True, True]
 
 
 # How a stream ends

@@ -13,6 +13,7 @@ from agentcli.llm.http import HttpClient, SseParser, decode_json, drain, parsed_
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.wire.anthropic import ReplyReader, to_body
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 
 API_VERSION = "2026-10-21"
@@ -51,7 +52,7 @@ class AnthropicProvider:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
-        reader = ReplyReader(self.model)
+        reader = ReplyReader(self.model, ids=CallIds(request.messages))
         try:
             body = await built(len(request.messages), lambda: to_body(request, self.info))
             async with self._http.stream("/v1/messages", body) as response:

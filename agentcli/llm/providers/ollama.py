@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -14,6 +13,7 @@ from agentcli.llm.http import HttpClient, LineParser, decode_json, drain, parsed
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.ollama import ReplyReader, to_body
 
@@ -44,7 +44,7 @@ class OllamaProvider:
         return self.info.id
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        reader = ReplyReader(self.model, id_prefix=f"call_{secrets.token_hex(6)}_")
+        reader = ReplyReader(self.model, ids=CallIds(request.messages))
 
         def feed(line: bytes, out: list[StreamEvent]) -> None:
             if reader.is_done:

@@ -33,6 +33,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.call_ids import CallIds
 
 _ERRORS: dict[str, type[errors.ProviderError]] = {
     "auth": errors.AuthError,
@@ -121,8 +122,9 @@ class ScriptedProvider:
         except errors.ProviderError as error:
             error.partial = Message("assistant", tuple(blocks))
             raise
-        for number, call in enumerate(reply.tool_calls):
-            id = call.id or f"call_{self._position}_{number + 1}"
+        ids = CallIds(request.messages, prefix=f"call_{self._position}_")
+        for call in reply.tool_calls:
+            id = ids.take(call.id)
             input = _filled(call.input, last)
             yield ToolCallStarted(id, call.name)
             yield ToolCallDelta(id, msgspec.json.encode(input).decode())

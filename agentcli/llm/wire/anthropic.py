@@ -36,6 +36,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 
 CACHE = {"type": "ephemeral"}
@@ -155,8 +156,9 @@ def block_from_wire(data: dict[str, Any]) -> Block:
 class _OpenBlock:
     """A content block that is still arriving."""
 
-    def __init__(self, start: dict[str, Any]) -> None:
+    def __init__(self, start: dict[str, Any], id: str = "") -> None:
         self.start = start
+        self.id = id
         self.kind: str = start.get("type", "")
         self.parts: list[str] = []
         self.signature: str | None = text_in(start.get("signature")) or None
@@ -173,7 +175,7 @@ class _OpenBlock:
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":
-                return _tool_use(str(self.start.get("id", "")), str(self.start.get("name", "")), joined)
+                return _tool_use(self.id, str(self.start.get("name", "")), joined)
             case _ if joined:  # a server tool's input comes in deltas too
                 return Opaque("anthropic", self.start | {"input": _tool_use("", "", joined).input})
             case _:
@@ -191,8 +193,9 @@ def _tool_use(id: str, name: str, arguments: str) -> ToolUse:
 class ReplyReader:
     """Builds a reply from the stream's events, in the order the API documents; unknown types are passed over."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model = model
+        self._ids = ids
         self.is_done = False
         self._blocks: dict[int, _OpenBlock] = {}
         self._usage: dict[str, Any] = {}
@@ -234,11 +237,13 @@ class ReplyReader:
         out.append(self._done())
 
     def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        block = _OpenBlock(event.get("content_block") or {})
+        start = event.get("content_block") or {}
+        is_call = start.get("type") == "tool_use"
+        block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
         index = event.get("index")
         self._blocks[index if isinstance(index, int) else len(self._blocks)] = block
-        if block.kind == "tool_use":
-            out.append(ToolCallStarted(str(block.start.get("id", "")), str(block.start.get("name", ""))))
+        if is_call:
+            out.append(ToolCallStarted(block.id, str(block.start.get("name", ""))))
             if given := block.start.get("input"):
                 block.parts.append(encode_json(given).decode())
         for field, make in (("text", TextDelta), ("thinking", ThinkingDelta)):
@@ -260,7 +265,7 @@ class ReplyReader:
                 if part := text_in(delta.get("partial_json")):
                     block.parts.append(part)
                     if block.kind == "tool_use":
-                        out.append(ToolCallDelta(str(block.start.get("id", "")), part))
+                        out.append(ToolCallDelta(block.id, part))
             case "thinking_delta":
                 if part := text_in(delta.get("thinking")):
                     block.parts.append(part)
@@ -276,7 +281,7 @@ class ReplyReader:
         if block := self._blocks.get(event.get("index", -1)):
             block.is_closed = True
             if block.kind == "tool_use":
-                out.append(ToolCallEnded(str(block.start.get("id", ""))))
+                out.append(ToolCallEnded(block.id))
 
     def _count(self, usage: Any, out: list[StreamEvent]) -> None:
         """Counts are cumulative: a later one overwrites, a null says nothing."""

@@ -33,6 +33,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
 from agentcli.llm.wire.arguments import parse_arguments
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.think_tags import ThinkTags
 
@@ -120,10 +121,10 @@ def _as_text(block: Text | Document) -> str:
 class ReplyReader:
     """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
 
-    def __init__(self, model: str, *, id_prefix: str) -> None:
+    def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model = model
         self.is_done = False
-        self._id_prefix = id_prefix
+        self._ids = ids
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._tags = ThinkTags()
@@ -160,7 +161,7 @@ class ReplyReader:
     def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         """A call arrives whole; older servers give it no id."""
         function = call.get("function") or {}
-        id = str(call.get("id") or "") or f"{self._id_prefix}{len(self._uses) + 1}"
+        id = self._ids.take(str(call.get("id") or ""))
         name, arguments = str(function.get("name", "")), function.get("arguments")
         if arguments is None or isinstance(arguments, dict):
             use = ToolUse(id, name, arguments or {})

@@ -41,6 +41,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.think_tags import ThinkTags
 
@@ -240,8 +241,7 @@ class ReplyReader:
         *,
         quirks: Quirks,
         tool_names: frozenset[str],
-        id_prefix: str,
-        taken_ids: frozenset[str] = frozenset(),
+        ids: CallIds,
     ) -> None:
         self.model = model
         self.is_finished = False
@@ -250,8 +250,7 @@ class ReplyReader:
         self._provider = provider
         self._quirks = quirks
         self._tool_names = tool_names
-        self._id_prefix = id_prefix
-        self._taken_ids = set(taken_ids)
+        self._ids = ids
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._tags = ThinkTags()
@@ -345,10 +344,7 @@ class ReplyReader:
         return known
 
     def _new_call(self, id: str) -> _Call:
-        """Some servers count their ids from zero in every reply, so one the conversation holds is not taken again."""
-        ours = id if id and id not in self._taken_ids else f"{self._id_prefix}{len(self._calls) + 1}"
-        self._taken_ids.add(ours)
-        call = _Call(ours, id)
+        call = _Call(self._ids.take(id), id)
         self._calls.append(call)
         return call
 
@@ -397,7 +393,7 @@ class ReplyReader:
     def _with_text_calls(self, message: Message, out: list[StreamEvent]) -> tuple[Message, list[Block]]:
         uses: list[Block] = []
         for name, arguments in calls_in_text(message.text, self._tool_names):
-            id = f"{self._id_prefix}{len(uses) + 1}"
+            id = self._ids.take()
             out += [
                 ToolCallStarted(id, name),
                 ToolCallDelta(id, msgspec.json.encode(arguments).decode()),

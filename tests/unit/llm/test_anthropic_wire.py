@@ -24,6 +24,7 @@ from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, UsageUpdate
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, ReplyReader, to_body
+from agentcli.llm.wire.call_ids import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
 from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
 
@@ -32,7 +33,7 @@ HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
 
 
 def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
-    reader, out = ReplyReader("claude-sonnet-5-5"), []
+    reader, out = ReplyReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
         reader.feed(event, out)
     return out
@@ -45,7 +46,7 @@ def done(*events: dict[str, Any]) -> Done:
 
 
 def partial(*events: dict[str, Any]) -> Message:
-    reader = ReplyReader("claude-sonnet-5-5")
+    reader = ReplyReader("claude-sonnet-5-5", ids=CallIds())
     for event in events:
         reader.feed(event, [])
     return reader.partial()

@@ -44,6 +44,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body, wire_id
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
@@ -55,7 +56,7 @@ NAMES = frozenset({"read_file", "list_files"})
 
 def reader(provider: str = "openrouter", **options: Any) -> ReplyReader:
     return ReplyReader(
-        "test-model", provider, **{"quirks": Quirks(), "tool_names": NAMES, "id_prefix": "call_x_"} | options
+        "test-model", provider, **{"quirks": Quirks(), "tool_names": NAMES, "ids": CallIds(prefix="call_x_")} | options
     )
 
 
@@ -225,7 +226,8 @@ def test_an_id_that_the_reply_or_the_conversation_holds_already_is_replaced() ->
         call_delta(1, "new", "read_file", '{"path":"b"}'),
         call_delta(2, "new", "read_file", '{"path":"c"}'),
     ]
-    reply = done(*calling(*entries), taken_ids=frozenset({"functions.read_file:0"}))
+    earlier = Message("assistant", (ToolUse("functions.read_file:0", "read_file", {}),))
+    reply = done(*calling(*entries), ids=CallIds([earlier], prefix="call_x_"))
     assert [use.id for use in reply.message.tool_uses] == ["call_x_1", "new", "call_x_3"]
 
 

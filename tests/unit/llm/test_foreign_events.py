@@ -13,6 +13,7 @@ from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent
 from agentcli.llm.wire import anthropic, ollama, openai
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
@@ -88,7 +89,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 @quick
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
-    reader = anthropic.ReplyReader("m")
+    reader = anthropic.ReplyReader("m", ids=CallIds())
     heard, _ = read(objects(events), reader.feed)
     assert_sound(reader.partial())
     assert_can_be_stored(heard)
@@ -100,7 +101,9 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
 @quick
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
-    reader = openai.ReplyReader("m", "p", quirks=openai.Quirks(), tool_names=frozenset({"read_file"}), id_prefix="c")
+    reader = openai.ReplyReader(
+        "m", "p", quirks=openai.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
+    )
     heard, failure = read(objects(chunks), reader.feed)
     assert_can_be_stored(heard)
     if failure is None:
@@ -116,7 +119,7 @@ def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> No
 @quick
 @given(disturbed(ollama_lines(SAID)))
 def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
-    reader = ollama.ReplyReader("m", id_prefix="c")
+    reader = ollama.ReplyReader("m", ids=CallIds(prefix="c"))
     heard, failure = read(lines, reader.feed)
     assert_can_be_stored(heard)
     if failure is None:

@@ -22,6 +22,7 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
 from agentcli.llm.providers.ollama import OllamaProvider, learned
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.ollama import ReplyReader, to_body
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
@@ -32,7 +33,7 @@ PICTURE = Image(Base64Source("image/png", "iVBO"))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
-    reader, out = ReplyReader("qwen3:8b", id_prefix="call_x_"), []
+    reader, out = ReplyReader("qwen3:8b", ids=CallIds(prefix="call_x_")), []
     for line in lines:
         reader.feed(line, out)
     return [*out, reader.done(asking("Hi"), INFO)]
