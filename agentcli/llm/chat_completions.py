@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from agentcli.llm.building import built
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Timeout
-from agentcli.llm.http import HttpClient, ServerSentEvent, SseParser, decode_json, drain, parsed_chunks
+from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.call_ids import CallIds
@@ -26,12 +26,14 @@ async def stream_chat(
         ids=CallIds(request.messages),
     )
 
+    json = JsonItems()
+
     def feed(event: ServerSentEvent, out: list[StreamEvent]) -> None:
         data = event.data.strip()
         if data == "[DONE]":
             reader.is_closed = True
         elif data and not reader.is_closed:
-            reader.feed(_chunk(data), out)
+            reader.feed(_chunk(json, data), out)
 
     try:
         body = await built(len(request.messages), lambda: to_body(request, info, quirks, provider))
@@ -60,9 +62,9 @@ async def stream_chat(
         raise
 
 
-def _chunk(data: str) -> dict[str, object]:
+def _chunk(json: JsonItems, data: str) -> dict[str, object]:
     try:
-        chunk = decode_json(data)
+        chunk = json.decode(data)
     except ValueError as error:
         raise ServerError(f"The server sent a broken event: {error}") from error
     return chunk if isinstance(chunk, dict) else {}

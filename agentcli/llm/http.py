@@ -464,6 +464,31 @@ def decode_json(data: bytes | str) -> Any:
             raise ValueError("JSON nested too deeply") from error
 
 
+class JsonItems:
+    """Decodes the JSON values of one stream; a surrogate pair that two of them halve comes whole with the second.
+
+    `decode` raises ValueError as `decode_json` does.
+    """
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def decode(self, data: bytes | str) -> Any:
+        mark = "\\u" if isinstance(data, str) else b"\\u"
+        if mark not in data:  # type: ignore[operator]  # both are of one type
+            return decode_json(data)
+        text = data if isinstance(data, str) else data.decode(errors="replace")
+        if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
+            text, self._half = begun, ""
+        if found := _HIGH_LAST.search(text):
+            text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
+        return decode_json(text)
+
+
+_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
+_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
+
+
 def encode_json(value: Any) -> bytes:
     """`value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from email.utils import formatdate
@@ -20,10 +21,13 @@ from tests.conformance.replies import (
     anthropic_events,
     anthropic_reply,
     anthropic_sse,
+    block,
     call_delta,
     chat_chunk,
     chat_reply,
     chat_sse,
+    message_end,
+    message_start,
     ndjson,
     ollama_end,
     ollama_line,
@@ -57,6 +61,17 @@ def place(tmp_path: Path) -> Place:
 def asked(place: Place, base_url: str, *arguments: str, **env: str) -> Ran:
     """What came of a prompt that an OpenAI-compatible server at `base_url` was to answer."""
     return place.run(*PLAIN, *arguments, env={"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": KEY, **env})
+
+
+def addresses(url: str) -> dict[str, str]:
+    """The environment in which every provider is at `url`."""
+    return {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": KEY,
+        "OLLAMA_HOST": url,
+    }
 
 
 def answer_of(ran: Ran) -> str:
@@ -97,13 +112,7 @@ def test_a_redirect_to_another_place_is_named_and_not_followed_nor_retried(
         reply = leading_to(f"http://u:hidden@127.0.0.1:{elsewhere.port}/v1/chat/completions?token=hidden", status)
         serving = {"openai": chat_server, "anthropic": anthropic_server, "ollama": ollama_server}[provider]
         with serving([reply, reply]) as server:
-            env = {
-                "OPENAI_BASE_URL": server.url,
-                "OPENAI_API_KEY": KEY,
-                "ANTHROPIC_BASE_URL": server.url,
-                "ANTHROPIC_API_KEY": KEY,
-                "OLLAMA_HOST": server.url,
-            }
+            env = addresses(server.url)
             ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=env)
             assert len(server.requests) == 1
         assert elsewhere.requests == []
@@ -159,14 +168,8 @@ def test_calls_that_share_an_id_or_have_none_each_get_their_own_result(place: Pl
         "ollama": (ollama_reply, ollama_server),
     }[provider]
     with serves([makes(said), makes(again), makes("Read.")]) as server:
-        env = {
-            "OPENAI_BASE_URL": server.url,
-            "OPENAI_API_KEY": KEY,
-            "ANTHROPIC_BASE_URL": server.url,
-            "ANTHROPIC_API_KEY": KEY,
-            "OLLAMA_HOST": server.url,
-        }
-        ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "stream-json", env=env)
+        model = f"{provider}/m"
+        ran = place.run("-m", model, "-p", "go", "--output-format", "stream-json", env=addresses(server.url))
     calls = [call for line in ran.of("assistant") for call in line["message"]["content"] if call["type"] == "tool_use"]
     results = {
         result["tool_use_id"]: str(result["content"])
@@ -184,7 +187,7 @@ def test_of_two_calls_with_one_id_in_a_script_only_the_approved_one_runs(place: 
     calls.append({"id": "call_1_4", "name": "bash", "input": {"command": "touch four"}})
     calls.append({"name": "bash", "input": {"command": "touch five"}})
     model = place.script({"tool_calls": calls}, {"text": "Done."})
-    ran = place.run("-m", model, "-p", "go", "--output-format", "stream-json", "--allowed-tools", "bash(touch two)")
+    ran = place.run("-m", model, "-p", "go", "--output-format", "stream-json", "--allow", "bash(touch two)")
     ids = [call["id"] for line in ran.of("assistant") for call in line["message"]["content"] if "id" in call]
     assert len(set(ids)) == len(ids) == 4
     assert [name for name in ("one", "two", "four", "five") if (place.folder / name).exists()] == ["two"]
@@ -369,6 +372,42 @@ def test_an_answer_that_begins_with_the_tag_is_text_where_reasoning_comes_apart(
     lines = [ollama_line({"thinking": "Hm."}), ollama_line({"content": "<think> opens it."}), ollama_end(Said())]
     with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
         assert answer_of(from_ollama(place, server)) == "<think> opens it."
+
+
+HALVES = "\ud83d", "\ude00"
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+def test_a_character_that_two_deltas_halve_arrives_whole(place: Place, provider: str) -> None:
+    high, low = HALVES
+    parts = (f"a{high}", f"{low}b\\", f"c \\{high}", f"{low}{high}", low)
+    chat = "".join(f"data: {json.dumps(chat_chunk({'content': part}))}\n\n" for part in parts).encode()
+    deltas = [{"type": "text_delta", "text": part} for part in parts]
+    events = [message_start(), *block(0, {"type": "text", "text": ""}, deltas), *message_end()]
+    messages = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+    lines = "".join(f"{json.dumps(ollama_line({'content': part}))}\n" for part in parts).encode()
+    reply, serves = {
+        "openai": (Reply(chat), chat_server),
+        "anthropic": (Reply(messages), anthropic_server),
+        "ollama": (Reply(lines + ndjson([ollama_end(Said())]), content_type=NDJSON), ollama_server),
+    }[provider]
+    with serves([reply]) as server:
+        ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=addresses(server.url))
+    assert answer_of(ran) == "a😀b\\c \\😀😀"
+
+
+def test_a_character_halved_inside_a_call_s_arguments_is_written_whole(place: Place) -> None:
+    high, low = HALVES
+    arguments = json.dumps({"path": "face.txt", "content": "a😀b"}, ensure_ascii=False)
+    before, after = arguments.split("😀")
+    parts = [
+        {"tool_calls": [call_delta(0, "call_1", "file_write", before + high)]},
+        {"tool_calls": [call_delta(0, None, None, low + after)]},
+    ]
+    body = "".join(f"data: {json.dumps(chat_chunk(part))}\n\n" for part in parts).encode()
+    with chat_server([Reply(body + chat_sse([chat_chunk({}, "tool_calls")])), chat_reply("Written.")]) as server:
+        assert answer_of(asked(place, server.url, "--permission-mode", "bypassPermissions")) == "Written."
+    assert (place.folder / "face.txt").read_text("utf-8") == "a😀b"
 
 
 # Ollama

@@ -9,7 +9,7 @@ import msgspec
 
 from agentcli.llm.building import built
 from agentcli.llm.errors import AuthError, ProviderError, ServerError
-from agentcli.llm.http import HttpClient, SseParser, decode_json, drain, parsed_chunks
+from agentcli.llm.http import HttpClient, JsonItems, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.wire.anthropic import ReplyReader, to_body
@@ -53,12 +53,13 @@ class AnthropicProvider:
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
         reader = ReplyReader(self.model, ids=CallIds(request.messages))
+        json = JsonItems()
         try:
             body = await built(len(request.messages), lambda: to_body(request, self.info))
             async with self._http.stream("/v1/messages", body) as response:
                 pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
                 async for events in pieces:
-                    heard, failure = read(events, lambda event, out: reader.feed(_event(event.data), out))
+                    heard, failure = read(events, lambda event, out: reader.feed(_event(json, event.data), out))
                     if reader.is_done:
                         await drain(pieces)
                     for item in heard:
@@ -106,9 +107,9 @@ class AnthropicProvider:
         await self._http.aclose()
 
 
-def _event(data: str) -> dict[str, Any]:
+def _event(json: JsonItems, data: str) -> dict[str, Any]:
     try:
-        event = decode_json(data) if data.strip() else {}
+        event = json.decode(data) if data.strip() else {}
     except ValueError as error:
         raise ServerError(f"The server sent a broken event: {error}") from error
     return event if isinstance(event, dict) else {}

@@ -9,7 +9,7 @@ import msgspec
 
 from agentcli.llm.building import built
 from agentcli.llm.errors import BadRequest, ProviderError, ServerError
-from agentcli.llm.http import HttpClient, LineParser, decode_json, drain, parsed_chunks
+from agentcli.llm.http import HttpClient, JsonItems, LineParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.tokens import estimate
@@ -45,12 +45,13 @@ class OllamaProvider:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         reader = ReplyReader(self.model, ids=CallIds(request.messages))
+        json = JsonItems()
 
         def feed(line: bytes, out: list[StreamEvent]) -> None:
             if reader.is_done:
                 return
             try:
-                reader.feed(decode_json(line), out)
+                reader.feed(json.decode(line), out)
             except ValueError as error:
                 raise ServerError(f"The server sent a broken line: {error}") from error
 
