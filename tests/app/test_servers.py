@@ -191,8 +191,9 @@ def test_of_two_calls_with_one_id_in_a_script_only_the_approved_one_runs(place: 
     ids = [call["id"] for line in ran.of("assistant") for call in line["message"]["content"] if "id" in call]
     assert len(set(ids)) == len(ids) == 4
     assert [name for name in ("one", "two", "four", "five") if (place.folder / name).exists()] == ["two"]
-    (told,) = [line["message"]["content"] for line in ran.of("user") if "tool_result" in str(line)]
-    assert [bool(result.get("is_error")) for result in told] == [True, False, True, True]
+    results = [part for line in ran.of("user") for part in line["message"]["content"] if part["type"] == "tool_result"]
+    failed = {result["tool_use_id"]: bool(result.get("is_error")) for result in results}
+    assert [failed[id] for id in ids] == [True, False, True, True]
 
 
 # How a stream ends
@@ -408,6 +409,27 @@ def test_a_character_halved_inside_a_call_s_arguments_is_written_whole(place: Pl
     with chat_server([Reply(body + chat_sse([chat_chunk({}, "tool_calls")])), chat_reply("Written.")]) as server:
         assert answer_of(asked(place, server.url, "--permission-mode", "bypassPermissions")) == "Written."
     assert (place.folder / "face.txt").read_text("utf-8") == "a😀b"
+
+
+def from_anthropic(place: Place, server: LoopbackServer) -> Ran:
+    return place.run("-m", "anthropic/m", "-p", "go", "--output-format", "json", env=addresses(server.url))
+
+
+@pytest.mark.parametrize("index", [{"index": 0}, {}])
+def test_blocks_that_a_gateway_does_not_number_are_all_read(place: Place, index: dict[str, int]) -> None:
+    events = anthropic_events(Said("I read it.", calls=(Call("t", "file_read", {"path": "a.py"}),)))
+    bare = [{key: value for key, value in event.items() if key != "index"} for event in events]
+    numbered = [event | index if "content_block" in event["type"] else event for event in bare]
+    with anthropic_server([Reply(anthropic_sse(numbered)), anthropic_reply("It prints hi.")]) as server:
+        assert answer_of(from_anthropic(place, server)) == "It prints hi."
+        (said, call) = server.requests[1].json["messages"][-2]["content"]
+    assert (said["text"], call["input"]) == ("I read it.", {"path": "a.py"})
+
+
+def test_a_reply_whose_call_did_not_arrive_is_asked_for_again(place: Place) -> None:
+    lost = [message_start(), *message_end("tool_use")]
+    with anthropic_server([Reply(anthropic_sse(lost)), anthropic_reply("Now.")]) as server:
+        assert answer_of(from_anthropic(place, server)) == "Now."
 
 
 # Ollama

@@ -51,6 +51,8 @@ _STOP_REASONS: dict[str, StopReason] = {
     "refusal": "refusal",
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
+_BREAKS_OFF = ("max_tokens", "model_context_window_exceeded", "refusal")  # perhaps inside a block
+_OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
 _STATUS = {  # of an error that arrives inside a stream whose status was 200
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -176,6 +178,8 @@ class _OpenBlock:
                 return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":
                 return _tool_use(self.id, str(self.start.get("name", "")), joined)
+            case "":
+                return None
             case _ if joined:  # a server tool's input comes in deltas too
                 return Opaque("anthropic", self.start | {"input": _tool_use("", "", joined).input})
             case _:
@@ -197,7 +201,8 @@ class ReplyReader:
         self.model = model
         self._ids = ids
         self.is_done = False
-        self._blocks: dict[int, _OpenBlock] = {}
+        self._blocks: list[_OpenBlock] = []
+        self._by_index: dict[Any, _OpenBlock] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason = ""
         self._note = ""
@@ -224,24 +229,38 @@ class ReplyReader:
                 self._note = text_in(details.get("explanation") or details.get("category"))
             self._count(event.get("usage"), out)
         elif kind == "message_stop":
-            self.is_done = True
-            out.append(self._done())
+            self.end(out)
         elif kind == "error":
             raise error_in_stream(event)
 
     def close(self, out: list[StreamEvent]) -> None:
         """The body's end: all that may be missing is `message_stop`. Raises `ConnectionFailed` when more is."""
-        if not self._stop_reason or any(not block.is_closed for block in self._blocks.values()):
+        if not self._stop_reason or any(not block.is_closed for block in self._blocks):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
+        self.end(out)
+
+    def end(self, out: list[StreamEvent]) -> None:
+        """The reply's end, as the server tells it. Raises `ProviderError` where its content did not arrive."""
+        if self._stop_reason not in _BREAKS_OFF:
+            for block in self._blocks:
+                self._close(block, out)
+        done = self._done()
+        if not done.message.content and not self._stop_reason:
+            raise ConnectionFailed("The reply ended before anything of it had come.")
+        if done.stop_reason == "tool_use" and not any(isinstance(b, ToolUse | Opaque) for b in done.message.content):
+            raise ServerError("The reply ended with a tool call, and the call did not arrive.")
         self.is_done = True
-        out.append(self._done())
+        out.append(done)
 
     def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
         block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
-        index = event.get("index")
-        self._blocks[index if isinstance(index, int) else len(self._blocks)] = block
+        index = _index(event)
+        if (earlier := self._by_index.get(index)) is not None:  # some gateways number every block alike, or none
+            self._close(earlier, out)
+        self._by_index[index] = block
+        self._blocks.append(block)
         if is_call:
             out.append(ToolCallStarted(block.id, str(block.start.get("name", ""))))
             if given := block.start.get("input"):
@@ -252,9 +271,8 @@ class ReplyReader:
                 out.append(make(first))
 
     def _delta(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        block = self._blocks.get(event.get("index", -1))
         delta = event.get("delta")
-        if block is None or not isinstance(delta, dict):
+        if not isinstance(delta, dict) or (block := self._block_of(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
             case "text_delta":
@@ -277,11 +295,31 @@ class ReplyReader:
             case _:
                 pass
 
+    def _block_of(self, event: dict[str, Any], delta: Any, out: list[StreamEvent]) -> _OpenBlock | None:
+        """The block a delta belongs to, opened where nobody did. Raises `ServerError` for a call that has no name."""
+        block = self._at(event)
+        if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
+            self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)
+            return self._blocks[-1]
+        if delta == "input_json_delta" and (block is None or block.kind in ("text", "thinking", "redacted_thinking")):
+            raise ServerError("The server sent the arguments of a call that it had not begun.")
+        return block
+
+    def _at(self, event: dict[str, Any]) -> _OpenBlock | None:
+        """The block that an event's index names; the newest where it has none, or the blocks have none."""
+        index = _index(event)
+        if index not in self._by_index and (index is None or None in self._by_index):
+            return self._blocks[-1] if self._blocks else None
+        return self._by_index.get(index)
+
     def _stop(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        if block := self._blocks.get(event.get("index", -1)):
-            block.is_closed = True
-            if block.kind == "tool_use":
-                out.append(ToolCallEnded(block.id))
+        if block := self._at(event):
+            self._close(block, out)
+
+    def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
+        if not block.is_closed and block.kind == "tool_use":
+            out.append(ToolCallEnded(block.id))
+        block.is_closed = True
 
     def _count(self, usage: Any, out: list[StreamEvent]) -> None:
         """Counts are cumulative: a later one overwrites, a null says nothing."""
@@ -296,7 +334,7 @@ class ReplyReader:
             note = f"unknown stop reason {self._stop_reason!r}"
         # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
         cut = stop_reason in ("max_tokens", "model_context_window_exceeded")
-        open_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks.values())
+        open_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
         message = self._message()
         last = message.content[-1] if message.content else None
         if cut and isinstance(last, ToolUse) and (last.unparsed or not last.input):
@@ -313,12 +351,17 @@ class ReplyReader:
     def _message(self) -> Message:
         """The blocks in order; of those that have not ended only text and thinking."""
         blocks = []
-        for _, block in sorted(self._blocks.items()):
+        for block in self._blocks:
             if not block.is_closed and block.kind not in ("text", "thinking"):
                 continue
             if (finished := block.finish()) is not None:
                 blocks.append(finished)
         return Message("assistant", tuple(blocks))
+
+
+def _index(event: dict[str, Any]) -> int | str | None:
+    index = event.get("index")
+    return index if isinstance(index, int | str) else None
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:

@@ -13,6 +13,7 @@ from agentcli.llm.errors import (
     AuthError,
     BadRequest,
     BillingError,
+    ConnectionFailed,
     Overloaded,
     ProviderError,
     RateLimit,
@@ -21,7 +22,16 @@ from agentcli.llm.errors import (
 )
 from agentcli.llm.messages import Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, UsageUpdate
+from agentcli.llm.provider import (
+    Done,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    UsageUpdate,
+)
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, ReplyReader, to_body
 from agentcli.llm.wire.call_ids import CallIds
@@ -64,6 +74,74 @@ def tool_block(index: int, *parts: str, id: str = "toolu_1", ends: bool = True) 
 # Replies
 
 
+def without_index(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in event.items() if key != "index"} for event in events]
+
+
+CALL = ToolUse("toolu_1", "read_file", {"path": "a"})
+BADLY_NUMBERED = {
+    "all alike": [*text_block(0, "Hi", "."), *tool_block(0, '{"path":', '"a"}')],
+    "none": without_index([*text_block(0, "Hi", "."), *tool_block(1, '{"path":', '"a"}')]),
+    "null": [event | {"index": None} for event in [*text_block(0, "Hi."), *tool_block(1, '{"path":"a"}')]],
+    "words": [*text_block("0", "Hi."), *tool_block("1", '{"path":"a"}')],  # type: ignore[arg-type]
+    "starts alone": [
+        *text_block(0, "Hi.")[:1],
+        *without_index(text_block(0, "Hi.")[1:]),
+        *tool_block(1, '{"path":"a"}')[:1],
+        *without_index(tool_block(1, '{"path":"a"}')[1:]),
+    ],
+    "deltas alone": [
+        *without_index(text_block(0, "Hi.")[:1]),
+        *text_block(0, "Hi.")[1:],
+        *without_index(tool_block(1, '{"path":"a"}')[:1]),
+        *tool_block(1, '{"path":"a"}')[1:],
+    ],
+    "no start of the text": [*text_block(0, "Hi.")[1:], *tool_block(1, '{"path":"a"}')],
+    "no ends": [*text_block(0, "Hi.")[:-1], *tool_block(1, '{"path":"a"}', ends=False)],
+    "no ends, all alike": [*text_block(0, "Hi.")[:-1], *tool_block(0, '{"path":"a"}', ends=False)],
+}
+
+
+@pytest.mark.parametrize("how", BADLY_NUMBERED)
+def test_nothing_is_lost_of_blocks_that_are_badly_numbered(how: str) -> None:
+    heard = read_all(message_start(), *BADLY_NUMBERED[how], *message_end("tool_use"))
+    assert isinstance(heard[-1], Done)
+    assert heard[-1].message == Message("assistant", (Text("Hi."), CALL))
+    assert [event.id for event in heard if isinstance(event, ToolCallEnded)] == ["toolu_1"]
+
+
+def test_text_never_goes_into_a_call_s_arguments() -> None:
+    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}}
+    reply = done(message_start(), *tool_block(0, '{"path":"a"}'), text, *message_end("tool_use"))
+    assert reply.message == Message("assistant", (CALL, Text("Hi.")))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        tool_block(0, '{"path":"a"}')[1:],
+        [*text_block(0, "Hi."), *tool_block(0, '{"path":"a"}')[1:]],
+        text_block(0, "Hi."),
+        [],
+    ],
+)
+def test_a_call_that_did_not_arrive_is_an_error(events: list[dict[str, Any]]) -> None:
+    with pytest.raises(ServerError):
+        done(message_start(), *events, *message_end("tool_use"))
+
+
+def test_a_reply_that_ends_before_it_began_is_an_error() -> None:
+    with pytest.raises(ConnectionFailed):
+        done(message_start(), {"type": "message_stop"})
+    assert done(message_start(), *message_end()).message == Message("assistant", ())
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "refusal"])
+def test_a_call_that_is_open_when_a_reply_breaks_off_is_never_whole(stop: str) -> None:
+    reply = done(message_start(), *tool_block(0, '{"path":"a"}', ends=False), *message_end(stop))
+    assert (reply.message.tool_uses, reply.lost_tool_call) == ((), True)
+
+
 def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
     reply = done(
         message_start(),
@@ -74,7 +152,7 @@ def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
             {"type": "text", "text": ""},
             [{"type": "text_delta", "text": "Hi"}, {"type": "mood_delta", "mood": "glad"}],
         ),
-        {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "lost"}},
+        {"type": "content_block_delta", "index": 9, "delta": {"type": "mood_delta", "mood": "sad"}},
         {"type": "content_block_stop", "index": 9},
         *message_end(),
     )
@@ -171,7 +249,7 @@ def test_text_after_a_malformed_call_survives_the_limit() -> None:
     ["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"],
 )
 def test_every_documented_stop_reason_is_kept(stop: str) -> None:
-    reply = done(message_start(), *text_block(0, "Hi"), *message_end(stop))
+    reply = done(message_start(), *text_block(0, "Hi"), *tool_block(1), *message_end(stop))
     assert (reply.stop_reason, reply.note) == (stop, "")
 
 
