@@ -9,7 +9,7 @@ import msgspec
 
 from agentcli.llm.building import built
 from agentcli.llm.errors import AuthError, ProviderError, ServerError
-from agentcli.llm.http import HttpClient, JsonItems, SseParser, drain, parsed_chunks
+from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.wire.anthropic import ReplyReader, to_body
@@ -54,12 +54,21 @@ class AnthropicProvider:
         self._require_key()
         reader = ReplyReader(self.model, ids=CallIds(request.messages))
         json = JsonItems()
+
+        def feed(event: ServerSentEvent, out: list[StreamEvent]) -> None:
+            if reader.is_done:
+                return
+            if event.data.strip() == "[DONE]":  # gateways that speak Chat Completions too end both alike
+                reader.close(out)
+            else:
+                reader.feed(_event(json, event.data), out)
+
         try:
             body = await built(len(request.messages), lambda: to_body(request, self.info))
             async with self._http.stream("/v1/messages", body) as response:
                 pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
                 async for events in pieces:
-                    heard, failure = read(events, lambda event, out: reader.feed(_event(json, event.data), out))
+                    heard, failure = read(events, feed)
                     if reader.is_done:
                         await drain(pieces)
                     for item in heard:
@@ -83,7 +92,7 @@ class AnthropicProvider:
         counted = await self._http.post_json("/v1/messages/count_tokens", body)
         tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
         if not isinstance(tokens, int):
-            raise ServerError(f"{self._http.base_url} gave no token count: is the base_url right?")
+            raise ServerError(f"{self._http.shown_url} gave no token count: is the base_url right?")
         return TokenCount(tokens, exact=True)
 
     async def health_check(self) -> Health:
@@ -94,7 +103,7 @@ class AnthropicProvider:
             return Health(False, str(error))
         if not isinstance(listed, dict):
             return Health(
-                False, f"{self._http.base_url} does not answer as the Messages API does: is the base_url right?"
+                False, f"{self._http.shown_url} does not answer as the Messages API does: is the base_url right?"
             )
         self.info = refined(self.info, listed)
         return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")

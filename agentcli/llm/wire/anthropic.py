@@ -234,7 +234,7 @@ class ReplyReader:
             raise error_in_stream(event)
 
     def close(self, out: list[StreamEvent]) -> None:
-        """The body's end: all that may be missing is `message_stop`. Raises `ConnectionFailed` when more is."""
+        """The body's end, or `[DONE]`: only `message_stop` may be missing. Raises `ConnectionFailed` when more is."""
         if not self._stop_reason or any(not block.is_closed for block in self._blocks):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
         self.end(out)

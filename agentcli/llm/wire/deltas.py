@@ -36,8 +36,8 @@ def text_in(value: Any) -> str:
 
 
 def count_in(value: Any) -> int:
-    """A count as a server sends it; what is no number counts nothing."""
-    return int(value) if isinstance(value, int | float) else 0
+    """A count as a server sends it; what is no number, or below zero, counts nothing."""
+    return int(value) if isinstance(value, int | float) and 0 < value < float("inf") else 0
 
 
 def merged(events: list[StreamEvent]) -> list[StreamEvent]:

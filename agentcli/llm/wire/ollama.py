@@ -135,7 +135,7 @@ class ReplyReader:
     def feed(self, line: Any, out: list[StreamEvent]) -> None:
         if not isinstance(line, dict):
             return
-        if "error" in line:
+        if line.get("error"):
             raise error_told(line)
         message = line.get("message") or {}
         if thought := text_in(message.get("thinking")):

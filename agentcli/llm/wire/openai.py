@@ -473,5 +473,5 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
         cache_creation_input_tokens=written,
         cache_read_input_tokens=cached,
         reasoning_tokens=count_in(completion.get("reasoning_tokens")),
-        cost_usd=float(cost) if isinstance(cost, int | float) else None,
+        cost_usd=max(0.0, float(cost)) if isinstance(cost, int | float) else None,
     )
