@@ -7,14 +7,16 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from agentcli.config import Config, ServerSettings, problem_in
-from agentcli.errors import UsageError
+from agentcli.errors import ConfigError, UsageError
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module, provider_names
+from agentcli.llm.server_address import is_address, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
 
@@ -26,6 +28,8 @@ KEYED_MODELS = (  # the environment variable of a key, and the model it stands f
 )
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
+
+NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
 
 NO_MODEL = """No model is set up. Three ways to get one:
   a key            export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, DEEPSEEK_API_KEY), or -m PROVIDER/MODEL
@@ -113,11 +117,10 @@ class Models:
 
     async def _running_server(self) -> str:
         """A model of an Ollama or LM Studio on this machine, or an empty string."""
-        ollama = self._config.environment.get("OLLAMA_HOST") or "127.0.0.1:11434"
-        ollama = ollama.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - where it listens, said as where to reach it
+        ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         for name, address, path, rows, key in (
             ("ollama", ollama, "/api/tags", "models", "name"),
-            ("lmstudio", "127.0.0.1:1234", "/v1/models", "data", "id"),
+            ("lmstudio", "http://127.0.0.1:1234", "/v1/models", "data", "id"),
         ):
             listed = await _listed(address, path)
             found = listed.get(rows) if isinstance(listed, dict) else None
@@ -163,7 +166,7 @@ class Models:
             case "anthropic":
                 made = provider_class("anthropic")(
                     info,
-                    base_url=server.base_url or environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
+                    base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
                     api_key=environment.get(server.api_key_env or "ANTHROPIC_API_KEY", ""),
                     auth_token=environment.get("ANTHROPIC_AUTH_TOKEN", ""),
                     headers=server.headers,
@@ -177,7 +180,7 @@ class Models:
             case "ollama":
                 made = provider_class("ollama")(
                     info,
-                    base_url=server.base_url or environment.get("OLLAMA_HOST") or "http://127.0.0.1:11434",
+                    base_url=self._address(server, provider, "OLLAMA_HOST"),
                     num_ctx=settings.tokens.ollama_num_ctx,
                     read_timeout=timeout,
                 )
@@ -205,17 +208,26 @@ class Models:
         if provider not in presets and not server.base_url:
             raise UsageError(_no_provider(provider, self._config))
         preset = _with_settings(presets.get(provider), server)
-        base_url = self._config.environment.get("OPENAI_BASE_URL", "") if provider == "openai" else ""
         key = self._config.environment.get(preset.key_env, "") if preset.key_env else ""
         made: Provider = provider_class("openai_compat")(
             info,
             preset=preset,
-            base_url=server.base_url or base_url,
+            base_url=self._address(server, provider, "OPENAI_BASE_URL" if provider == "openai" else ""),
             api_key=key,
             headers=server.headers,
             read_timeout=self._config.settings.provider.read_timeout,
         )
         return made
+
+    def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
+        """Where a provider's server is, as set or as its variable says. Raises `ConfigError` for no address."""
+        if server.base_url and not is_address(server.base_url):
+            raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
+        given = server.base_url or self._config.environment.get(variable, "").strip()
+        address = ollama_address(given) if provider == "ollama" else given
+        if address and not is_address(address):
+            raise ConfigError(NO_ADDRESS, key=variable)
+        return address
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -251,10 +263,11 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
 
 async def _listed(address: str, path: str) -> Any:
     """What a server on this machine lists, or None. One bare request: the HTTP client is not worth its import here."""
-    host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
     try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port or 80
         async with asyncio.timeout(PROBE_S):
-            reader, writer = await asyncio.open_connection(host or "127.0.0.1", int(port or 80))
+            reader, writer = await asyncio.open_connection(host, port)
             writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
             answer = await reader.read()
             writer.close()

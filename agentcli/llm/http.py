@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, NoReturn, Protocol
+from urllib.parse import unquote
 
 import httpx2
 import msgspec
@@ -26,6 +27,7 @@ from agentcli.llm.errors import (
     error_for_status,
 )
 from agentcli.llm.proxies import is_loopback, proxy_for, transport_failures
+from agentcli.llm.server_address import is_address
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
@@ -45,14 +47,20 @@ class HttpClient:
 
     def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
+        self.shown_url = _shown(self.base_url)
         self._headers = dict(headers)
+        self._secrets = _secrets_in(self._headers, self.base_url)
         self._timeout = httpx2.Timeout(read_timeout, connect=CONNECT_TIMEOUT_S)
         self._proxy = proxy_for(self.base_url)
         self._client: httpx2.AsyncClient | None = None
 
     async def _connected(self) -> httpx2.AsyncClient:
         if self._client is None:
+            if not is_address(self.base_url):
+                raise BadRequest(f"{self.shown_url!r} is not an http(s) address: set the provider's base_url.")
             for name, value in self._headers.items():
+                if not _HEADER_NAME.fullmatch(name):
+                    raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
                 if not (value.isascii() and value.isprintable()):
                     raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
             # A TLS context takes tens of milliseconds to build: off the loop's thread, and never for loopback.
@@ -87,16 +95,20 @@ class HttpClient:
     async def _json(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         async with self._answered(method, path, body, headers) as response:
             content = await response.aread()
-        try:
-            return decode_json(content)
-        except ValueError as error:
-            raise not_a_reply(response, content) from error
+            try:
+                return decode_json(content)
+            except ValueError as error:
+                raise not_a_reply(response, content) from error
 
     @asynccontextmanager
     async def _answered(
         self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]
     ) -> AsyncIterator[httpx2.Response]:
-        """The response to a request, redirects followed, its body not yet read. Raises `ProviderError`."""
+        """The response to a request, redirects followed, its body not yet read.
+
+        Raises `ProviderError`. Servers quote keys in their errors: where an error shows what was sent, it is masked,
+        also when the caller raised it while reading.
+        """
         client = await self._connected()
         content = None if body is None else encode_json(body)
         sent = {"content-type": "application/json", **headers}
@@ -114,12 +126,22 @@ class HttpClient:
                 finally:
                     await response.aclose()
                 url = target
-            raise BadRequest(f"{self.base_url} redirects for ever, at last to {_place(url)}: is the base_url right?")
+            raise BadRequest(
+                f"{self.shown_url} redirects in a loop; the last address was {_place(url)}. Is the base_url right?"
+            )
+        except ProviderError as error:
+            error.args = (self._masked(str(error)),)
+            raise
         except transport_failures() as error:
             raise self._failure(error) from error
 
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "[masked]")
+        return text
+
     def _failure(self, error: Exception) -> ProviderError:
-        where = self.base_url
+        where = self.shown_url
         if self._proxy is not None:
             where += f" (through the proxy {self._proxy.url})"
         match error:
@@ -132,7 +154,7 @@ class HttpClient:
             case httpx2.ConnectError():
                 return ConnectionFailed(f"Could not connect to {where} ({error}). Is the server running?")
             case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | UnicodeError():
-                return BadRequest(f"{self.base_url!r} is not an http(s) address: set the provider's base_url.")
+                return BadRequest(f"{self.shown_url!r} is not an http(s) address: set the provider's base_url.")
             case _:
                 return ConnectionFailed(f"The connection to {where} broke: {str(error) or type(error).__name__}.")
 
@@ -178,6 +200,26 @@ def _place(url: httpx2.URL) -> str:
     return str(url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
+def _shown(address: str) -> str:
+    """An address as it was written, without what may be secret in it; it need not be a valid one."""
+    bare = re.split(r"[?#]", address, maxsplit=1)[0]
+    return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
+
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.6.2
+_NAMES_A_SECRET = re.compile(r"auth|key|token|secret|pass|cookie|credential|session", re.IGNORECASE)
+SHORTEST_SECRET = 4  # a shorter one stands in many words by chance
+
+
+def _secrets_in(headers: Mapping[str, str], address: str) -> list[str]:
+    """What no error may show: keys, with and without their scheme, and the password in the address. Longest first."""
+    values = [value.strip() for name, value in headers.items() if _NAMES_A_SECRET.search(name)]
+    found = {*values, *(value.rpartition(" ")[2] for value in values)}
+    if login := re.match(r"(?:\w+://)?[^/]*?:([^/]*)@", address.partition("?")[0]):
+        found |= {login[1], unquote(login[1])}
+    return sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+
+
 async def _read_start(response: httpx2.Response, most: int = MAX_ERROR_BODY) -> bytes:
     start = bytearray()
     async for chunk in response.aiter_bytes():
@@ -189,12 +231,14 @@ async def _read_start(response: httpx2.Response, most: int = MAX_ERROR_BODY) -> 
 
 def raise_for_refusal(response: httpx2.Response, body: bytes) -> NoReturn:
     message, code = error_in_body(body)
+    if response.status_code == 404:  # the address may be what was not found
+        message = f"{message.rstrip('. ') or 'Not found'}, asked at {_place(response.url)}"
     wish = response.headers.get("x-should-retry")
     raise error_for_status(
         response.status_code,
         message,
         code=code,
-        otherwise=f"HTTP {response.status_code} {response.reason_phrase} from {response.url}",
+        otherwise=f"HTTP {response.status_code} {response.reason_phrase} from {_place(response.url)}",
         retry_after=retry_after_seconds(response.headers),
         should_retry={"true": True, "false": False}.get(wish or ""),
     )
@@ -264,7 +308,7 @@ def not_a_reply(response: httpx2.Response, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
     error = ServerError(
-        f"{response.url} answered with {kind}, not with an event stream: is the base_url right? "
+        f"{_place(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
         f"It begins: {start[:120].decode(errors='replace')!r}"
     )
     error.is_retryable = False

@@ -14,6 +14,7 @@ import pytest
 
 from agentcli.llm.errors import BadRequest
 from agentcli.llm.http import _redirect_of
+from agentcli.llm.server_address import ollama_address
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
     Call,
@@ -125,7 +126,7 @@ def test_a_redirect_to_another_place_is_named_and_not_followed_nor_retried(
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        ("/v1/chat/completions", "redirects for ever"),
+        ("/v1/chat/completions", "redirects in a loop; the last address was http://127.0.0.1:"),
         (None, "redirect to nowhere"),
         ("", "redirect to nowhere"),
         ("http://[half", "redirect"),
@@ -430,6 +431,113 @@ def test_a_reply_whose_call_did_not_arrive_is_asked_for_again(place: Place) -> N
     lost = [message_start(), *message_end("tool_use")]
     with anthropic_server([Reply(anthropic_sse(lost)), anthropic_reply("Now.")]) as server:
         assert answer_of(from_anthropic(place, server)) == "Now."
+
+
+# Errors and what they show
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+def test_no_password_of_an_address_is_shown(place: Place, provider: str) -> None:
+    page = Reply(b"<html>hidden-word</html>", content_type="text/html")
+    busy = Reply(b"", 418, "text/plain")
+    lost = [page, busy, leading_to("/x"), leading_to(None), json_reply({}, 404)]
+    for reply in lost:
+        with chat_server([reply] * 9) as server:
+            for path in ("/v1/chat/completions", "/v1/messages", "/api/show", "/x"):
+                server._routes[f"POST {path}"] = reply
+            url = server.url.replace("//", "//me:hidden-word@")
+            ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=addresses(url))
+        assert "127.0.0.1" in failure_of(ran) or reply is busy
+        assert "hidden-word" not in ran.out + ran.err
+    for address in ("http://me:hidden-word@127.0.0.1:9/v1", "http://me:hidden-word@[::1]:9/v1"):
+        env = addresses(address) | {"AGENTCLI_RETRY_MAX": "1"}
+        ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=env)
+        assert "Could not connect to http://" in failure_of(ran)
+        assert "hidden-word" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_key_that_an_error_quotes_is_masked(place: Place, provider: str) -> None:
+    told = f"Incorrect API key provided: Bearer {KEY} ({KEY})."
+    in_stream = Reply(f"data: {json.dumps({'type': 'error', 'error': {'message': told}})}\n\n".encode())
+    page = Reply(f"<html>{KEY}</html>".encode(), content_type="text/html")
+    for reply in (json_reply({"error": {"message": told}}, 401), in_stream, page):
+        with chat_server([reply] * 4) as server:
+            server._routes["POST /v1/messages"] = reply
+            env = addresses(server.url) | {"AGENTCLI_RETRY_MAX": "1"}
+            ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=env)
+        assert "[masked]" in failure_of(ran)
+        assert KEY not in ran.out + ran.err
+
+
+def test_a_404_names_the_address_that_was_asked(place: Place) -> None:
+    for body in (b"", b"404 page not found", b'{"error": {"message": "Not here."}}'):
+        with chat_server([Reply(body, 404, "text/plain")]) as server:
+            told = failure_of(asked(place, server.url))
+        assert f"{server.url}/chat/completions" in told
+
+
+@pytest.mark.parametrize("error", [None, ""])
+def test_an_empty_error_is_none(place: Place, error: str | None) -> None:
+    lines = [ollama_line({"content": "Fine."}) | {"error": error}, ollama_end(Said()) | {"error": error}]
+    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
+        assert answer_of(from_ollama(place, server)) == "Fine."
+
+
+def test_done_ends_a_messages_reply_that_has_a_stop_reason(place: Place) -> None:
+    events = anthropic_events(Said("All."))
+    for body in (anthropic_sse(events[:-1]), anthropic_sse(events)):
+        with anthropic_server([Reply(body + b"data: [DONE]\n\n")]) as server:
+            assert answer_of(from_anthropic(place, server)) == "All."
+            assert len(server.requests) == 1
+
+
+def test_use_below_zero_counts_nothing(place: Place) -> None:
+    usage = {"prompt_tokens": -5, "completion_tokens": -7, "cost": -1.5}
+    with chat_server([Reply(chat_sse([chat_chunk({"content": "Hi."}, "stop", usage=usage)]))]) as server:
+        ran = asked(place, server.url)
+    assert answer_of(ran) == "Hi."
+    assert (ran.result["usage"]["input_tokens"], ran.result["usage"]["output_tokens"]) == (0, 0)
+    assert not ran.result["total_cost_usd"]
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:99999/v1", "localhost:8000/v1", "http://", "http://[::1/v1"])
+def test_a_malformed_address_is_a_configuration_error_that_names_its_variable(place: Place, address: str) -> None:
+    for provider, variable in (("openai", "OPENAI_BASE_URL"), ("anthropic", "ANTHROPIC_BASE_URL")):
+        ran = place.run("-m", f"{provider}/m", "-p", "go", env=addresses("http://127.0.0.1:9") | {variable: address})
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"agentcli: {variable}: this is no address of a server")
+    ran = place.run("-m", "ollama/m", "-p", "go", env={"OLLAMA_HOST": "127.0.0.1:99999"})
+    assert (ran.code, "OLLAMA_HOST" in ran.err) == (2, True)
+
+
+def test_settings_that_no_request_can_be_made_of_are_configuration_errors(place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    for line in ('base_url = "http://127.0.0.1:99999/v1"', 'base_url = "http://h/v1"\nheaders = {"x y" = "1"}'):
+        (place.home / "config.toml").write_text(f"[providers.mine]\n{line}\n")
+        ran = place.run("-m", "mine/m", "-p", "go")
+        assert (ran.code, "providers.mine" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("localhost", "http://localhost:11434"),
+        (":8080", "http://127.0.0.1:8080"),
+        ("::1", "http://[::1]:11434"),
+        ("[::]:80", "http://[::1]:80"),
+        ("box/ollama", "http://box:11434/ollama"),
+        ("http://0.0.0.0:11434/", "http://127.0.0.1:11434/"),
+        ("https://box", "https://box"),
+    ],
+)
+def test_ollama_host_is_read_as_ollama_does(written: str, address: str) -> None:
+    assert ollama_address(written) == address
 
 
 # Ollama

@@ -12,6 +12,7 @@ from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, JsonItems, LineParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.server_address import ollama_address
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
@@ -37,7 +38,7 @@ class OllamaProvider:
         self.info = msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2))
         self._keep_alive = keep_alive
         self._was_shown = False
-        self._http = HttpClient(_with_scheme(base_url), {}, read_timeout=read_timeout)
+        self._http = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
     def model(self) -> str:
@@ -113,11 +114,3 @@ def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
             info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can
         )
     return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
-
-
-def _with_scheme(address: str) -> str:
-    """OLLAMA_HOST may hold a bare host and port."""
-    if "://" not in address:
-        host, _, port = address.partition(":")
-        address = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104
-    return address
