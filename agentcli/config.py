@@ -28,13 +28,10 @@ Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 _MODEL, _VARIABLE, _URL = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
-_HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"  # RFC 9110 §5.6.2
 ModelName = Annotated[str, Meta(pattern=_MODEL)]
 EnvName = Annotated[str, Meta(pattern=_VARIABLE)]
 Url = Annotated[str, Meta(pattern=_URL)]
-HeaderName = Annotated[str, Meta(pattern=_HEADER)]
 _IN_WORDS = {
-    _HEADER: "write the name of a header, such as X-Title",
     _MODEL: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
     _VARIABLE: "write the name of an environment variable",
     _URL: "write an address that begins with http:// or https://",
@@ -56,7 +53,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     base_url: Url = ""
     api_key_env: EnvName = ""
     needs_key: bool | None = None
-    headers: dict[HeaderName, str] = {}
+    headers: dict[str, str] = {}
     quirks: dict[str, Any] = {}
 
 

@@ -16,7 +16,7 @@ from agentcli.errors import ConfigError, UsageError
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module, provider_names
-from agentcli.llm.server_address import is_address, ollama_address
+from agentcli.llm.server_address import is_address, is_header_name, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
 
@@ -50,6 +50,8 @@ def check_settings(config: Config) -> None:
         if not server.base_url and name not in provider_names():
             known = ", ".join(provider_names())
             raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
+        if bad := next((header for header in server.headers if not is_header_name(header)), ""):
+            raise config.error(f"{bad!r} is not the name of a header: write one such as X-Title.", f"{key}.headers")
         if server.quirks:
             _check_quirks(name, server, config)
     for name, rows in settings.models.items():

@@ -27,7 +27,7 @@ from agentcli.llm.errors import (
     error_for_status,
 )
 from agentcli.llm.proxies import is_loopback, proxy_for, transport_failures
-from agentcli.llm.server_address import is_address
+from agentcli.llm.server_address import is_address, is_header_name
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
@@ -59,7 +59,7 @@ class HttpClient:
             if not is_address(self.base_url):
                 raise BadRequest(f"{self.shown_url!r} is not an http(s) address: set the provider's base_url.")
             for name, value in self._headers.items():
-                if not _HEADER_NAME.fullmatch(name):
+                if not is_header_name(name):
                     raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
                 if not (value.isascii() and value.isprintable()):
                     raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
@@ -206,7 +206,6 @@ def _shown(address: str) -> str:
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
 
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.6.2
 _NAMES_A_SECRET = re.compile(r"auth|key|token|secret|pass|cookie|credential|session", re.IGNORECASE)
 SHORTEST_SECRET = 4  # a shorter one stands in many words by chance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
@@ -15,6 +16,10 @@ def is_address(written: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def is_header_name(written: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", written) is not None  # RFC 9110 §5.6.2
 
 
 def ollama_address(written: str) -> str:
