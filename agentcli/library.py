@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -107,7 +108,8 @@ class Agent:
         workspace = session.runtime.calls.workspace
         last: Done | TurnFailed | None = None
         async with self._turns.one(), aclosing(session.subscribe()) as events:
-            session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False), tools=tuple(tools)))
+            with self._turns.marked():
+                session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False), tools=tuple(tools)))
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
@@ -159,6 +161,9 @@ def _folder(cwd: str | Path) -> Path:
     raise UsageError(f"Could not work in {folder}: {why}.")
 
 
+_PROMPTED: ContextVar[frozenset[_Turns]] = ContextVar("_PROMPTED", default=frozenset())
+
+
 class _Turns:
     """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on."""
 
@@ -169,7 +174,11 @@ class _Turns:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Raises `UsageError` where the prompt before does not end, since nobody reads its stream."""
+        """Raises `UsageError` where the prompt before does not end: nobody reads it, or it waits for this one."""
+        if self in _PROMPTED.get():
+            raise UsageError("A tool of an agent cannot prompt that agent, which waits for it: use another Agent.")
+        for _ in range(3):  # a loop over a stream that was just left closes it behind our back
+            await asyncio.sleep(0)
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
             while not acquiring.done():
@@ -187,6 +196,15 @@ class _Turns:
             yield
         finally:
             self._lock.release()
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """Let whatever is started meanwhile know that it belongs to a turn of this agent."""
+        token = _PROMPTED.set(_PROMPTED.get() | {self})
+        try:
+            yield
+        finally:
+            _PROMPTED.reset(token)
 
     @contextmanager
     def unread(self) -> Iterator[None]:

@@ -128,6 +128,10 @@ def _why_no_path(pattern: str) -> str:
         return "no path holds a NUL"
     if ".." in pattern.split("/"):
         return "no path it is held against has a .. in it: write //from/the/root, ~/from/home or /from/the/project"
+    if pattern[0] in "\"'" or pattern.startswith("$") or re.match(r"~[^/]", pattern):
+        return "quotes, variables and ~user mean nothing here: write the path itself, ~/from/home or //from/the/root"
+    if pattern.endswith(" *") or re.match(r"[A-Za-z]:\\|file:", pattern):
+        return "it is no path as this system has it: write src/**, ~/from/home or //from/the/root"
     try:
         matches_path(pattern, _NOWHERE, _GROUND)
     except re.error as error:

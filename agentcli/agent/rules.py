@@ -103,6 +103,9 @@ def is_literal(pattern: str) -> bool:
     return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
 
 
+_MOST_BRACES = 5
+
+
 class PathGround(Struct, frozen=True):
     """What the beginnings of path globs mean: `./` and none the working directory, `/` the project, `~/` home."""
 
@@ -116,9 +119,19 @@ def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
 
     `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these
     folders), `./x` and `a/b` below the working directory; a glob without a slash is a name at any depth below it. A
-    folder's glob speaks of all that is in it.
+    folder's glob speaks of all that is in it. `{a,b}` is either.
     """
-    return _regex(_anchored(pattern, ground)).fullmatch(str(path)) is not None
+    return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
+
+
+@lru_cache(maxsize=1_000)
+def _alternatives(pattern: str) -> tuple[str, ...]:
+    """Without its braces; also as it is, which may be a file's name."""
+    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MOST_BRACES else None
+    if found is None:
+        return (pattern,)
+    before, behind = pattern[: found.start()], pattern[found.end() :]
+    return (pattern, *(each for choice in found[1].split(",") for each in _alternatives(f"{before}{choice}{behind}")))
 
 
 def _anchored(pattern: str, ground: PathGround) -> str:

@@ -174,7 +174,10 @@ def _guarded_show(name: str, show: Callable[[Any, Any], str]) -> Callable[[Any, 
 
 def _failed(name: str, error: BaseException) -> ToolError:
     log.error("the tool %s failed", name, exc_info=error)
-    said = f": {error}" if str(error) else ""
+    try:
+        said = f": {error}" if str(error) else ""
+    except Exception:  # noqa: BLE001  # an exception can fail at its own text
+        said = ""
     return ToolError(f"{name} failed: {type(error).__name__}{said}", kind="execution_error")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -280,7 +280,12 @@ class Tool:
         if self.schema is not None:
             return _checked(self.name, input, self.schema)
         try:
-            given = {name: value for name, value in input.items() if value is not None}
+            takes_null = {
+                field.encode_name
+                for field in msgspec.structs.fields(self.arguments)
+                if field.required and type(None) in get_args(field.type)
+            }
+            given = {name: value for name, value in input.items() if value is not None or name in takes_null}
             return msgspec.convert(given, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             fields = ", ".join(_field_note(field) for field in msgspec.structs.fields(self.arguments))

@@ -577,3 +577,49 @@ def test_a_strict_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp
     assert len(lines) == 3, ran.stdout
     assert 'has no attribute "Agnet"' in lines[0]
     assert "incompatible type" in lines[1]
+
+
+async def test_a_stream_that_was_left_is_no_obstacle_to_the_next_prompt(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "one two three", "chunk": 1, "delay_ms": 5}, {"text": "Next."}), cwd=work) as agent:
+        async for event in agent.stream("go"):
+            if isinstance(event, TextDelta):
+                break
+        assert (await asyncio.wait_for(agent.run("again"), 10)).text == "Next."
+
+
+async def test_a_tool_that_prompts_its_own_agent_is_an_error_and_not_waited_for(model: MakeModel, work: Path) -> None:
+    agents: list[Agent] = []
+
+    @tool
+    async def ask() -> str:
+        """Asks."""
+        return (await agents[0].run("and you?")).text
+
+    async with Agent(model({"tool_calls": [call("ask")]}, SEEN), cwd=work, tools=[ask]) as agent:
+        agents.append(agent)
+        done = await asyncio.wait_for(agent.run("go"), 10)
+    assert "cannot prompt that agent" in done.text
+
+
+async def test_an_exception_that_fails_at_its_own_text_is_a_result(model: MakeModel, work: Path) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    @tool
+    def fails() -> str:
+        """Fails."""
+        raise Odd
+
+    async with Agent(model({"tool_calls": [call("fails")]}, SEEN), cwd=work, tools=[fails]) as agent:
+        assert "fails failed: Odd" in (await agent.run("go")).text
+
+
+async def test_null_is_given_where_an_argument_may_be_none(model: MakeModel, work: Path) -> None:
+    @tool
+    def show(number: int | None) -> str:
+        """Shows a number."""
+        return f"number is {number}"
+
+    async with Agent(model({"tool_calls": [call("show", number=None)]}, SEEN), cwd=work, tools=[show]) as agent:
+        assert (await agent.run("go")).text == "So: number is None"

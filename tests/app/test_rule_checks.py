@@ -208,3 +208,26 @@ def test_a_rule_that_asks_holds_for_a_tool_without_effects(place: Place) -> None
     script = place.script({"tool_calls": [call("think", thought="hm")]}, {"text": "{{last_result}}"})
     ran = place.run("-p", "go", "-m", script, env={"AGENTCLI_PERMISSIONS_ASK": "think"})
     assert "the rule think wants you to be asked, and nobody can be asked" in ran.out
+
+
+@pytest.mark.parametrize(
+    "rule", ['Read("./x")', "Read('x')", "Read(./x:*)", "Read(file:x)", "Read(~ann/x)", "Read($HOME/x)", r"Read(C:\x)"]
+)
+def test_a_path_as_no_path_is_written_is_refused(place: Place, rule: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
+    assert ran.code == 2
+    assert "write" in ran.err
+
+
+@pytest.mark.parametrize("path", ["a.txt", "x.txt", "{a,x}.txt"])
+def test_braces_in_a_path_are_either(place: Place, path: str) -> None:
+    (place.folder / path).write_text("precious")
+    read = {"tool_calls": [{"name": "file_read", "input": {"path": path}}]}
+    ran = place.run("-p", "go", "-m", place.script(read, {"text": "{{last_result}}"}), "--deny", "Read({a,x}.txt)")
+    assert "precious" not in ran.out
+
+
+def test_a_host_that_is_none_cannot_be_opened(place: Place) -> None:
+    ran = place.run("-p", "/sandbox host ftp://x", "-m", place.script(SAID))
+    assert ran.code == 2
+    assert "'ftp://x' cannot be granted" in ran.err

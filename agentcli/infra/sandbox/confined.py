@@ -17,6 +17,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.bubblewrap_mounts import options_in_a_file
+from agentcli.infra.sandbox.host_grants import read_grant
 from agentcli.infra.sandbox.kept_files import KeptFiles
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
@@ -212,6 +213,7 @@ class Confined:
     def grant_host(self, host: str) -> None:
         """Raises `ToolError` for what is no host."""
         try:
+            read_grant(host)
             if self._proxy is not None:
                 self._proxy.grant(host)
         except ValueError as error:

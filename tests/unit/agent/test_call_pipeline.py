@@ -193,14 +193,14 @@ async def test_each_retry_after_a_time_out_has_twice_the_time(tmp_path: Folder) 
 # Replays
 
 
-async def test_the_same_call_twice_in_a_reply_runs_once_when_it_is_idempotent(tmp_path: Folder) -> None:
+async def test_calls_of_one_reply_that_share_an_id_are_calls_of_their_own(tmp_path: Folder) -> None:
     works = Works()
     tool = works.tool("works", "none")
     idempotent = Tool("works", "Works.", Named, tool.run, "command", is_idempotent=True)
     calls = [call("works", "a", id="same"), call("works", "a", id="same"), call("works", "b", id="same")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[idempotent], mode="bypassPermissions") as stage:
         await stage.ask("Go")
-    assert works.order == ["+a", "-a", "+b", "-b"]
+    assert works.order == ["+a", "-a", "+a", "-a", "+b", "-b"]
 
 
 async def test_an_id_that_comes_again_in_a_later_reply_is_another_call(tmp_path: Folder) -> None:

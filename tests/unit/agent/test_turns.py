@@ -300,7 +300,7 @@ async def test_a_full_window_ends_the_turn_with_what_to_do(tmp_path: Folder) -> 
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
     assert isinstance(failed, TurnFailed)
-    assert "/clear" in failed.error
+    assert "begin anew" in failed.error
     assert stage.said() == ["As far as"]
 
 
