@@ -44,6 +44,7 @@ SECRETS: dict[str, tuple[str, list[str]]] = {
     "a PEM in YAML": ("key: |\n  " + pem(_BODY).replace("\n", "\n  "), _LINES),
     "a PEM in JSON": (json.dumps({"k": pem(_BODY)}), _LINES),
     "a cut off PEM": (pem(_BODY).partition("\n-----END")[0], _LINES),
+    "the end of a PEM": (f"{_LINES[0][9:]}\n" + pem("\n".join(_LINES[1:])).partition("-----\n")[2], _LINES[1:]),
     "coloured": (
         f"\x1b[32m{_TOKEN}\x1b[0m \x1b[K{_TOKEN} \x1b[01;31m\x1b[K{_TOKEN[:9]}\x1b[m{_TOKEN[9:]}",
         [_TOKEN[9:]],
@@ -347,3 +348,18 @@ def test_an_export_holds_no_key_that_the_person_or_the_model_wrote(open_terminal
     assert not re.search(f"{_TOKEN}|hunter", text)
     assert text.count("[masked: ") >= 4
     assert "is password=" in text
+
+
+def test_a_key_within_which_a_long_output_is_cut_is_masked_on_both_sides(place: Place) -> None:
+    """The end of a long output, the second page of one, and a read from a line on begin within the key."""
+    lines = [base64.b64encode(_DICE.randbytes(48)).decode() for _ in range(50)]
+    key = pem("\n".join(lines))
+    (place.folder / "cut.txt").write_text("word\n" * 8_000 + key + "\nafter\n" + "word\n" * 2_700)
+    (place.folder / "paged.txt").write_text("word\n" * 2_700 + key + "\nafter\n" + "word\n" * 8_000)
+    calls = [call("bash", command="cat cut.txt"), call("bash", command="cat paged.txt", output_level="full")]
+    calls.append(call("file_read", path="cut.txt", offset=8_020))
+    more = [call("read_more", result_id="call_1_2", page=page) for page in (1, 2)]
+    script = place.script({"tool_calls": calls}, {"tool_calls": more}, {"text": "."})
+    ran = place.run("-m", script, "-p", "go", "--output-format", "stream-json")
+    assert [line for line in lines if line in ran.out] == []
+    assert ran.out.count("after") >= 3

@@ -1,7 +1,8 @@
 """Text with its secrets masked: a marker that names the kind stands in place of each, all else stays as it is.
 
 A `Masker` also knows secrets by their value, such as the keys this program itself uses. What a `StreamMask` gives for
-a text in pieces is what `mask` gives for the whole, wherever it is cut.
+a text in pieces is what `mask` gives for the whole, wherever it is cut; only the end of a private key whose beginning
+is missing is for `mask` alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from agentcli.tools.secrets.finding import Found, bytes_for_search, find_tokens
 from agentcli.tools.secrets.plain import PlainText
-from agentcli.tools.secrets.private_keys import LONGEST_MARK, Begun, find_key, follow_key
+from agentcli.tools.secrets.private_keys import LONGEST_MARK, Begun, find_key, find_key_ends, follow_key
 from agentcli.tools.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
 
 PRIVATE_KEY = "private-key"
@@ -51,11 +52,15 @@ class Masker:
 
     def mask(self, text: str) -> str:
         stream = self.stream()
-        return stream.feed(text) + stream.close()
+        return stream.feed(_without_key_ends(text)) + stream.close()
 
     def secrets(self, text: str) -> list[Found]:
         """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
-        return self.stream().secrets_in(text)
+        found = self.stream().secrets_in(text)
+        for start, end in find_key_ends(text):
+            found = [one for one in found if one.end <= start or one.start >= end]
+            found.append(Found(start, end, PRIVATE_KEY))
+        return sorted(found, key=lambda one: one.start)
 
     def stream(self) -> StreamMask:
         """For a text that comes in pieces."""
@@ -77,6 +82,13 @@ class Masker:
         end = max(map(text.rfind, " \n\t\r")) + 1
         end = max(end, len(text) - LONGEST_MATCH)
         return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
+
+
+def _without_key_ends(text: str) -> str:
+    """Text that begins within a private key, or was cut within one; only of a whole text can that be told."""
+    for start, end in reversed(find_key_ends(text)):
+        text = f"{text[:start]}[masked: {PRIVATE_KEY}]{text[end:]}"
+    return text
 
 
 def is_long_enough(value: str) -> bool:

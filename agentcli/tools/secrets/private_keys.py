@@ -44,6 +44,11 @@ _long = re.compile(rf"{_BASE64}{{32}}")
 _short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
 
 
+_end_alone = re.compile(_END)
+_body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
+_SHORTEST_BODY = 16
+
+
 class Begun(NamedTuple):
     """Where a private key begins; up to where it is known; what stands before each of its lines.
 
@@ -83,6 +88,37 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool
         position = further
         if ends:
             return position, False
+
+
+def find_key_ends(text: str) -> list[tuple[int, int]]:
+    """Where the last lines of private keys stand whose beginning is missing: of a page, of output cut in its middle."""
+    found: list[tuple[int, int]] = []
+    before = 0
+    for end in _end_alone.finditer(text) if "-----END " in text else ():
+        if not _mark.search(text, before, end.start()):
+            start = _first_body_line(text, before, end.start())
+            if start < end.start():
+                found.append((start, end.end()))
+        before = end.end()
+    return found
+
+
+def _first_body_line(text: str, start: int, end: int) -> int:
+    """Where the lines of base64 begin that lead up to `end`; `end` where none do."""
+    lines: list[tuple[int, int]] = []
+    for line_end in _any_line_end.finditer(text, start, end):
+        lines.append((start, line_end.start()))
+        start = line_end.end()
+    frames = (_frame_before(text, end), _known_frame)
+    first = end
+    for begin, stop in reversed(lines):
+        line = text[begin:stop]
+        bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
+        shortest = _SHORTEST_BODY if first < end else 1
+        if not any(len(body) >= shortest and _body.match(body) for body in bodies):
+            break
+        first = begin
+    return first
 
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
