@@ -19,7 +19,10 @@ from agentcli.infra.sandbox.processes import Keeper, Process
 from agentcli.infra.sandbox.stall import Stall, Watcher
 from tests.unit.tools.bench import Bench, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process waits for")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process waits for"),
+    pytest.mark.slow,  # who is silent has to be silent for a while
+]
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 LONG_AGO = 60.0  # seconds without output, after which every reason is told

@@ -34,6 +34,8 @@ from tests.conformance.confining import (
 )
 from tests.unit.sandbox.trying import Case, Outcome, run_case, tree_of, try_runs
 
+pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
+
 EVERYONE = [
     ("overlay", "root"),
     ("overlay", "root in a user namespace"),
