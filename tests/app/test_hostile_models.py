@@ -306,15 +306,11 @@ def test_a_catastrophe_is_refused_even_where_nothing_confines(place: Place) -> N
 
 
 def test_what_is_told_of_a_file_with_secrets_names_it_and_the_rule_that_opens_it(place: Place) -> None:
-    """Where it is judged, and where the sandbox hides it from a command whose text does not say what it reads."""
+    """Where it is judged, and where the sandbox hides it, or cannot, from a command whose text does not name it."""
     (place.folder / "reads.sh").write_text("cat .env\n")
     for command, mode, told in (
         ("cat .env", "default", ".env may hold secrets or is outside the workspace"),
-        (
-            "sh reads.sh",
-            "auto",
-            "which may hold secrets; a rule of the user that names it, such as Read(.env), opens it",
-        ),
+        ("sh reads.sh", "auto", "Read(.env)"),
     ):
         script = place.script({"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}}"})
         ran = place.run("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "json")
