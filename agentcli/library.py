@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -127,7 +127,13 @@ class Agent:
             yield last
 
     def run_sync(self, prompt: str) -> Done:
-        """`run` and `close` for callers without an event loop: one prompt, one agent."""
+        """`run` and `close` for callers without an event loop: one prompt, one agent.
+
+        Raises `UsageError` within an event loop, such as a notebook's: `await agent.run(prompt)` there.
+        """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise UsageError("run_sync is for callers without an event loop: here, await agent.run(prompt).")
 
         async def once() -> Done:
             async with self:

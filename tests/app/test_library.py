@@ -623,3 +623,8 @@ async def test_null_is_given_where_an_argument_may_be_none(model: MakeModel, wor
 
     async with Agent(model({"tool_calls": [call("show", number=None)]}, SEEN), cwd=work, tools=[show]) as agent:
         assert (await agent.run("go")).text == "So: number is None"
+
+
+async def test_run_sync_within_an_event_loop_says_what_to_do(model: MakeModel, work: Path) -> None:
+    with pytest.raises(UsageError, match=r"await agent\.run"):
+        Agent(model({"text": "."}), cwd=work).run_sync("go")
