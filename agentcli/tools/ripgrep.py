@@ -11,8 +11,8 @@ from agentcli.errors import ToolError
 
 def find_rg() -> str:
     """The `rg` of this installation, else the machine's. Raises `ToolError` (dependency_error)."""
-    bundled = Path(sys.executable).parent / "rg"
-    found = str(bundled) if bundled.exists() else shutil.which("rg")
+    bundled = shutil.which("rg", path=Path(sys.executable).parent)
+    found = bundled or shutil.which("rg")
     if not found:
         raise ToolError("ripgrep is missing: reinstall agentcli, or install ripgrep.", kind="dependency_error")
     return found
