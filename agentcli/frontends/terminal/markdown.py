@@ -19,6 +19,7 @@ from agentcli.frontends.terminal.line_kinds import (
     start_of_line,
 )
 from agentcli.frontends.terminal.table import Cell, alignments, split_row, table_lines
+from agentcli.frontends.terminal.wrapping import UNBOUNDED, WordWrap
 
 RULE = "─" * 24
 
@@ -49,18 +50,20 @@ class MarkdownStream:
     What comes out depends on the whole text alone and not on where it was cut. A line is given out once its kind is
     certain, a word once its roles are, a line of code once it is whole, a table once it has ended.
 
-    Lines are not wrapped, and blank lines are as in the source, but never two together. The differences from
+    Prose is broken at words, code is not. Blank lines are as in the source, but never two together. The differences from
     CommonMark (0.31) and GFM follow from never taking back what was printed: a line under a paragraph cannot make it
     a heading (`---` is a rule), a table's lines begin with `|`, a reference link's definition comes before it, and
     what is opened is closed within `inline.LONGEST_HOLD` characters.
     """
 
-    def __init__(self, *, width: Callable[[], int]) -> None:
-        """`width` gives the screen's columns; it is asked when a table is printed."""
+    def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
+        """`width` gives the screen's columns; without `wraps` the terminal breaks prose, and only tables are fitted."""
         self._width = width
         self._out: list[Fragment] = []
         self._references: dict[str, str] = {}
-        self._scanner = InlineScanner(self._put, self._references)
+        self._wrap = WordWrap(self._give, width if wraps else lambda: UNBOUNDED)
+        self._put = self._wrap.put
+        self._scanner = InlineScanner(self._wrap.add, self._references)
         self._head = ""  # a line whose kind is not certain
         self._whole: list[str] | None = None  # a line that must be whole, in pieces
         self._line: Line | None = None  # the kind of the current line, once it is certain
@@ -99,14 +102,14 @@ class MarkdownStream:
     def pending(self) -> str:
         """The source of what is held back."""
         table = "".join(f"{plain(line.prefix)}{text}\n" for line, text in self._table.lines) if self._table else ""
-        return self._scanner.held + table + self._head + "".join(self._whole or ())
+        return self._wrap.held + self._scanner.held + table + self._head + "".join(self._whole or ())
 
     def _taken(self) -> list[Fragment]:
         out = merged(self._out)
         self._out = []
         return out
 
-    def _put(self, roles: str, text: str) -> None:
+    def _give(self, roles: str, text: str) -> None:
         """Print a part of a line, or a line break as a text of its own."""
         if text == "\n":
             if self._line_is_open:
@@ -217,6 +220,7 @@ class MarkdownStream:
         if self._paragraph is not None:
             self._paragraph = None
             self._scanner.finish()
+            self._wrap.flush()
 
     def _begin(self, line: Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
         """End what is open, and print what comes before the content of a line that begins something."""

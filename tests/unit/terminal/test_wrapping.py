@@ -1,0 +1,91 @@
+"""Prose broken at words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.frontends.terminal.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.markdown import MarkdownStream
+from agentcli.frontends.terminal.text_width import width
+from agentcli.frontends.terminal.wrapping import WordWrap, wrapped
+
+
+def markdown(source: str, columns: int, *, wraps: bool = True) -> list[str]:
+    stream = MarkdownStream(width=lambda: columns, wraps=wraps)
+    return plain([*stream.feed(source), *stream.close()]).removesuffix("\n").split("\n")
+
+
+def rows(text: str, columns: int, hang: int | None = None) -> list[str]:
+    return plain(wrapped([("", text)], columns, hang=hang)).split("\n")
+
+
+def test_rows_end_between_words() -> None:
+    assert markdown("one two three four", 9) == ["one two", "three", "four"]
+    assert markdown("one two **three four** five", 13) == ["one two three", "four five"]
+    assert markdown("one two three four", 9, wraps=False) == ["one two three four"]
+
+
+def test_rows_of_lists_and_quotes_hang_from_their_marks() -> None:
+    assert markdown("- one two three", 9) == ["- one two", "  three"]
+    assert markdown("10. one two three", 11) == ["10. one two", "    three"]
+    assert markdown("- [x] one two three", 13) == ["- [x] one two", "      three"]
+    assert markdown("- a\n  - one two three", 11) == ["- a", "  - one two", "    three"]
+    assert markdown("> one two three", 9) == ["> one two", "> three"]
+    assert markdown("> - one two three", 11) == ["> - one two", ">   three"]
+
+
+def test_code_and_addresses_stay_whole() -> None:
+    code = "print('a line that is longer than the window')"
+    assert markdown(f"```\n{code}\n```", 20) == ["```", code, "```"]
+    assert markdown("see https://example.com/a/b/c/d/e now", 20) == ["see", "https://example.com/a/b/c/d/e now"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("这是中文，标点。", ["这是中", "文，标", "点。"]),
+        ("这是中，文", ["这是", "中，文"]),
+        ("这是（中）文", ["这是", "（中）", "文"]),
+        ("日本ー語です", ["日本ー", "語です"]),
+        ("**日本**語です", ["日本語", "です"]),
+        ("日本abc語", ["日本", "abc語"]),
+    ],
+)
+def test_scripts_without_spaces_break_between_characters_but_not_before_punctuation(
+    text: str, expected: list[str]
+) -> None:
+    assert markdown(text, 6 if "（" not in text else 7) == expected
+
+
+def test_a_list_of_names_hangs_from_its_second_column() -> None:
+    assert rows("  /model NAME  choose the model that answers", 32) == [
+        "  /model NAME  choose the model",
+        "               that answers",
+    ]
+    assert rows("✗ one two three", 9) == ["✗ one two", "  three"]
+    assert rows("one two three", 9, hang=2) == ["one two", "  three"]
+    assert rows("  one two three", 9) == ["  one two", "  three"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "bold"]), st.text("ab é日。（ \t-", max_size=12)), max_size=20),
+    st.integers(2, 30),
+)
+def test_nothing_is_lost_and_no_row_that_begins_with_a_fitting_word_is_too_long(
+    text: list[Fragment], columns: int
+) -> None:
+    out: list[Fragment] = []
+    wrap = WordWrap(lambda roles, part: out.append((roles, part)), lambda: columns)
+    for roles, part in text:
+        wrap.add(roles, part)
+    wrap.flush()
+    shown = plain(out)
+    assert "".join(shown.split()) == "".join(plain(text).split())
+    for row in shown.split("\n"):
+        first, *more = row.split(" ")
+        if first and more and "\t" not in row and width(first) <= columns:
+            assert width(row.rstrip()) <= columns
+    assert all(part for _, part in merged(out))
