@@ -39,6 +39,7 @@ class Live:
     waiting: str = ""  # why nothing comes just now, such as a retry
     waiting_until: float = 0.0
     pending_text: str = ""
+    table: list[Row] = field(default_factory=list)  # of the answer, while its rows come in
     commands: dict[str, float] = field(default_factory=dict)  # slash commands that run, and since when
     asked: set[str] = field(default_factory=set)  # calls that wait for a yes and so do not run yet
     steering: tuple[tuple[Block, ...], ...] = ()
@@ -72,7 +73,19 @@ class Live:
         if len(pending) < SHORT_TEXT and "\n" not in pending:
             pending = ""  # half a word that comes and goes would only be restless
         text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
-        return [*([("muted", row)] for row in text), *calls, *status, *queue]
+        room -= len(text)
+        return [*self._table_rows(columns, room), *([("muted", row)] for row in text), *calls, *status, *queue]
+
+    def _table_rows(self, columns: int, most: int) -> list[Row]:
+        """The table's head and as much of its end as there is room for."""
+        rows = [clipped(row, columns) for row in self.table]
+        if len(rows) <= most:
+            return rows
+        head = next((number for number, row in enumerate(rows) if row), 0) + 2
+        if most < head + 2:
+            return rows[len(rows) - most :] if most > 0 else []
+        left_out: Row = [("muted", f"… {len(rows) - most + 1} more lines")]
+        return [*rows[:head], left_out, *rows[len(rows) - most + head + 1 :]]
 
     def _call_rows(self, columns: int, most: int) -> list[Row]:
         rows: list[Row] = []

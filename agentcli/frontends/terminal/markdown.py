@@ -42,6 +42,7 @@ class _Fence:
 class _Table:
     lines: list[tuple[Line, str]]
     aligned: list[str] | None = None  # None: there is only what may be a header
+    shown: tuple[int, int, list[list[Fragment]]] | None = None  # for so many lines and columns
 
 
 class MarkdownStream:
@@ -50,7 +51,7 @@ class MarkdownStream:
     What comes out depends on the whole text alone and not on where it was cut. A line is given out once its kind is
     certain, a word once its roles are, a line of code once it is whole, a table once it has ended.
 
-    Prose is broken at words, code is not. Blank lines are as in the source, but never two together. The differences from
+    Prose is broken at words, code is not. Blank lines are as in the source, but never two together. Differences from
     CommonMark (0.31) and GFM follow from never taking back what was printed: a line under a paragraph cannot make it
     a heading (`---` is a rule), a table's lines begin with `|`, a reference link's definition comes before it, and
     what is opened is closed within `inline.LONGEST_HOLD` characters.
@@ -100,9 +101,25 @@ class MarkdownStream:
 
     @property
     def pending(self) -> str:
-        """The source of what is held back."""
-        table = "".join(f"{plain(line.prefix)}{text}\n" for line, text in self._table.lines) if self._table else ""
-        return self._wrap.held + self._scanner.held + table + self._head + "".join(self._whole or ())
+        """The source of what is held back, but for a table that is to be seen in `table`."""
+        table = self._table
+        if table is not None and table.aligned is not None:
+            return ""
+        header = "".join(f"{plain(line.prefix)}{text}\n" for line, text in table.lines) if table else ""
+        return self._wrap.held + self._scanner.held + header + self._head + "".join(self._whole or ())
+
+    @property
+    def table(self) -> list[list[Fragment]]:
+        """The lines of the table that is coming in, as they would be printed if it ended here."""
+        table = self._table
+        if table is None or table.aligned is None:
+            return []
+        width, count = self._width(), len(table.lines)
+        # A long table is laid out again only when it has grown by a twentieth: the work stays linear.
+        if table.shown is None or table.shown[1] != width or count > table.shown[0] * 1.05:
+            gap: list[list[Fragment]] = [[]] if self._blank is not None and self._printed else []
+            table.shown = count, width, gap + self._table_lines(table)
+        return table.shown[2]
 
     def _taken(self) -> list[Fragment]:
         out = merged(self._out)
@@ -316,16 +333,23 @@ class MarkdownStream:
         if table.aligned is None:
             self._text_line(*table.lines[0])
             return
+        lines = self._table_lines(table)
         self._begin(first, prefix=[])
-        count = len(table.aligned)
-        header, _, *rows = [self._cells(content, count) for _, content in table.lines]
-        before = first.prefix
-        width = max(1, self._width() - len(plain(before)))
-        for cells in table_lines(header, rows, table.aligned, width):
-            for roles, text in [*before, *cells]:
+        for line in lines:
+            for roles, text in line:
                 self._put(roles, text)
             self._put("", "\n")
+
+    def _table_lines(self, table: _Table) -> list[list[Fragment]]:
+        assert table.aligned is not None
+        count = len(table.aligned)
+        header, _, *rows = [self._cells(content, count) for _, content in table.lines]
+        before = table.lines[0][0].prefix
+        lines = []
+        for cells in table_lines(header, rows, table.aligned, max(1, self._width() - len(plain(before)))):
+            lines.append([*before, *cells])
             before = [part if part[1] == "> " else ("", " " * len(part[1])) for part in before]
+        return lines
 
     def _cells(self, source: str, count: int) -> list[Cell]:
         """As many cells as the header has: missing ones are empty, and what is too much stays in the last."""

@@ -62,6 +62,10 @@ class AsWritten:
     def pending(self) -> str:
         return ""
 
+    @property
+    def table(self) -> list[list[Fragment]]:
+        return []
+
 
 class PlainTerminal:
     """Implements the desk's `Front` with lines only: what is typed while a turn runs steers it."""

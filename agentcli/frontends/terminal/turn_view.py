@@ -53,6 +53,11 @@ class TextStream(Protocol):
         """What has arrived and cannot be printed yet."""
         ...
 
+    @property
+    def table(self) -> list[list[Fragment]]:
+        """The lines of a table that is not whole yet."""
+        ...
+
 
 Print = Callable[[Sequence[Fragment]], None]
 
@@ -102,7 +107,7 @@ class TurnView:
                     self._begin("answer")
                     self._has_text = True
                 self._print(self._markdown.feed(self._clean.feed(text)))
-                live.pending_text = self._markdown.pending
+                live.pending_text, live.table = self._markdown.pending, self._markdown.table
             case ThinkingDelta(text):
                 if not live.thinking:
                     self._thinking_since = time.monotonic()
@@ -283,7 +288,7 @@ class TurnView:
             rest = self._markdown.feed(self._clean.close())
             self._print([*rest, *self._markdown.close()])
             self._markdown = self._new_stream()
-            self._live.pending_text = ""
+            self._live.pending_text, self._live.table = "", []
         elif not self._at_line_start():
             self._print([("", "\n")])
 

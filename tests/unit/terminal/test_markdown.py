@@ -256,9 +256,24 @@ def test_a_table_waits_for_its_end_and_a_line_with_a_bar_for_the_next() -> None:
     stream = MarkdownStream(width=lambda: 80)
     assert stream.feed("a\n") == [("", "a\n")]
     assert stream.feed("| b |\n|---|\n| c |\n") == []
-    assert stream.pending == "| b |\n|---|\n| c |\n"
+    assert stream.pending == ""
+    assert [plain(line) for line in stream.table] == ["b", "─", "c"]
     assert plain(stream.feed("d e ")) == "b\n─\nc\nd"
     assert text_of("| no table\n*b* |") == "| no table\nb |\n"
+
+
+def test_a_table_is_to_be_seen_while_it_comes_in_as_it_will_be_printed() -> None:
+    source = "a\n\n| name | what it does |\n|---|---|\n" + "".join(f"| row {n} | text |\n" for n in range(9))
+    stream = MarkdownStream(width=lambda: 40)
+    out = stream.feed(source[:40])
+    seen = []
+    for character in source[40:]:
+        out += stream.feed(character)
+        seen.append([plain(line) for line in stream.table])
+    assert ["", "name │ what it does", "─────┼─────────────"] in seen
+    assert seen[-1][:5] == ["", "name  │ what it does", "──────┼─────────────", "row 0 │ text", "row 1 │ text"]
+    assert "".join(f"{line}\n" for line in seen[-1]) in plain(stream.close())
+    assert stream.table == []
 
 
 def test_cells_too_many_or_too_few_lose_nothing() -> None:
