@@ -1,4 +1,4 @@
-"""Shows a unified diff: line numbers, marks, and the words that differ between a line and its successor."""
+"""Shows a unified diff: line numbers, signs, the colours of its language, and the words that differ."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.fragments import Fragment, merged
+from agentcli.frontends.terminal.highlight import CodeHighlighter
 
-TWO_NUMBERS_WIDTH = 60  # columns
-ONE_NUMBER_WIDTH = 24
+NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
 
 # Bounds of what comparing words may cost.
 _LONGEST_COMPARED = 500  # characters of a line
@@ -28,7 +28,7 @@ _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "delet
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 
 _Kind = Literal["added", "removed", "", "muted", "hunk"]
-_MARKS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "  ⋯"}
+_SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}
 
 
 class _Row(Struct, frozen=True):
@@ -41,23 +41,59 @@ class _Row(Struct, frozen=True):
 
 
 def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
-    """The diff without its file lines, each line ending in a newline; `width` decides how many numbers there are.
+    """The diff without its file lines, each line ending in a newline; `width` decides whether there are numbers.
 
     Lines are not broken. What is beyond `most_lines` is counted only; `rest` says how to see it.
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
-    rows = _rows(lines)
+    rows = _without_blank_edges(_rows(lines))
     shown = list(islice(rows, most_lines))
     more = sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
+    painted = _painted(shown, texts, _language(lines[:2]))
     fragments: list[Fragment] = []
-    for index, (row, text) in enumerate(zip(shown, texts, strict=True)):
-        fragments += _line(row, text, changed_words.get(index, ()), digits, width)
+    for index, (row, parts) in enumerate(zip(shown, painted, strict=True)):
+        number = f"{row.new or row.old or '':>{digits}} " if width >= NUMBER_WIDTH and row.kind != "hunk" else ""
+        fragments += _line(row, _with_words(row, parts, changed_words.get(index, ())), number)
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
+
+
+def _language(file_lines: Sequence[str]) -> str:
+    """The ending of the changed file's name, or the name of a file without one."""
+    names = [line[4:].split("\t")[0] for line in file_lines if line[:4] in ("--- ", "+++ ")]
+    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
+    return name.rpartition(".")[2]
+
+
+def _without_blank_edges(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Leave out unchanged blank lines where a hunk begins and ends."""
+    blank: list[_Row] = []
+    is_edge = True
+    for row in rows:
+        if not row.kind and not row.text.strip():
+            blank.append(row)
+            continue
+        if not is_edge and row.kind != "hunk":
+            yield from blank
+        blank, is_edge = [], row.kind == "hunk"
+        yield row
+
+
+def _painted(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
+    """The texts in the colours of their language; both files are read from top to bottom."""
+    old, new = CodeHighlighter(language), CodeHighlighter(language)
+    for row, text in zip(rows, texts, strict=True):
+        if row.kind in ("muted", "hunk"):
+            old, new = CodeHighlighter(language), CodeHighlighter(language)
+            yield [("", text)]
+            continue
+        if not row.kind:
+            old.line(text)
+        yield (old if row.kind == "removed" else new).line(text)
 
 
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
@@ -98,29 +134,36 @@ def _made_visible(text: str) -> str:
     return exposed(text.removesuffix("\r")).expandtabs(8)
 
 
-def _line(row: _Row, text: str, words: Sequence[tuple[int, int]], digits: int, width: int) -> Iterator[Fragment]:
-    mark = _MARKS[row.kind]
-    numbers, is_blank = _numbers(row, digits, width), not (mark.strip() or text)
-    if numbers := numbers.rstrip() if is_blank else numbers:
-        yield "line_number", numbers
+def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+    sign = _SIGNS[row.kind]
+    is_blank = not (sign.strip() or parts)
+    if number := number.rstrip() if is_blank else number:
+        yield "line_number", number
     if not is_blank:
-        yield row.kind, mark if text else mark.rstrip()
-    position = 0
-    for start, end in words:
-        if start > position:
-            yield row.kind, text[position:start]
-        yield f"{row.kind}_word", text[start:end]
-        position = end
-    if position < len(text):
-        yield row.kind, text[position:]
+        yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
+    for roles, text in parts:
+        yield f"{row.kind} {roles}".strip(), text
     yield "", "\n"
 
 
-def _numbers(row: _Row, digits: int, width: int) -> str:
-    if width < ONE_NUMBER_WIDTH or row.kind == "hunk":
-        return ""
-    numbers = (row.old, row.new) if width >= TWO_NUMBERS_WIDTH else (row.new or row.old,)
-    return "".join(f"{number or '':>{digits}} " for number in numbers)
+def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int, int]]) -> list[Fragment]:
+    """The words that differ get a role of their own."""
+    if not words:
+        return list(parts)
+    out: list[Fragment] = []
+    position = 0
+    for roles, text in parts:
+        end = position + len(text)
+        at = position
+        for first, last in words:
+            if first < end and last > at:
+                begin, stop = max(first, at), min(last, end)
+                out += [(roles, text[at - position : begin - position])]
+                out += [(f"{row.kind}_word {roles}".strip(), text[begin - position : stop - position])]
+                at = stop
+        out.append((roles, text[at - position :]))
+        position = end
+    return merged(out)
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:

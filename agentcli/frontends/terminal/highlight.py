@@ -11,7 +11,7 @@ from typing import Any
 
 from pygments.lexer import ExtendedRegexLexer, Lexer, RegexLexer
 from pygments.lexers import LEXERS, find_lexer_class_by_name
-from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String, _TokenType
+from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
 
 from agentcli.frontends.terminal.fragments import Fragment, merged
 
@@ -24,10 +24,18 @@ Token = tuple[_TokenType, str]
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
 Spans = dict[str, tuple[str, _TokenType]]  # how a comment or string opens: how it closes, and what it is
 
-_ALIASES = {"jsonc": "json", "mjs": "js", "cjs": "js", "mts": "ts", "cts": "ts", "svg": "xml", "ps1": "powershell"}
+_ALIASES = {
+    "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
+    "ps1": "powershell", "yml": "yaml", "h": "c", "hpp": "cpp", "cc": "cpp", "cxx": "cpp", "htm": "html",
+    "pyi": "python", "makefile": "make", "dockerfile": "docker", "patch": "diff",
+}  # fmt: skip
 _PLAIN = frozenset(("", "text", "txt", "plain", "plaintext", "output", "markdown", "md"))
 _ROLES: dict[_TokenType, str] = {
     Comment: "comment",
+    Generic.Deleted: "removed",
+    Generic.Inserted: "added",
+    Generic.Heading: "hunk",
+    Generic.Subheading: "hunk",
     Comment.Preproc: "keyword",
     Comment.PreprocFile: "string",
     Keyword: "keyword",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentcli.frontends.terminal.fragments import Fragment
 
@@ -21,8 +21,6 @@ _ATTRIBUTES: dict[str, tuple[int, ...]] = {
     "quote": (ITALIC,),
     "link": (UNDERLINE,),
     "table_header": (BOLD,),
-    "added_word": (REVERSE,),
-    "removed_word": (REVERSE,),
     "selected": (REVERSE,),
     "prompt": (BOLD,),
 }
@@ -46,6 +44,8 @@ _ROLE_COLOURS = {
     "name": "blue",
     "added": "green",
     "removed": "red",
+    "added_sign": "green",
+    "removed_sign": "red",
     "added_word": "green",
     "removed_word": "red",
     "hunk": "grey",
@@ -58,6 +58,7 @@ _ROLE_COLOURS = {
     "said": "blue",
     "completion": "grey",
 }
+_CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word")
 ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
 
 # Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
@@ -79,6 +80,21 @@ PALETTES: dict[str, dict[str, int]] = {
     "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
+# What stands behind changed lines, and behind the words in them that differ: an index of the xterm palette, and red,
+# green and blue for terminals that show any colour. The other palettes colour the text instead.
+_BEHIND_DARK = {
+    "added": (22, (18, 42, 28)), "removed": (52, (58, 24, 28)),
+    "added_word": (28, (32, 84, 48)), "removed_word": (88, (116, 38, 42)),
+}  # fmt: skip
+_BEHIND_LIGHT = {
+    "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
+    "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)),
+}  # fmt: skip
+# With the palette whose colours can be read there, and the colour of the words.
+BEHIND = {
+    "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
+    "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
+}  # fmt: skip
 CHOICES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
 BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
 
@@ -86,10 +102,10 @@ BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#00
 class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
 
-    def __init__(self, palette: str = "none") -> None:
-        self.palette = palette
-        self._colours = PALETTES[palette]
-        self._codes: dict[str, str] = {"": ""}
+    def __init__(self, palette: str = "none", *, is_true: bool = False) -> None:
+        """`is_true` for a terminal that shows 24-bit colours."""
+        self._is_true = is_true
+        self.use(palette)
 
     @property
     def colours(self) -> bool:
@@ -97,7 +113,8 @@ class Theme:
 
     def use(self, palette: str) -> None:
         """Paint what comes from now on in another palette."""
-        self.palette, self._colours, self._codes = palette, PALETTES[palette], {"": ""}
+        self.palette, self._colours = palette, PALETTES[palette]
+        self._codes: dict[str, str] = {"": ""}
 
     def code(self, roles: str) -> str:
         """The SGR parameters of space separated roles; empty for plain text."""
@@ -106,7 +123,9 @@ class Theme:
             code = self._codes[roles] = self._made(roles.split())
         return code
 
-    def _made(self, roles: Iterable[str]) -> str:
+    def _made(self, roles: Sequence[str]) -> str:
+        if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
+            return self._changed(change, roles)
         colour, attributes = -1, []
         for role in roles:
             attributes += [a for a in _ATTRIBUTES.get(role, ()) if a not in attributes]
@@ -115,10 +134,20 @@ class Theme:
                 colour = self._colours[name]
                 if colour < 0 and FAINT not in attributes:
                     attributes.append(FAINT)
-        parts = [str(attribute) for attribute in attributes]
-        if colour >= 0:
-            parts.append(str(30 + colour) if colour < 8 else f"38;5;{colour}")
-        return ";".join(parts)
+        return ";".join([*map(str, attributes), *_foreground(colour)])
+
+    def _changed(self, change: str, roles: Sequence[str]) -> str:
+        """A part of a diff: its code in colours over a background, else all of it in one colour."""
+        is_word = change.endswith("_word")
+        if self.palette not in BEHIND:
+            colour = self._colours[_ROLE_COLOURS[change]] if self.colours else -1
+            return ";".join([*([str(REVERSE)] if is_word else []), *_foreground(colour)])
+        behind, palette, word_colour = BEHIND[self.palette]
+        names = [_ROLE_COLOURS[role] for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        colour = word_colour if is_word else PALETTES[palette][names[-1]] if names else -1
+        index, rgb = behind[change.removesuffix("_sign")]
+        background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
+        return ";".join([*_foreground(colour), background])
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Text with codes; ends in the terminal's own look."""
@@ -136,6 +165,10 @@ class Theme:
         return "".join(out)
 
 
+def _foreground(colour: int) -> list[str]:
+    return [] if colour < 0 else [str(30 + colour)] if colour < 8 else [f"38;5;{colour}"]
+
+
 def _switch(before: str, after: str) -> str:
     if not after:
         return "\x1b[m"
@@ -143,7 +176,7 @@ def _switch(before: str, after: str) -> str:
 
 
 def _is_colour(code: str) -> bool:
-    return code.startswith("3") and (len(code) == 2 or code.startswith("38;5;"))
+    return code.startswith("3") and (len(code) == 2 or code.startswith("38;5;")) and ";48" not in code
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
@@ -162,6 +195,10 @@ def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: boo
     if not has_256_colours(environment):
         return "ansi"
     return background or _told_background(environment) or "ansi"
+
+
+def has_true_colours(environment: Mapping[str, str]) -> bool:
+    return environment.get("COLORTERM") in ("truecolor", "24bit")
 
 
 def has_256_colours(environment: Mapping[str, str]) -> bool:

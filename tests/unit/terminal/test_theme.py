@@ -11,6 +11,7 @@ from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import plain
 from agentcli.frontends.terminal.theme import (
     BACKGROUNDS,
+    BEHIND,
     CHOICES,
     PALETTES,
     ROLES,
@@ -40,6 +41,21 @@ def test_every_colour_can_be_read_on_its_background(palette: str) -> None:
 def test_every_colour_can_be_read_on_black_or_white_too(palette: str) -> None:
     extreme = WHITE if "light" in palette else BLACK
     assert all(contrast(xterm_rgb(index), extreme) >= 4.5 for index in PALETTES[palette].values())
+
+
+@pytest.mark.parametrize("palette", sorted(BEHIND))
+@pytest.mark.parametrize("is_true", [False, True])
+def test_every_part_of_a_diff_can_be_read(palette: str, is_true: bool) -> None:
+    theme = Theme(palette, is_true=is_true)
+    syntax = ["keyword", "string", "comment", "number", "name"]
+    sides = [
+        [f"{side}_sign", *(f"{side} {role}" for role in syntax), f"{side} {side}_word"] for side in ("added", "removed")
+    ]
+    for roles in [role for side in sides for role in side]:
+        numbers = [int(number) for number in theme.code(roles).split(";")]
+        assert numbers[:2] == [38, 5]
+        behind = tuple(numbers[5:8]) if is_true else xterm_rgb(numbers[5])
+        assert contrast(xterm_rgb(numbers[2]), behind) >= 4.5, roles  # type: ignore[arg-type]
 
 
 def test_contrast_is_the_ratio_of_the_guidelines() -> None:
