@@ -30,7 +30,7 @@ from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
-from agentcli.conversation.instructions import find_instructions
+from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
@@ -350,6 +350,14 @@ class Builder:
 
         return prefix_for
 
+    def instructions(self) -> Instructions:
+        """The instruction files that a session here is given."""
+        user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+        if self._extras.bare:
+            return Instructions()
+        cwd = self.config.cwd
+        return find_instructions(cwd, project_root(cwd), user_files, home_of(self.config.environment))
+
     def _opening_notes(self, state: AgentState, info: ModelInfo) -> Sequence[User]:
         """Where the session runs and what the project says; on resuming only what is new."""
         cwd = self.config.cwd
@@ -360,13 +368,11 @@ class Builder:
             notes.append(files_note(cwd))
         else:
             notes.append(environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(root)))
-        if not self._extras.bare:
-            user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-            instructions = find_instructions(cwd, root, user_files, home_of(self.config.environment))
-            for file, why in instructions.left_out:
-                self._on_notice(f"{file} was left out: {why}.")
-            if note := instructions.note():
-                notes.append(note)
+        instructions = self.instructions()
+        for file, why in instructions.left_out:
+            self._on_notice(f"{file} was left out: {why}.")
+        if note := instructions.note():
+            notes.append(note)
         said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]

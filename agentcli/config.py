@@ -137,10 +137,12 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
 
-    `notifications` come when something waits or is done and the window has not the focus.
+    `notifications` come when something waits or is done and the window has not the focus. `wrap` says who breaks prose:
+    agentcli, at words, or the terminal, which joins the rows again when you copy them.
     """
 
     theme: Literal["auto", "dark", "light", "high-contrast", "ansi", "none"] = "auto"
+    wrap: Literal["words", "terminal"] = "words"
     editing_mode: Literal["emacs", "vi"] = "emacs"
     notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
     status_command: str = ""

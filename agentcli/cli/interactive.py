@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.config import Config
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import printable, with_tilde
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import Face
@@ -22,12 +22,12 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
     if options.plain or config.environment.get("TERM") == "dumb":
         from agentcli.cli.terminal_house import open_plain
 
-        return asyncio.run(open_plain(config, options, prompt, banner(config)))
+        return asyncio.run(open_plain(config, options, prompt, [" · ".join((*banner(config), "/help shows commands"))]))
     return asyncio.run(_open_live(config, options, prompt))
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
-    from agentcli.frontends.terminal.console import Console, fitting  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.theme import Theme, has_true_colours, palette_for
 
     terminal = config.settings.terminal
@@ -35,10 +35,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     theme = Theme(palette, is_true=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
-    if len(folder) > console.columns:
-        folder = f"…{folder[1 - console.columns :]}"
-    console.print([("bold", f"{fitting(name, console.columns)}\n"), ("muted", f"{folder}\n")])
-    console.print([("", "\n")])
+    console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])
 
     async def load() -> Face:
         """Everything else, imported in a thread, so that typing stays possible."""
@@ -56,9 +53,4 @@ def banner(config: Config) -> tuple[str, str]:
     """The program and where it runs."""
     from agentcli import __version__
 
-    return f"agentcli {__version__} · /help shows commands · ? shows keys", printable(_short(config.cwd))
-
-
-def _short(folder: Path) -> str:
-    home = Path.home()
-    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
+    return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))

@@ -15,6 +15,7 @@ from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.house import ConfiguredHouse
+from agentcli.cli.interactive import banner
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
@@ -41,12 +42,12 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         console,
         house,
         conversation_commands(),
-        look=Look(terminal.theme, terminal.notifications, terminal.status_command),
+        look=Look(terminal.theme, terminal.wrap, terminal.notifications, terminal.status_command),
         history=history,
         drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
     )
-    house.tell = lambda text: app.view.line(text, "warning")
+    house.tell = app.tell
     app.on_close = house.aclose
     add_user_commands(app.desk.commands, config.command_folders, house.tell)
     app.start(prompt)
@@ -150,6 +151,15 @@ class TerminalHouse(ConfiguredHouse):
 
     def window(self, model: str) -> int:
         return self._builder.models.info(model).window
+
+    @property
+    def project(self) -> str:
+        return self._root.name or "/"
+
+    def introduction(self) -> tuple[str, Sequence[str]]:
+        """The program with where it runs, and the instruction files it has read there."""
+        files = (str(file) for file, _ in self._builder.instructions().files)
+        return " · ".join(banner(self._config)), [file.removeprefix(f"{self._root}/") for file in files]
 
     def branch(self) -> str:
         return git_branch(self._root) or ""

@@ -142,3 +142,8 @@ class PrintableStream:
         start = max(0, end - MOST_LINE_ENDS)
         self._text, self._given = self._text[start:], end - start
         return shown
+
+
+def with_tilde(text: str, home: str) -> str:
+    """Paths below the home folder as a shell shortens them."""
+    return re.sub(rf"(?<![\w.~/-]){re.escape(home)}(?=/|$)", "~", text) if len(home) > 1 and home in text else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LONGEST_SUBJECT = 100  # characters
+LONGEST_SUBJECT = 300  # characters
 
 _VERBS = {
     "file_read": ("Read", "path"),
@@ -18,7 +18,7 @@ _VERBS = {
     "web_search": ("Search the web", "query"),
     "read_more": ("Read more", "result_id"),
     "think": ("Think", "thought"),
-    "todo": ("Update the list", ""),
+    "todo": ("To-do", ""),
 }
 
 

@@ -14,7 +14,7 @@ from agentcli.agent.commands.command import Commands
 from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.completion import PromptCompleter
 from agentcli.frontends.terminal.composer import Composer
@@ -30,9 +30,10 @@ from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
-from agentcli.frontends.terminal.status_bar import custom_status, status_row
+from agentcli.frontends.terminal.status_bar import custom_status, mode_label, short_model, status_row
 from agentcli.frontends.terminal.theme import background_of, palette_for
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.wrapping import wrapped
 from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
@@ -44,6 +45,7 @@ class Look(Struct, frozen=True):
     """What the settings say of the terminal."""
 
     theme: str = "auto"
+    wrap: str = "words"
     notifications: str = "auto"
     status_command: str = ""
 
@@ -77,6 +79,9 @@ class TerminalApp:
         self._shows_todo = False
         self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
+        self._told: list[str] = []  # before the session was open
+        self._title = ""
+        self._is_introduced = False
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
         self._status_task: asyncio.Task[None] | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -85,6 +90,8 @@ class TerminalApp:
             self.live,
             columns=lambda: console.columns,
             at_line_start=lambda: console.screen.at_line_start,
+            wraps=look.wrap == "words",
+            home=console.environment.get("HOME", ""),
         )
         self.desk = TerminalDesk(house, self, commands, self.view, self.live)
         for command in screen_commands(self):
@@ -141,9 +148,21 @@ class TerminalApp:
 
     def changed(self) -> None:
         """Draw a frame soon; while something is under way four a second at least."""
+        self._retitle()
         self.console.changed()
         if self._tick_timer is None and self.live.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _retitle(self) -> None:
+        """The window's title: the project, and whether it works, asks or is ready."""
+        if self.asking.approval is not None or self.asking.picker is not None:
+            state = "asks"
+        else:
+            state = "working" if self.is_busy else "ready"
+        title = f"{printable(self._house.project)} · {state}"
+        if title != self._title and self.console.environment.get("TERM") != "linux":
+            self._title = title
+            self.console.title(title)
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -249,6 +268,35 @@ class TerminalApp:
     def session_opened(self) -> None:
         self.asking.forget_approvals()
         self._shows_todo = False
+        if not self._is_introduced:
+            self._is_introduced = True
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """The first lines of the screen: where, with what, what was read; then what the person is warned of."""
+        state = self.desk.session.state
+        program, files = self._house.introduction()
+        name, _, place = program.partition(" · ")
+        parts = [self._house.branch(), short_model(state.model), mode_label(state.mode)]
+        head = [("bold", name)] if self.console.has_head else []
+        parts = [part for part in ([place, *parts] if head else parts) if part]
+        head.append(("muted", f"{' · ' if head else ''}{' · '.join(parts)}\n"))
+        if files:
+            head.append(("muted", f"read {', '.join(files)}\n"))
+        home = self.console.environment.get("HOME", "")
+        head = [(roles, with_tilde(printable(text), home)) for roles, text in head]
+        self.console.print(wrapped(head, self.console.columns, hang=2), is_head=True)
+        for text in self._told:
+            self.view.line(text, "warning")
+        self.console.print([("", "\n")])
+        self.view.begin_anew()
+
+    def tell(self, text: str) -> None:
+        """A warning of the runtime; before the session is open it waits for the first lines."""
+        if not self._is_introduced:
+            self._told.append(text)
+        else:
+            self.view.line(text, "warning")
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return await self.asking.choose(title, options)

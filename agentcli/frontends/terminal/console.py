@@ -24,7 +24,8 @@ from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.prompt import PromptArea
-from agentcli.frontends.terminal.screen import Frame, Screen
+from agentcli.frontends.terminal.screen import Frame, Row, Screen
+from agentcli.frontends.terminal.text_width import clipped
 from agentcli.frontends.terminal.theme import Theme
 
 FRAME_S = 1 / 30  # at most so often while something changes
@@ -84,6 +85,8 @@ class Console:
         self.theme = theme
         self.environment = environment
         self.exit_code = 0
+        self._head: Sequence[Row] = ()
+        self._has_title = False
         self._face: Face | None = None
         self._early_lines: list[str] = []
         self._early_reports: list[str] = []
@@ -161,11 +164,14 @@ class Console:
         if self._loading is not None and not self._loading.done():
             self._loading.cancel()
             await asyncio.wait([self._loading])
+        self.print([])
         try:
             if self._face is not None:
                 await self._face.last_words()
         finally:
             try:
+                if self._has_title:
+                    self.raw("\x1b]2;\x07\x1b[23;0t")
                 self.screen.finish()
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
@@ -209,8 +215,19 @@ class Console:
 
     # Showing
 
-    def print(self, fragments: Sequence[Fragment]) -> None:
-        """Add to the transcript."""
+    @property
+    def has_head(self) -> bool:
+        return bool(self._head)
+
+    def show_head(self, rows: Sequence[Row]) -> None:
+        """Keep rows above everything until the first text is printed, which they begin."""
+        self._head = rows
+
+    def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
+        """Add to the transcript; what `is_head` replaces the head that is still shown."""
+        head, self._head = self._head, ()
+        if head and not is_head:
+            self.screen.print([*(part for row in head if row for part in (*row, ("", "\n"))), ("", "\n")])
         self.screen.print(fragments)
         self.changed()
 
@@ -228,6 +245,12 @@ class Console:
         self.screen.clear()
         self.app.invalidate()
 
+    def title(self, text: str) -> None:
+        """Set the window's title; the one before comes back at the end, where the terminal can remember it."""
+        before = "" if self._has_title else "\x1b[22;0t"
+        self._has_title = True
+        self.raw(f"{before}\x1b]2;{text}\x07")
+
     def raw(self, codes: str) -> None:
         """Codes that move nothing: questions, notifications, the clipboard."""
         self.output.write_raw(codes)
@@ -243,6 +266,12 @@ class Console:
         return self.output.get_size().columns
 
     def _draw(self, columns: int, most: int) -> Frame:
+        head = [clipped(row, columns) for row in self._head[: max(0, most - 3)]]
+        frame = self._draw_below(columns, most - len(head))
+        row, column = frame.cursor
+        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
+
+    def _draw_below(self, columns: int, most: int) -> Frame:
         if self._face is not None:
             try:
                 return self._face.draw(columns, most)

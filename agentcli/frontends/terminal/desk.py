@@ -67,6 +67,15 @@ class House(SessionHouse, Protocol):
         """The size of a model's context window, in tokens."""
         ...
 
+    @property
+    def project(self) -> str:
+        """The name of the folder that the project is in."""
+        ...
+
+    def introduction(self) -> tuple[str, Sequence[str]]:
+        """The program with where it runs, and the instruction files it has read there."""
+        ...
+
     def branch(self) -> str:
         """The branch that is checked out where the session runs, or an empty string."""
         ...

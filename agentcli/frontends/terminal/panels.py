@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.keys import KEY_HELP
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped
+from agentcli.frontends.terminal.todo_list import todo_lines
 from agentcli.tools.builtin.arguments import TodoItem
-
-_MARKS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸")}
 
 
 def key_rows(columns: int) -> list[Row]:
@@ -18,8 +16,5 @@ def key_rows(columns: int) -> list[Row]:
 
 
 def todo_rows(items: Sequence[TodoItem], columns: int) -> list[Row]:
-    rows = [
-        clipped([("", "  "), _MARKS.get(item.status, ("muted", "○")), ("", f" {printable(item.content)}")], columns)
-        for item in items
-    ]
+    rows = [clipped(line, columns) for line in todo_lines(items)]
     return rows or [[("muted", "  The to-do list is empty.")]]

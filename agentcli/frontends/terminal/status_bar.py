@@ -19,7 +19,8 @@ from agentcli.frontends.terminal.text_width import clipped, row_width
 COMMAND_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 0.5
 LONGEST_OUTPUT = 65_536  # bytes; a status command that prints more is not waited for
-MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "PERMISSIONS BYPASSED", "dontAsk": "never ask"}
+MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "bypass permissions", "dontAsk": "never ask"}
+_MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
 class Status(Struct, frozen=True):
@@ -48,26 +49,23 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
     parts: list[tuple[str, str]] = []
     if hint:
         parts.append(("warning", hint))
-    if status.mode != "default":
-        parts.append(("warning", MODE_LABELS.get(status.mode, status.mode)))
+    if status.session_id or status.mode != "default":
+        role = _MODE_ROLES.get(status.mode, "accent")
+        parts.append((role, mode_label(status.mode)))
     if custom:
         parts.append(("muted", custom))
         status = Status()
-    if status.model:
-        parts.append(("muted", status.model + (f" {status.effort}" if status.effort else "")))
     if status.context_tokens:
         share = status.context_share
-        full = (
-            f"{share:.0%} {_thousands(status.context_tokens)}"
-            if status.context_window
-            else _thousands(status.context_tokens)
-        )
-        parts.append(("warning" if share >= 0.8 else "muted", f"{full} tokens"))
+        used = f"{share:.0%} context" if status.context_window else f"{_thousands(status.context_tokens)} tokens"
+        parts.append(("warning" if share >= 0.8 else "muted", used))
     if status.cost_usd or status.budget_usd:
         cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
         parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
     if status.jobs:
         parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
+    if status.model:
+        parts.append(("muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")))
     if status.branch:
         parts.append(("muted", status.branch))
     row: Row = []
@@ -78,6 +76,15 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
             break
         row += more
     return clipped(row, columns)
+
+
+def mode_label(mode: str) -> str:
+    return MODE_LABELS.get(mode, mode)
+
+
+def short_model(name: str) -> str:
+    """A model's name without its provider."""
+    return name.partition("/")[2] or name
 
 
 def _thousands(tokens: int) -> str:

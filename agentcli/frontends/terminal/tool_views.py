@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 
+import msgspec
 from msgspec import Struct
 
 from agentcli.agent.events import ToolFinished
@@ -11,10 +14,18 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.text_width import clipped, width
+from agentcli.frontends.terminal.todo_list import todo_lines
+from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.tools.builtin.arguments import TodoItem
 
 DIFF_LINES = 30
 OUTPUT_LINES = 5
 LONGEST_LINE = 400  # characters of an output line that are shown folded
+
+# What the call's own line says too.
+_SAID_ABOVE = re.compile(
+    r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
+)
 
 
 class Folded(Struct, frozen=True):
@@ -36,14 +47,12 @@ def tool_view(
     event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfolds: bool = True
 ) -> View:
     """The view of a finished call; `unfolds` says whether Ctrl-O shows the whole of what is cut."""
-    head = summary_line(event, title, columns)
     diff, rest = _diff_of(event), " (Ctrl-O shows all)" if unfolds else ""
     if event.result.is_error:
-        body = _output(event.result.text, rest)
-    elif diff and diff_was_shown:
-        body = []
+        head, body = _failed(event, title, columns, rest)
     else:
-        body = _BODIES.get(event.name, _nothing)(event, columns, rest)
+        head = summary_line(event, title, columns)
+        body = [] if diff and diff_was_shown else _BODIES.get(event.name, _nothing)(event, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
@@ -51,22 +60,42 @@ def tool_view(
 
 
 def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
-    """`✓ Read a.py · 12 lines · 3 ms`; a long title is cut so that the outcome stays on its line."""
-    mark: Fragment = ("error", "✗") if event.result.is_error else ("ok", "✓")
-    took = duration(event.duration_ms) if event.duration_ms else ""  # a call that did not run took no time
-    parts = [" ".join(printable(event.summary).split()), took]
-    outcome = "".join(f" · {part}" for part in parts if part)
+    """`✓ Read a.py · 12 lines`; a long title is cut so that the outcome stays on its line."""
+    outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", event.duration_ms)
     room = max(12, columns - 2 - width(outcome))
-    return [mark, ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
+    return [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
+
+
+def _outcome(*parts: str | float) -> str:
+    texts = (duration(part) if isinstance(part, float | int) else " ".join(printable(part).split()) for part in parts)
+    return "".join(f" · {text}" for text in texts if text)
+
+
+def _failed(event: ToolFinished, title: str, columns: int, rest: str) -> tuple[list[Fragment], list[Fragment]]:
+    """The target is never cut, and the error stands below it, once."""
+    text = _SAID_ABOVE.sub("", event.result.text)
+    said = _error_kind(event.error_kind).sub(r"\1", text) if event.error_kind else text
+    outcome = _outcome("" if event.error_kind else event.summary, event.duration_ms)
+    head = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
+    subject = title.partition(" ")[2]
+    body = _output(said.removeprefix(f"{subject} ") if subject else said, rest)
+    if event.error_kind:
+        body = wrapped(body, columns, hang=2)
+    return wrapped(head, columns, hang=2), body
 
 
 def duration(milliseconds: float) -> str:
-    if milliseconds < 999.5:
-        return f"{milliseconds:.0f} ms"
+    """From a second on; less is nothing to speak of."""
+    if milliseconds < 1000:
+        return ""
     if milliseconds < 59_950:
         return f"{milliseconds / 1000:.1f} s"
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     return f"{minutes} min {seconds} s"
+
+
+def _is_started_job(event: ToolFinished) -> bool:
+    return isinstance(event.structured, dict) and "job_id" in event.structured and "exit_code" not in event.structured
 
 
 def _nothing(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
@@ -75,7 +104,9 @@ def _nothing(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
 
 def _first_lines(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
     output = event.structured.get("output") if isinstance(event.structured, dict) else None
-    return _output(output if isinstance(output, str) else event.result.text, rest)
+    if isinstance(output, str):
+        return _output(output, rest)
+    return [] if _is_started_job(event) else _output(event.result.text, rest)
 
 
 def _output(text: str, rest: str) -> list[Fragment]:
@@ -105,7 +136,12 @@ def _diff(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
 
 
 def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    return [("muted", f"  {line}\n") for line in printable(event.result.text).strip().split("\n")[:20]]
+    try:
+        items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
+    except (msgspec.ValidationError, TypeError, KeyError):
+        return _output(event.result.text, rest)  # an older or a newer version's
+    lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
+    return [fragment for line in lines for fragment in line]
 
 
 _BODIES: dict[str, Callable[[ToolFinished, int, str], list[Fragment]]] = {
@@ -114,3 +150,9 @@ _BODIES: dict[str, Callable[[ToolFinished, int, str], list[Fragment]]] = {
     "file_write": _diff,
     "todo": _todo,
 }
+
+
+@lru_cache(maxsize=16)
+def _error_kind(kind: str) -> re.Pattern[str]:
+    """Before an error's message, for the model: `not_found (ENOENT): `."""
+    return re.compile(rf"^(\[?){re.escape(kind)}(?: \([^)\n]*\))?: ", re.MULTILINE)

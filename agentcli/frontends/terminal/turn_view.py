@@ -27,17 +27,19 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
-from agentcli.frontends.printable import PrintableStream, exposed, printable
+from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.highlight import warm_up
 from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
 from agentcli.frontends.terminal.markdown import MarkdownStream
 from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
+from agentcli.frontends.terminal.wrapping import wrapped
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
 
 MOST_FOLDED = 50
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
+LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
 REPLAYED_ENTRIES = 30  # of a resumed conversation, the newest
 
 
@@ -66,7 +68,8 @@ class TurnView:
     """Shows a session's events through `print`; `columns` tells how wide the window is now.
 
     `stream` makes what prints an answer (None: Markdown). Without a live screen calls are told of when they start, and
-    what was typed stands there already. `unfolds` says whether Ctrl-O shows the whole of what is cut.
+    what was typed stands there already. `unfolds` says whether Ctrl-O shows the whole of what is cut. With `wraps`
+    prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
     """
 
     def __init__(
@@ -79,21 +82,24 @@ class TurnView:
         stream: Callable[[], TextStream] | None = None,
         is_live: bool = True,
         unfolds: bool = True,
+        wraps: bool = True,
+        home: str = "",
     ) -> None:
         self._print = print
         self._columns = columns
         self._at_line_start = at_line_start
         self._live = live
         self._clean = PrintableStream()
-        self._new_stream = stream or (lambda: MarkdownStream(width=columns))
+        self._new_stream = stream or (lambda: MarkdownStream(width=columns, wraps=wraps))
         self._is_live = is_live
+        self._wraps = wraps and is_live
+        self._home = home
         self._unfolds = unfolds
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
         self._previewed: set[str] = set()
         self._taken_back: list[Sequence[Block]] = []
-        self._model = ""
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
 
@@ -119,7 +125,7 @@ class TurnView:
                     warm_up()
             case ToolStarted(id, name, _, title):
                 self._end_text()
-                live.calls[id] = RunningCall(name, exposed(title), time.monotonic())
+                live.calls[id] = RunningCall(name, self._title(title), time.monotonic())
                 if not self._is_live:
                     self.line(f"… {title}", "muted")
             case ToolOutput(id, text):
@@ -127,9 +133,8 @@ class TurnView:
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case ToolFinished():
                 self._finished(event)
-            case TurnEnded(_, _, model, provider):
+            case TurnEnded():
                 self._end_text()
-                self._model = f"{provider}/{model}"
             case Retry(number, delay_s, error):
                 live.waiting = f"{printable(error)} (try {number + 1})"
                 live.waiting_until = time.monotonic() + delay_s
@@ -161,6 +166,7 @@ class TurnView:
         self._previewed.clear()
         self._taken_back.clear()
         self.folded.clear()
+        self._last_kind = ""
 
     # What others print
 
@@ -168,7 +174,7 @@ class TurnView:
         """Text on lines of its own."""
         self._end_text()
         self._begin("note")
-        self._print([(roles, printable(text).rstrip("\n") + "\n")])
+        self._print(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
     def block(self, fragments: Sequence[Fragment]) -> None:
         self._end_text()
@@ -199,7 +205,8 @@ class TurnView:
         self._end_text()
         self._begin("prompt")
         lines = printable(text).strip("\n").split("\n")
-        self._print([("prompt", "› "), ("said", "\n".join(lines[:PROMPT_LINES]) + "\n")])
+        said = "\n".join([lines[0], *(f"  {line}" for line in lines[1:PROMPT_LINES])])
+        self._print(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2))
         if len(lines) > PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - PROMPT_LINES:,} more lines\n")])
 
@@ -208,6 +215,12 @@ class TurnView:
         if self._last_kind and (kind != self._last_kind or kind == "prompt"):
             self._print([("", "\n")])
         self._last_kind = kind
+
+    def _fitted(self, fragments: Sequence[Fragment], *, hang: int | None = None) -> Sequence[Fragment]:
+        return wrapped(fragments, self._columns(), hang=hang) if self._wraps else fragments
+
+    def _title(self, title: str) -> str:
+        return exposed(with_tilde(title, self._home))
 
     def will_take_back(self, message: Sequence[Block]) -> None:
         """When this message leaves the queue it goes back into the input, not to the model."""
@@ -235,10 +248,10 @@ class TurnView:
                             self.markdown(block.text)
                         elif isinstance(block, ToolUse):
                             calls[block.id] = block
-                case Result(result, name, summary, took, structured):
+                case Result(result, name, summary, took, structured, kind):
                     call = calls.get(result.tool_use_id)
-                    title = exposed(call_title(name, call.input if call else {}))
-                    finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured)
+                    title = self._title(call_title(name, call.input if call else {}))
+                    finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured, kind)
                     self._show_tool(finished, title)
                 case Unreadable(error):
                     self.line(f"[{error}]", "warning")
@@ -249,7 +262,7 @@ class TurnView:
                 cut = ToolFinished(
                     id, call.name, ToolResult(id, "", is_error=True), 0.0, "cut off; its outcome is unknown"
                 )
-                self._show_tool(cut, exposed(call_title(call.name, call.input)))
+                self._show_tool(cut, self._title(call_title(call.name, call.input)))
         if shown:
             self.gap()
 
@@ -275,11 +288,12 @@ class TurnView:
             return
         self._live.thinking = ""
         took = duration((time.monotonic() - self._thinking_since) * 1000)
+        how_long = f" for {took}" if took else ""
         words = len(thought.split())
         self.folded.append(Folded("Thinking", thought))
         self._begin("calls")
-        rest = " (Ctrl-O shows them)" if self._unfolds else ""
-        self._print([("muted", f"∴ Thought for {took} · {words:,} words{rest}\n")])
+        rest = " (Ctrl-O)" if self._unfolds else ""
+        self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
 
     def _end_text(self) -> None:
         self._end_thinking()
@@ -318,17 +332,14 @@ class TurnView:
         self._end_turn()
         if why := _ENDINGS.get(done.reason):
             self.line(why, "warning")
-        usage = done.usage
-        if not usage.prompt_tokens and not usage.output_tokens:
-            self.gap()
-            return
-        parts = [
-            self._model,
-            f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
-            f"${done.cost_usd:.4f}" if done.cost_usd else "",
-            duration(took * 1000),
-        ]
-        self.line(" · ".join(part for part in parts if part), "muted")
+        if took >= LONG_TURN_S:
+            usage = done.usage
+            parts = [
+                duration(took * 1000),
+                f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
+                f"${done.cost_usd:.4f}" if done.cost_usd else "",
+            ]
+            self.line(" · ".join(part for part in parts if part), "muted")
         self.gap()
 
 

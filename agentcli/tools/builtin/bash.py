@@ -219,4 +219,6 @@ def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
-    return ToolOutput(text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"job {job.id}")
+    return ToolOutput(
+        text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"{job.id} started"
+    )

@@ -99,7 +99,7 @@ def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
         unified_diff("src/a.py", "def f():\n    return 1\n", "def f():\n    return 'one'\n"), width=80, most_lines=None
     )
     assert ("keyword", "def ") in fragments
-    assert ("removed keyword", "return") in fragments
+    assert ("removed keyword", "return ") in fragments
     assert ("added added_word string", "'one'") in fragments
 
 

@@ -71,9 +71,10 @@ def test_the_line_fits_any_window(status: Status, columns: int, custom: str, hin
 
 
 def test_what_matters_most_comes_first_and_stays_longest() -> None:
-    whole = "accept edits · anthropic/opus high · 62% 123.5k tokens · $1.50 of $10.00 · 2 jobs · main"
+    whole = "accept edits · 62% context · $1.50 of $10.00 · 2 jobs · opus high · main"
     assert plain(status_row(FULL, 100)) == whole
-    assert plain(status_row(FULL, 40)) == "accept edits · anthropic/opus high"
+    assert plain(status_row(FULL, 40)) == "accept edits · 62% context"
+    assert plain(status_row(FULL, 60)) == "accept edits · 62% context · $1.50 of $10.00 · 2 jobs"
     assert plain(status_row(FULL, 8)) == "accept …"
     assert plain(status_row(FULL, 100, hint="Saved.")) == f"Saved. · {whole}"
     assert plain(status_row(FULL, 100, custom="mine")) == "accept edits · mine"

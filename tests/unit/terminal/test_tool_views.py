@@ -104,13 +104,37 @@ def test_any_output_can_be_shown(said: str, name: str, is_error: bool, columns: 
 
 def test_the_first_line_says_how_it_went_without_colour() -> None:
     assert text(finished("", "grep_search", summary="12 lines", duration_ms=1500)) == "✓ title · 12 lines · 1.5 s\n"
-    assert text(finished("no such file", "file_read", is_error=True)).startswith("✗ title · 3 ms\n  no such file\n")
+    assert text(finished("no such file", "file_read", is_error=True)) == "✗ title\n  no such file\n"
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 120])
+def test_a_failed_call_shows_its_whole_target_and_the_error_once(columns: int) -> None:
+    path = "a/folder/with/a/name/that/is/long/and/a/file/that/is/not/there.py"
+    told = f"not_found (ENOENT): {path} does not exist."
+    event = finished(told, "file_read", is_error=True, summary=f"{path} does not exist.", error_kind="not_found")
+    shown = plain(tool_view(event, f"Read {path}", columns=columns).fragments)
+    assert " ".join(shown.split()) == f"✗ Read {path} does not exist."
+    failed = finished("one\n[exit code 3]", "bash", is_error=True, summary="exit 3")
+    assert plain(tool_view(failed, "Run x", columns=80).fragments) == "✗ Run x · exit 3\n  one\n"
+    late = finished("one\n[timeout: Ended after 2 s]", "bash", is_error=True, summary="timed out", error_kind="timeout")
+    assert plain(tool_view(late, "Run x", columns=80).fragments) == "✗ Run x\n  one\n  [Ended after 2 s]\n"
+
+
+def test_a_job_that_was_started_names_where_to_look() -> None:
+    event = finished("Started job job_1 …", summary="job_1 started", structured={"job_id": "job_1", "pid": 7})
+    assert text(event) == "✓ title · job_1 started · /tasks\n"
+
+
+def test_the_to_do_list_has_the_signs_of_its_panel() -> None:
+    items = [{"content": status, "status": status} for status in ("completed", "in_progress", "pending")]
+    event = finished("…", "todo", summary="1 of 3 done", structured={"items": items})
+    assert text(event) == "✓ title · 1 of 3 done\n  ✓ completed\n  ▸ in_progress\n  ○ pending\n"
 
 
 @pytest.mark.parametrize("columns", [1, 20, 80])
 def test_a_long_title_leaves_room_for_the_outcome(columns: int) -> None:
-    shown = plain(tool_view(finished("", "x"), "日本" * 100, columns=columns).fragments)
-    assert shown.endswith("… · 3 ms\n")
+    shown = plain(tool_view(finished("", "x", duration_ms=3000.0), "日本" * 100, columns=columns).fragments)
+    assert shown.endswith("… · 3.0 s\n")
 
 
 def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
@@ -160,8 +184,8 @@ def test_an_edit_shows_its_diff_with_marks_once() -> None:
 @pytest.mark.parametrize(
     ("milliseconds", "said"),
     [
-        (0, "0 ms"),
-        (999, "999 ms"),
+        (0, ""),
+        (999, ""),
         (1000, "1.0 s"),
         (59_900, "59.9 s"),
         (61_000, "1 min 1 s"),
