@@ -91,12 +91,13 @@ class Console:
         self._early_lines: list[str] = []
         self._early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
+        self._late_frame: asyncio.TimerHandle | None = None  # once a resized window rests
         self._last_frame = 0.0
         self._failure: BaseException | None = None
         self._first_frame: Callable[[], Awaitable[Face]] | None = None
         self._loading: asyncio.Task[None] | None = None
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
-        self.screen = Screen(self.output, theme, self._draw, environment)
+        self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
         self.area = PromptArea(
             mark=lambda: self._face.mark() if self._face else "› ",
             placeholder=lambda: fitting(self._face.placeholder() if self._face else HINT, self.columns),
@@ -159,8 +160,9 @@ class Console:
         self.changed()
 
     async def _wind_up(self) -> None:
-        if self._frame_timer is not None:
-            self._frame_timer.cancel()
+        for timer in (self._frame_timer, self._late_frame):
+            if timer is not None:
+                timer.cancel()
         if self._loading is not None and not self._loading.done():
             self._loading.cancel()
             await asyncio.wait([self._loading])
@@ -235,6 +237,14 @@ class Console:
         """Draw a frame soon; at most thirty a second."""
         if self.app.is_running and self._frame_timer is None:
             self._frame_timer = asyncio.get_running_loop().call_at(self._last_frame + FRAME_S, self._draw_now)
+
+    def _draw_later(self, seconds: float) -> None:
+        if self.app.is_running and self._late_frame is None:
+            self._late_frame = asyncio.get_running_loop().call_later(seconds, self._draw_late)
+
+    def _draw_late(self) -> None:
+        self._late_frame = None
+        self.app.invalidate()
 
     def _draw_now(self) -> None:
         self._frame_timer = None

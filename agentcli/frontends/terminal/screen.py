@@ -8,6 +8,7 @@ out as a bare newline, of which the terminal driver makes return and newline.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -26,6 +27,8 @@ from agentcli.frontends.terminal.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
 LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
+# How long a window must have kept its size: tmux tells of it a quarter of a second late when it changes often.
+SETTLE_S, SETTLE_TMUX_S = 0.1, 0.3
 # From the cursor's row down. Not from the first column: tmux takes that in the first row for the wish to clear the
 # window, and keeps in its scrollback what it clears.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
@@ -45,8 +48,14 @@ class Screen(Renderer):
     """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
 
     def __init__(
-        self, output: Output, theme: Theme, draw_region: Callable[[int, int], Frame], environment: Mapping[str, str]
+        self,
+        output: Output,
+        theme: Theme,
+        draw_region: Callable[[int, int], Frame],
+        environment: Mapping[str, str],
+        draw_later: Callable[[float], None] | None = None,
     ) -> None:
+        """`draw_later` has the screen rendered again after so many seconds; without it a resize is drawn at once."""
         self._theme = theme
         self._draw_region = draw_region
         self._reflows = reflows(environment)
@@ -56,6 +65,10 @@ class Screen(Renderer):
         self._rows: list[Row] = []
         self._row = self._column = 0
         self._size = Size(rows=0, columns=0)
+        self._draw_later = draw_later
+        self._settle_s = SETTLE_TMUX_S if "TMUX" in environment else SETTLE_S
+        self._resized_at = 0.0  # seconds; 0 when the window rests
+        self._size_seen = self._size
         self._printed_column = 0  # cells of the last printed line, wrapped or not
         self._modes_are_on = False
         super().__init__(DummyStyle(), output)
@@ -85,6 +98,8 @@ class Screen(Renderer):
         if is_done:
             self.finish()
             return
+        if self._is_resizing():
+            return
         self._fit()
         self._switch_modes(on=True)
         self._show(self._draw_region(self._size.columns, max(1, self._size.rows - 2)))
@@ -103,8 +118,12 @@ class Screen(Renderer):
     def erase(self, leave_alternate_screen: bool = True) -> None:
         """Take the region away; what comes next draws it again where it stood.
 
-        Called before a resized window is drawn, and before another program gets the terminal.
+        Before another program gets the terminal. A window that is resized is let alone until it rests.
         """
+        if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
+            self._resized_at = time.monotonic()
+            return
+        self._resized_at = 0.0
         size = self.output.get_size()
         if self._rows:
             above, wraps = self._rows_above_cursor(size.columns)
@@ -312,6 +331,25 @@ class Screen(Renderer):
         return [_to(max(0, self._size.columns - width(last))), self._theme.paint([(roles, last)])]
 
     # Sizes and modes
+
+    def _is_resizing(self) -> bool:
+        """True while the window may still have another size than the one that is told.
+
+        Nothing is written then: moves would count rows as they no longer are. Once it rests, they can be computed.
+        """
+        if self._draw_later is None:
+            return False
+        now, size = time.monotonic(), self.output.get_size()
+        if size != self._size_seen:
+            is_first = not self._size_seen.rows
+            self._size_seen, self._resized_at = size, 0.0 if is_first else now
+        if not self._resized_at:
+            return False
+        if (left := self._resized_at + self._settle_s - now) > 0:
+            self._draw_later(left)
+            return True
+        self.erase()
+        return False
 
     def _fit(self) -> None:
         if self.output.get_size() != self._size:
