@@ -299,7 +299,7 @@ class Builder:
                 key = f"permissions.{verb}"
                 try:
                     rule = parse_rule(text, "settings")
-                    warning = check_rule(rule, verb, tools, under_any_name=self._extras.brings_tools)
+                    warning = check_rule(rule, verb, tools, written=text, under_any_name=self._extras.brings_tools)
                 except UsageError as error:
                     raise self.config.error(str(error), key, item=text) from error
                 if warning:
@@ -318,7 +318,7 @@ class Builder:
         for text in texts:
             try:
                 rule = parse_rule(text, "granted")
-                check_rule(rule, "allow", tools, more_may_come=True)
+                check_rule(rule, "allow", tools, written=text, more_may_come=True)
                 yield rule
             except UsageError as error:
                 self._on_notice(f"{self._grants.file}: {error} This grant is left out.")

@@ -23,7 +23,7 @@ from agentcli.agent.rules import (
 )
 from agentcli.errors import UsageError
 from agentcli.near_names import did_you_mean
-from agentcli.tools.shell import analyse
+from agentcli.tools.shell import analyse, refusal_of
 from agentcli.tools.shell.records import Places
 from agentcli.tools.shell.rules import covers
 from agentcli.tools.tool import Tool
@@ -43,42 +43,47 @@ _GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
 
 
 def check_rule(
-    rule: Rule, verb: Verb, tools: Iterable[Tool], *, more_may_come: bool = False, under_any_name: bool = False
+    rule: Rule,
+    verb: Verb,
+    tools: Iterable[Tool],
+    *,
+    written: str = "",
+    more_may_come: bool = False,
+    under_any_name: bool = False,
 ) -> str:
     """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
 
-    `more_may_come`: a caller may bring further tools, so that an unknown name may yet mean one, unless it is nearly
-    that of a tool; `under_any_name`: also then.
+    `written` is the text it was read from, for the message. `more_may_come`: a caller may bring further tools, so that
+    an unknown name may yet mean one, unless it is nearly that of a tool; `under_any_name`: also then.
     """
-    known = list(tools)
+    known, shown = list(tools), written.strip() or str(rule)
     if rule.pattern and rule.tool.startswith("mcp__"):
-        raise UsageError(f"{rule}: {_takes('', rule.tool)}.")
+        raise UsageError(f"{shown}: {_takes('', rule.tool)}.")
     mine = [tool for tool in known if rule.names(tool.name)]
     if not mine:
         return _why_unknown(
-            rule, [tool.name for tool in known], more_may_come=more_may_come, under_any_name=under_any_name
+            rule.tool, [tool.name for tool in known], shown, more_may_come=more_may_come, under_any_name=under_any_name
         )
     problems = [_problem(rule, verb, tool) for tool in mine] if rule.pattern else [""]
     if all(problems):
-        raise UsageError(f"{rule}: {problems[0]}.")
+        raise UsageError(f"{shown}: {problems[0]}.")
     return ""
 
 
-def _why_unknown(rule: Rule, known: list[str], *, more_may_come: bool, under_any_name: bool) -> str:
+def _why_unknown(name: str, known: list[str], shown: str, *, more_may_come: bool, under_any_name: bool) -> str:
     """Raises `UsageError` unless the name may come to mean something."""
-    name = rule.tool
     if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
-        return f"{rule}: no server offers such a tool yet."
+        return f"{shown}: no server offers such a tool yet."
     if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
-        return f"{rule}: no tool has such a name yet."
+        return f"{shown}: no tool has such a name yet."
     if name in TO_COME:
-        return f"{rule}: there is no tool {name} yet."
+        return f"{shown}: there is no tool {name} yet."
     if name in ELSEWHERE:
-        return f"{rule}: no tool here does what {name} does elsewhere."
+        return f"{shown}: no tool here does what {name} does elsewhere."
     hint = did_you_mean(name, [*known, *ALIASES])
     if under_any_name or (more_may_come and not hint):
-        return f"{rule}: there is no tool {name} yet{hint}."
-    raise UsageError(f"{rule}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
+        return f"{shown}: there is no tool {name} yet{hint}."
+    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
 
 
 def _may_meet(one: str, other: str) -> bool:
@@ -115,6 +120,9 @@ def _problem(rule: Rule, verb: Verb, tool: Tool) -> str:
             return f"{pattern.removeprefix('domain:')!r} is no host; {_takes(form, tool.name)}"
         case "path":
             return _why_no_path(pattern)
+        # A grant without wildcards is a yes to this very text, though bash may refuse it.
+        case "command" if (verb != "allow" or not is_literal(pattern)) and (refusal := _why_no_command(pattern)):
+            return f"it speaks of no command that could run: {refusal}"
         case "command" if verb == "allow" and not _may_cover(pattern):
             return (
                 "it covers no command: each part of a pipe or list needs a rule of its own, and a command that writes "
@@ -137,6 +145,32 @@ def _why_no_path(pattern: str) -> str:
     except re.error as error:
         return f"its brackets make no sense ({error})"
     return ""
+
+
+def _why_no_command(pattern: str) -> str:
+    """Why bash would refuse whatever the pattern matches; empty where it may match a command."""
+    if re.fullmatch(_PLAIN, pattern):
+        return ""
+    if re.match(r"(?:''|\"\")+(?:\s|$)", pattern):
+        return "the name of its program is empty"
+    # Whitespace does not count, and `echo it's` is how `echo "it's"` is held against it.
+    in_a_line = " ".join(pattern.split())
+    texts = (in_a_line, pattern, re.sub(r"(?<=\S)['\"|&;]+(?=\S)", "x", in_a_line))
+    refusals = [refusal_of(_WILDCARD.sub(partial(_filled, "x"), _certain(text))) for text in texts]
+    return refusals[0] if all(refusals) else ""
+
+
+_PLAIN = r"[\w./:=,@%+*? -]+"
+_OPENS_OR_CLOSES = re.compile(
+    r"['\"`(){}\[\]#\\$]|\b(?:if|then|elif|else|fi|for|while|until|select|case|in|do|done|esac|function)\b"
+)
+
+
+def _certain(pattern: str) -> str:
+    """The pattern, or only the operators at its ends where a `*` may stand for what opens or closes something."""
+    if "*" not in pattern or not _OPENS_OR_CLOSES.search(pattern):
+        return pattern
+    return re.sub(r"(?s)^([&|;<>\s]*).*?(?<!\\)([&|<>\s]*)$", r"\1x\2", pattern)
 
 
 def _may_cover(pattern: str) -> bool:

@@ -39,6 +39,8 @@ def place(tmp_path: Path) -> Place:
         ("Edit([z-a].py)", "its brackets make no sense"),
         ("Bash()", "is not a permission rule"),
         ("Bash(git push", "is not a permission rule"),
+        ("Bash(\n)", "is not a permission rule"),
+        ("Read(./x:*)", "Read(./x:*): it is no path"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--allow", "--deny"])
@@ -46,6 +48,34 @@ def test_a_flag_s_rule_that_can_never_hold_is_refused(place: Place, flag: str, r
     ran = place.run("-p", "go", "-m", place.script(SAID), flag, rule)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"agentcli: command line: {flag} (permissions.{flag[2:]}): ")
+    assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("Bash('unclosed)", "Bash('unclosed): it speaks of no command that could run: a quote is not closed"),
+        ('Bash(git commit -m "x)', "a quote is not closed"),
+        ("Bash(echo $(ls)", ") is missing"),
+        ("Bash(echo `ls)", "a backquote is not closed"),
+        ("Bash(&& ls)", "a command is missing before '&&'"),
+        ("Bash(| sh *)", "a command is missing before '|'"),
+        ("Bash(; 'rm' *)", "a command is missing before ';'"),
+        ("Bash(* &&)", "a command is missing before 'the end'"),
+        ("Bash(ls || && rm *)", "a command is missing before '&&'"),
+        ("Bash(make >)", "a redirection leads nowhere"),
+        ("Bash(\n&& ls)", "a command is missing before '&&'"),
+        ("Bash('' *)", "the name of its program is empty"),
+        ('Bash("")', "the name of its program is empty"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["ask", "deny"])
+def test_a_refusal_that_speaks_of_no_command_is_refused(place: Place, verb: str, rule: str, says: str) -> None:
+    place.home.mkdir()
+    (place.home / "config.toml").write_text(f"[permissions]\n{verb} = [{json.dumps(rule)}]\n")
+    ran = place.run("permissions", "explain", "ls")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"config.toml, line 2: permissions.{verb}: " in ran.err
     assert says in ran.err
 
 
@@ -64,6 +94,29 @@ def test_a_grant_that_covers_no_command_is_refused_and_may_be_a_refusal(place: P
     assert ran.code == 2
     assert "it covers no command" in ran.err
     assert place.run("-p", "go", "-m", place.script(SAID), "--deny", rule).code == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "command"),
+    [
+        ("bash(curl * | sh)", "curl x | sh"),
+        ("bash(make && rm *)", "make && rm x"),
+        ("bash(git commit -m it's *)", 'git commit -m "it\'s me"'),
+        ("bash(echo 'a *)", "echo 'a b'"),
+        ("bash(grep a|b *)", "grep 'a|b' x"),
+        ("bash(for f in *)", "for f in x; do rm $f; done"),
+        ("bash(*; done)", "for f in x; do rm $f; done"),
+        ("bash(* )*)", "(rm x )"),
+        ("bash(find * ;)", r"find . -exec rm {} \;"),
+        (r"bash(* \|)", r"cut -d \|"),
+        ("bash(rm x &)", "rm x &"),
+        ("bash(rm\nx)", "rm x"),
+    ],
+)
+def test_a_refusal_that_speaks_of_a_command_is_taken_and_holds(place: Place, rule: str, command: str) -> None:
+    said = place.run("permissions", "explain", command, env={"AGENTCLI_PERMISSIONS_DENY": rule})
+    assert said.err == ""
+    assert said.out.startswith(f"block: the rule {rule} denies it")
 
 
 @pytest.mark.parametrize(

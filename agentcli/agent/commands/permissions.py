@@ -20,7 +20,7 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
             return await _shown(desk)
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
-            warning = check_rule(rule, verb, desk.session.runtime.calls.tools)
+            warning = check_rule(rule, verb, desk.session.runtime.calls.tools, written=rest)
             rules.of(verb).append(rule)
             said = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
             return f"{said} {warning}".rstrip()

@@ -12,6 +12,12 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     return found
 
 
+def refusal_of(text: str) -> str:
+    """Why bash would run nothing of a text: its syntax error; empty where it would, or where that cannot be told."""
+    reading = import_module("agentcli.tools.shell.parser").read_commands(text)
+    return reading.problem if reading.is_refused and not reading.script.items else ""
+
+
 __all__ = [
     "UNKNOWN",
     "CommandAnalysis",
@@ -22,6 +28,7 @@ __all__ = [
     "analyse",
     "covers",
     "least_rules",
+    "refusal_of",
     "rules_by_segment",
     "touches",
 ]
