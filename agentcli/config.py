@@ -318,11 +318,22 @@ def read_layer(file: Path) -> Layer:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"could not be read ({error}).", file=str(file), line=line) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ConfigError("its brackets are nested too deep to be read.", file=str(file)) from error
+    except ValueError as error:
         raise ConfigError(f"{error}.", file=str(file), line=_line_told(str(error), text)) from error
+    if file.suffix == ".json":
+        _refuse_repeated_keys(text, file)
     layer = Layer(str(file), values, text)
     check_layer(layer)
     return layer
+
+
+def _refuse_repeated_keys(text: str, file: Path) -> None:
+    """JSON readers let the last one win, and a list of refusals would be lost. Raises `ConfigError`."""
+    for line, key, is_repeated in _keys_in_json(text):
+        if is_repeated:
+            raise ConfigError("the key is there twice: keep one of them.", file=str(file), line=line, key=key)
 
 
 def _line_told(said: str, text: str) -> int | None:
@@ -429,24 +440,34 @@ def _dotted(written: str) -> str:
 
 def _lines_in_json(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
+    for line, key, _ in _keys_in_json(text):
+        lines.setdefault(key, line)
+    return lines
+
+
+def _keys_in_json(text: str) -> Iterator[tuple[int, str, bool]]:
+    """The line of each key, its dotted name, and whether its object had it before."""
     number, name, said, path = 1, "", "", [""]
+    known: list[set[str]] = [set()]
     for token in re.findall(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,\n]', text):
         match token:
             case "\n":
                 number += 1
             case "{" | "[":
                 path.append(name)
+                known.append(set())
                 name = ""
             case "}" | "]":
                 path.pop()
+                known.pop()
             case ":":
                 name = said
-                lines.setdefault(".".join(part for part in (*path, name) if part), number)
+                yield number, ".".join(part for part in (*path, name) if part), name in known[-1]
+                known[-1].add(name)
             case ",":
                 name = ""
             case _:
                 said = msgspec.json.decode(token)
-    return lines
 
 
 def to_toml(settings: Settings) -> str:

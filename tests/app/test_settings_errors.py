@@ -93,6 +93,41 @@ def test_a_file_that_is_no_json_names_the_line(place: Place, text: str, line: in
     assert f"wrong.json, line {line}: " in ran.err
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ('{"permissions": {\n "deny": ["bash(rm *)"],\n "deny": []}}', 3, "permissions.deny"),
+        ('{"permissions": {"deny": ["bash(rm *)"]},\n\n "permissions": {}}', 3, "permissions"),
+        ('{"permissions": {"den\\u0079": ["bash"],\n "deny": []}}', 2, "permissions.deny"),
+        ('{"providers": {"work": {"base_url": "http://a",\n "base_url": "http://b"}}}', 2, "providers.work.base_url"),
+    ],
+)
+def test_a_key_that_is_there_twice_in_json_is_refused(place: Place, text: str, line: int, key: str) -> None:
+    (place.folder / "wrong.json").write_text(text)
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"agentcli: {place.folder / 'wrong.json'}, line {line}: {key}: the key is there twice")
+
+
+def test_the_same_key_in_two_tables_of_json_is_none_too_many(place: Place) -> None:
+    models = {"openai": {"x": {"window": 9}, "y": {"window": 9}}}
+    (place.folder / "right.json").write_text(
+        json.dumps({"models": models, "permissions": {"deny": ["think", "think"]}})
+    )
+    assert place.run("-p", "go", "-m", place.script(SAID), "--settings", "right.json").out == "Hello.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("deep.json", '{"models": ' + '{"a": ' * 3000 + "1" + "}" * 3001), ("deep.toml", f"x = {'[' * 3000}{']' * 3000}")],
+)
+def test_settings_that_are_nested_too_deep_are_refused_in_words(place: Place, name: str, text: str) -> None:
+    (place.folder / name).write_text(text)
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", name)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"agentcli: {place.folder / name}: its brackets are nested too deep to be read.\n"
+
+
 def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
     place.home.mkdir()
     (place.home / "config.toml").write_bytes(b"\xef\xbb\xbf[limits]\r\nmax_turns = 7\r\n")
