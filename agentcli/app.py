@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -204,6 +205,7 @@ class Builder:
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
+        self._check_lists()
         added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
         for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
             if not folder.is_dir():
@@ -212,12 +214,6 @@ class Builder:
         home, settings = home_of(config.environment), config.settings.sandbox
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        for key, hosts in (("sandbox.hosts", settings.hosts), ("web.hosts", config.settings.web.hosts)):
-            for host in hosts:
-                try:
-                    read_grant(host)
-                except ValueError as error:
-                    raise config.error(f"{error}", key, item=host) from error
         state, cache = config.paths.state, config.paths.cache
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # whoever needs it says what is wrong
@@ -249,6 +245,25 @@ class Builder:
         )
         data = self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
+
+    def _check_lists(self) -> None:
+        """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""
+        settings = self.config.settings
+        sandbox, folders = settings.sandbox, settings.permissions.additional_directories
+        lists: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
+            ("sandbox.hosts", sandbox.hosts, read_grant),
+            ("web.hosts", settings.web.hosts, read_grant),
+            ("sandbox.environment", sandbox.environment, _check_variable),
+            ("sandbox.masked", sandbox.masked, _check_path),
+            ("sandbox.writable", sandbox.writable, _check_path),
+            ("permissions.additional_directories", folders, _check_path),
+        )
+        for key, items, check in lists:
+            for item in items:
+                try:
+                    check(item)
+                except ValueError as error:
+                    raise self.config.error(str(error), key, item=item) from error
 
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
@@ -391,6 +406,16 @@ def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
     for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):
             yield from (Path(folder, path.removeprefix(usual)) for path in SECRET_HOME_PATHS if path.startswith(usual))
+
+
+def _check_variable(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"{name!r} is not the name of a variable: write letters, digits and _.")
+
+
+def _check_path(name: str) -> None:
+    if not name.strip() or "\0" in name:
+        raise ValueError(f"{name!r} is no path: write the path of a file or a folder.")
 
 
 def _absolute(name: str, cwd: Path, home: Path) -> Path:

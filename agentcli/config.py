@@ -26,7 +26,8 @@ from agentcli.small_files import is_file, read_small_file
 
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
-Seconds = Annotated[float, Meta(ge=0)]
+_A_DAY = 86_400
+Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
 _MODEL, _VARIABLE, _URL = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
 ModelName = Annotated[str, Meta(pattern=_MODEL)]
 EnvName = Annotated[str, Meta(pattern=_VARIABLE)]
@@ -43,7 +44,7 @@ class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     model: ModelName = ""
     fallback_model: ModelName = ""
-    read_timeout: Annotated[float, Meta(gt=0)] = 600.0
+    read_timeout: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
     anthropic_version: str = ""
 
 
@@ -497,7 +498,11 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    given = [name for name in environment if name.startswith("AGENTCLI_") and not name.startswith("AGENTCLI_TEST_")]
+    given = [
+        name
+        for name, value in environment.items()
+        if name.startswith("AGENTCLI_") and not name.startswith("AGENTCLI_TEST_") and value.strip()
+    ]
     if given:
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
         for name in sorted({name.removeprefix("AGENTCLI_") for name in given}.difference(known)):
@@ -506,14 +511,14 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:
-    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas.
+    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas. Empty is unset.
 
     Raises `ConfigError`.
     """
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, key, kind in (("AGENTCLI_MODEL", "provider.model", ModelName), *_variables()):
-        if name in environment and (environment[name] or name != "AGENTCLI_MODEL"):
+        if environment.get(name, "").strip():
             group, _, field = key.partition(".")
             values.setdefault(group, {})[field] = _from_text(environment[name], kind, name)
             names[key] = name

@@ -18,7 +18,7 @@ Every setting below is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` 
 project's files may not set {not_from_projects}.
 
 A wrong value is an error that names its source (a flag, a variable, or a file and line) and its key, and lists the values there
-are. A variable of that form that is no setting is a warning.
+are. A variable of that form that is no setting is a warning; an empty one counts as unset.
 
 This page is written by `python docs/make_settings.py`; a test compares it with the program.
 """

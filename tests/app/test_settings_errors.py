@@ -50,6 +50,15 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[provider]\nfallback_model = "antropic/x"\n', 2, "provider.fallback_model", "(did you mean anthropic?)"),
     ('[sandbox]\nhosts = [\n  "a.org",\n  "http://b.org/x",\n]\n', 4, "sandbox.hosts", "http://b.org/x"),
     ('[web]\nhosts = ["a b"]\n', 2, "web.hosts", "a b"),
+    ('[sandbox]\nmasked = ["a", " "]\n', 2, "sandbox.masked", "' ' is no path: write the path of a file"),
+    ('[sandbox]\nmasked = [""]\n', 2, "sandbox.masked", "'' is no path: write "),
+    ('[sandbox]\nwritable = [""]\n', 2, "sandbox.writable", "'' is no path: write "),
+    ('[permissions]\nadditional_directories = [""]\n', 2, "permissions.additional_directories", "'' is no path: "),
+    ('[sandbox]\nenvironment = ["A B"]\n', 2, "sandbox.environment", "'A B' is not the name of a variable"),
+    ('[sandbox]\nenvironment = ["A=b"]\n', 2, "sandbox.environment", "'A=b' is not the name of a variable"),
+    ("[retry]\ninitial_delay = -1\n", 2, "retry.initial_delay", "Expected `float` >= 0.0"),
+    ("[retry]\ninitial_delay = 1e9\n", 2, "retry.initial_delay", "Expected `float` <= 86400.0"),
+    ("[provider]\nread_timeout = 1e300\n", 2, "provider.read_timeout", "Expected `float` <= 86400.0"),
     ('[sandbox]\nkind = "docker"\n', 2, "sandbox.kind", "set sandbox.docker_image"),
     ('[permissions]\nadditional_directories = ["/no/such"]\n', 2, "permissions.additional_directories", "not a folder"),
 ]  # fmt: skip
@@ -165,6 +174,31 @@ def test_a_wrong_variable_is_named_with_what_is_allowed(place: Place, variable: 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"agentcli: environment: {variable}: ")
     assert says in ran.err
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize("key", ["retry.initial_delay", "provider.read_timeout", "local.linger"])
+def test_a_time_that_is_no_number_is_refused(place: Place, key: str, number: str) -> None:
+    section, _, name = key.partition(".")
+    file = place.folder / "wrong.toml"
+    file.write_text(f"[{section}]\n{name} = {number}\n")
+    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"agentcli: {file}, line 2: {key}: Expected `float` ")
+    variable = f"AGENTCLI_{section}_{name}".upper()
+    ran = place.run("-p", "go", "-m", place.script(SAID), env={variable: number})
+    assert ran.err.startswith(f"agentcli: environment: {variable}: Expected `float` ")
+
+
+def test_an_empty_variable_counts_as_unset(place: Place) -> None:
+    place.home.mkdir()
+    (place.home / "config.toml").write_text("[retry]\nmax = 7\n[sandbox]\nmasked = ['x']\n")
+    shown = place.run("config", "show").out
+    variables = ("RETRY_MAX", "TOKENS_EFFORT", "TERMINAL_THEME", "TOOLS_OUTPUT_LEVELS", "SANDBOX_MASKED", "NO_SUCH")
+    assert "max = 7" in shown
+    for text in ("", " "):
+        ran = place.run("config", "show", env={f"AGENTCLI_{name}": text for name in variables})
+        assert (ran.code, ran.out, ran.err) == (0, shown, "")
 
 
 def test_a_variable_that_is_no_setting_is_a_warning(place: Place) -> None:

@@ -438,7 +438,6 @@ def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths,
     [
         ("AGENTCLI_RETRY_MAX", "many"),
         ("AGENTCLI_RETRY_MAX", "-1"),
-        ("AGENTCLI_RETRY_MAX", ""),
         ("AGENTCLI_LIMITS_MAX_BUDGET_USD", "$5"),
         ("AGENTCLI_PERMISSIONS_MODE", "yolo"),
         ("AGENTCLI_MODEL", "claude"),
