@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -31,6 +31,7 @@ from agentcli.llm.server_address import is_address, is_header_name
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+LONGEST_MESSAGE = 500  # characters of a refusal whose form is not known
 LONGEST_DRAIN_S = 0.25
 LONGEST_LINE = 16 * 1024 * 1024  # bytes of a line, or of a whole event, that are kept while its end is awaited
 MOST_REDIRECTS = 5
@@ -117,6 +118,7 @@ class HttpClient:
             for _ in range(MOST_REDIRECTS + 1):
                 request = client.build_request(method, url, content=content, headers=sent)
                 response = await client.send(request, stream=True)
+                response.extensions[_MASKED] = self._masked
                 try:
                     if (target := _redirect_of(response)) is None:
                         if response.status_code >= 400:
@@ -228,8 +230,17 @@ async def _read_start(response: httpx2.Response, most: int = MAX_ERROR_BODY) -> 
     return bytes(start)
 
 
+Mask = Callable[[str], str]
+_MASKED = "agentcli.masked"  # under this name a response carries what masks the keys of its request
+
+
+def _mask_of(response: httpx2.Response) -> Mask:
+    masked: Mask = response.extensions.get(_MASKED, str)
+    return masked
+
+
 def raise_for_refusal(response: httpx2.Response, body: bytes) -> NoReturn:
-    message, code = error_in_body(body)
+    message, code = error_in_body(body, _mask_of(response))
     if response.status_code == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {_place(response.url)}"
     wish = response.headers.get("x-should-retry")
@@ -243,28 +254,31 @@ def raise_for_refusal(response: httpx2.Response, body: bytes) -> NoReturn:
     )
 
 
-def error_in_body(body: bytes) -> tuple[str, str]:
-    """The message and the code in an error body of any service's shape; plain text is its own message."""
+def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
+    """The message and the code in an error body of any service's shape; plain text is its own message.
+
+    What is too long is cut; it is `masked` before, so that no part of a key is left.
+    """
     try:
         data = decode_json(body)
     except ValueError:
         text = body.decode(errors="replace").strip()
         if text.lower().startswith(("<!doctype", "<html")):
             return "The server answered with an HTML page, not with an API's error.", ""
-        return text[:500], ""
-    return error_in_json(data)
+        return masked(text)[:LONGEST_MESSAGE], ""
+    return error_in_json(data, masked)
 
 
-def error_in_json(data: Any) -> tuple[str, str]:
+def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list."""
     if isinstance(data, list):
         data = data[0] if data else {}
     if not isinstance(data, dict):
-        return str(data)[:500], ""
+        return masked(str(data))[:LONGEST_MESSAGE], ""
     inner = data.get("error") or data
     if not isinstance(inner, dict):
         if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes its runner's whole answer on
-            return error_in_body(inner.encode())
+            return error_in_body(inner.encode(), masked)
         return str(inner), ""
     message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
     details = inner.get("details")
@@ -273,7 +287,7 @@ def error_in_json(data: Any) -> tuple[str, str]:
     metadata = inner.get("metadata")  # OpenRouter puts the upstream's own words here
     if isinstance(metadata, dict) and metadata.get("raw"):
         message = f"{message}: {metadata['raw']}"
-    return message if isinstance(message, str) else json.dumps(message)[:500], code
+    return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
 
 
 def error_told(data: Any) -> ProviderError:
@@ -306,9 +320,10 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 def not_a_reply(response: httpx2.Response, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
+    text = _mask_of(response)(start.decode(errors="replace"))
     error = ServerError(
         f"{_place(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
-        f"It begins: {start[:120].decode(errors='replace')!r}"
+        f"It begins: {text[:120]!r}"
     )
     error.is_retryable = False
     return error

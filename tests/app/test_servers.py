@@ -470,6 +470,26 @@ def test_a_key_that_an_error_quotes_is_masked(place: Place, provider: str) -> No
         assert KEY not in ran.out + ran.err
 
 
+@pytest.mark.parametrize(
+    ("status", "begins", "content_type"),
+    [
+        (401, "x" * 490, "text/plain"),
+        (404, "x " * 244, "text/plain"),
+        (400, '{"error": {"message": ["' + "x" * 490, "application/json"),
+        (400, '"' + "x" * 491, "application/json"),
+        (200, "<html>" + "x" * 104, "text/html"),
+    ],
+)
+def test_a_key_that_the_end_of_a_message_cuts_is_masked(
+    place: Place, status: int, begins: str, content_type: str
+) -> None:
+    ends = {"{": '"]}}', '"': '"'}.get(begins[0], "")
+    with chat_server([Reply(f"{begins}{KEY} is wrong{ends}".encode(), status, content_type)]) as server:
+        told = failure_of(asked(place, server.url))
+    assert "xxxx" in told.replace(" ", "")
+    assert KEY[:4] not in told
+
+
 def test_a_404_names_the_address_that_was_asked(place: Place) -> None:
     for body in (b"", b"404 page not found", b'{"error": {"message": "Not here."}}'):
         with chat_server([Reply(body, 404, "text/plain")]) as server:

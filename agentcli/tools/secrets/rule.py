@@ -114,24 +114,44 @@ class Matcher:
     def _each(self) -> re.Pattern[str]:
         return re.compile(self.rule.each, re.ASCII)
 
+    @cached_property
+    def _starts(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self.rule.starts.split())))
+
     def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
         """Where the secrets are that `position`, the place of one of the rule's literals, belongs to: one at most
         but for rules with `each`.
         """
         rule = self.rule
-        if position < rule.back or not (match := self._pattern.match(text, position - rule.back)):
-            return
-        if rule.after and not _stands_before(rule.after, text, position):
-            return
-        if rule.is_named and _ABOUT_SECRETS.match(text, position):
+        if (match := self._match_at(text, position)) is None:
             return
         found: Iterable[re.Match[str]] = (match,)
         if rule.each:
-            found = islice(self._each.finditer(text, match.end(), _line_end(text, match.end())), MOST_EACH)
+            found = islice(self._announced(text, match.end()), MOST_EACH)
         for one in found:
             start, end = one.span(1 if one.lastindex else 0)
             if rule.is_secret(text[start:end]):
                 yield start, end
+
+    def _match_at(self, text: str, position: int) -> re.Match[str] | None:
+        rule = self.rule
+        if position < rule.back or not (match := self._pattern.match(text, position - rule.back)):
+            return None
+        if rule.after and not _stands_before(rule.after, text, position):
+            return None
+        return None if rule.is_named and _ABOUT_SECRETS.match(text, position) else match
+
+    def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
+        """What stands in the rest of the line, up to the next announcement, which has its own: so each is read once."""
+        line_end = end = _line_end(text, start)
+        for literal in self._starts.finditer(text, start, line_end):
+            if following := self._match_at(text, literal.start()):
+                end = following.end()
+                break
+        for one in self._each.finditer(text, start, line_end):
+            if one.start() >= end:
+                return
+            yield one
 
     def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
         """For a rule without literals, whose pattern is looked for everywhere."""

@@ -154,9 +154,9 @@ def is_password_argument(value: str) -> bool:
 @lru_cache(256)  # a line that announces cookies again and again has each of them judged as often
 def is_cookie(value: str) -> bool:
     """What a session is known by: dates, numbers and words stand beside it."""
-    if is_placeholder(value) or _VARIABLE.match(value) or not (_is_mixed(value) or _is_jumbled(value)):
+    is_mixed, value = _is_mixed(value), value[:_ENOUGH]
+    if is_placeholder(value) or _VARIABLE.match(value) or not (is_mixed or _is_jumbled(value)):
         return False
-    value = value[:_ENOUGH]
     return (_changes(value) >= 2 or _is_jumbled(value)) and entropy(value) > 2.5
 
 

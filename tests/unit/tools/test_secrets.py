@@ -465,3 +465,21 @@ def test_of_the_shared_rows_98_percent_are_found_and_one_in_a_hundred_at_most_is
     alarms = [row["input"] for row in clean if mask(row["input"]) != row["input"]]
     assert len(missed) <= 0.02 * len(secret), missed
     assert len(alarms) <= 0.01 * len(clean), alarms
+
+
+@pytest.mark.parametrize("unit", ["Set-Cookie: sid=abcd1234efgh5678; ", "curl -b 'sid=abcd1234efgh5678' ", "cookie="])
+def test_announcements_in_one_line_take_no_longer_than_in_many(unit: str) -> None:
+    def seconds(text: str) -> float:
+        began = time.process_time()
+        mask(text)
+        return time.process_time() - began
+
+    count = 300_000 // len(unit)
+    in_many = min(seconds(f"{unit}\n" * count) for _ in range(3))
+    assert seconds((unit * 50 + "\n") * (count // 50)) < 5 * in_many
+
+
+def test_each_cookie_of_a_line_is_masked_by_the_announcement_before_it() -> None:
+    first, second, third = "abcd1234efgh5678", "zyxw9876vuts5432", "q1w2e3r4t5z6u7i8"
+    text = f"Cookie: a={first}; Set-Cookie: b={second}; x=1 cookie={third}"
+    assert mask(text) == "Cookie: a=[masked: cookie]; Set-Cookie: b=[masked: cookie]; x=1 cookie=[masked: cookie]"
