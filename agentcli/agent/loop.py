@@ -52,7 +52,7 @@ from agentcli.llm.errors import AuthError, BillingError, ContextOverflow, ModelN
 from agentcli.llm.messages import Block, Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
-from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, in_words, stream_with_retry
+from agentcli.llm.retry import RetryPolicy, stream_with_retry, with_wait
 from agentcli.llm.tokens import estimate
 from agentcli.llm.transcript import doctor
 from agentcli.tools.registry import ToolRegistry
@@ -547,8 +547,7 @@ def told(error: ProviderError | UserError) -> str:
     if not isinstance(error, ProviderError):
         return str(error)
     text = f"{str(error).rstrip('.')} (HTTP {error.status})" if error.status else str(error)
-    wait_s = error.retry_after or 0.0
-    return text if wait_s <= LONGEST_WAIT_S else f"{text.rstrip('.')}. The server asks to wait {in_words(wait_s)}"
+    return with_wait(text, error)
 
 
 # What to do next, where the provider's own words do not say it.

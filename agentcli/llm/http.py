@@ -26,7 +26,7 @@ from agentcli.llm.errors import (
     Timeout,
     error_for_status,
 )
-from agentcli.llm.proxies import is_loopback, proxy_for, transport_failures
+from agentcli.llm.proxies import is_loopback, proxy_for, transport_failures, tunnel_within
 from agentcli.llm.server_address import is_address, is_header_name
 
 CONNECT_TIMEOUT_S = 10.0
@@ -117,7 +117,7 @@ class HttpClient:
             url = httpx2.URL(self.base_url + path)
             for _ in range(MOST_REDIRECTS + 1):
                 request = client.build_request(method, url, content=content, headers=sent)
-                response = await client.send(request, stream=True)
+                response = await self._sent(client, request)
                 response.extensions[_MASKED] = self._masked
                 try:
                     if (target := _redirect_of(response)) is None:
@@ -136,6 +136,20 @@ class HttpClient:
             raise
         except transport_failures() as error:
             raise self._failure(error) from error
+
+    async def _sent(self, client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
+        """The beginning of the response. Raises `Timeout` for a proxy that takes the connection and leads nowhere."""
+        if self._proxy is None:
+            return await client.send(request, stream=True)
+        try:
+            async with asyncio.timeout(None) as limit:
+                request.extensions["trace"] = tunnel_within(CONNECT_TIMEOUT_S, limit, self._proxy, request.url)
+                return await client.send(request, stream=True)
+        except TimeoutError as error:
+            raise Timeout(
+                f"The proxy {self._proxy.url} took the connection and did not lead to {self.shown_url} within "
+                f"{CONNECT_TIMEOUT_S:g} s. Is it the right address?"
+            ) from error
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from asyncio import Timeout
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
 from urllib.request import getproxies
@@ -47,6 +50,25 @@ def transport_failures() -> tuple[type[Exception], ...]:
     socks = sys.modules.get("socksio")
     failures: tuple[type[Exception], ...] = (httpx2.RequestError, httpx2.InvalidURL, UnicodeError)
     return failures if socks is None else (*failures, socks.SOCKSError)
+
+
+def tunnel_within(
+    seconds: float, limit: Timeout, proxy: httpx2.Proxy, target: httpx2.URL
+) -> Callable[[str, object], Awaitable[None]]:
+    """Bounds a proxy's handshake, which httpx2 gives as long as a reply: the `trace` of a request sent within `limit`.
+
+    A proxy that is handed a plain request has no handshake.
+    """
+    has_handshake = proxy.url.scheme.startswith("socks") or target.scheme == "https"
+
+    async def trace(event: str, _: object) -> None:
+        where, _, step = event.partition(".")
+        if step == "connect_tcp.complete" and has_handshake:
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+        elif step == "setup_socks5_connection.complete" or (step == "start_tls.started" and where != "connection"):
+            limit.reschedule(None)
+
+    return trace
 
 
 def is_loopback(host: str) -> bool:

@@ -61,7 +61,13 @@ def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float
     return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography
 
 
-def in_words(wait_s: float) -> str:
+def with_wait(text: str, error: ProviderError) -> str:
+    """A sentence about an error, and how long its server asks to wait where that is too long to be waited for."""
+    wait_s = error.retry_after or 0.0
+    return text if wait_s <= LONGEST_WAIT_S else f"{text.rstrip('.')}. The server asks to wait {_in_words(wait_s)}."
+
+
+def _in_words(wait_s: float) -> str:
     """A long wait as a person reads it: 5400 s (1 h 30 min)."""
     seconds = ceil(wait_s)
     minutes, rest_s = divmod(seconds, 60)

@@ -624,6 +624,24 @@ def test_a_far_retry_after_is_told_and_not_waited_for(place: Place, value: str, 
     assert says in told
 
 
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+def test_a_check_tells_a_far_retry_after(place: Place, provider: str) -> None:
+    slow = json_reply({"error": {"message": "Slow down."}}, 429, retry_after="5400")
+    with chat_server([]) as server:
+        for route in (
+            "GET /v1/models",
+            "GET /models",
+            "GET /v1/models/m",
+            "GET /v1/v1/models/m",
+            "POST /v1/api/show",
+            "POST /api/show",
+        ):
+            server._routes[route] = slow
+        ran = place.run("models", "check", f"{provider}/m", env=addresses(server.url))
+    assert ran.code == 1
+    assert f"{provider}/m: Slow down. The server asks to wait 5400 s (1 h 30 min).\n" in ran.out
+
+
 @pytest.mark.parametrize("value", ["0", "0.02", "-3", "nan", "inf", "soon", "past", "naive"])
 def test_a_near_or_senseless_retry_after_is_tried_again(place: Place, value: str) -> None:
     value = {"past": formatdate(time.time() - 5, usegmt=True), "naive": "Sun, 22 Nov 2020 10:00:00"}.get(value, value)
@@ -655,6 +673,20 @@ def test_a_socks_proxy_may_want_a_password(place: Place) -> None:
             assert f"proxy socks5h://{proxy.address}" in told
             assert "wrong-word" not in told
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("proxy_scheme", "scheme"), [("socks5", "http"), ("socks5h", "https"), ("http", "https")])
+def test_a_proxy_that_takes_the_connection_and_stays_silent_is_no_connection(
+    place: Place, proxy_scheme: str, scheme: str
+) -> None:
+    started = time.monotonic()
+    with socks_server(1, silent=True) as proxy:
+        address = proxy.address
+        variables = {"ALL_PROXY": f"{proxy_scheme}://me:hidden@{address}", "AGENTCLI_RETRY_MAX": "0"}
+        told = failure_of(asked(place, f"{scheme}://model.example/v1", **variables))
+    assert time.monotonic() - started < 40
+    assert f"The proxy {proxy_scheme}://{address} took the connection and did not lead to {scheme}://" in told
+    assert "within 10 s" in told
 
 
 def test_a_proxy_that_refuses_is_told_as_one(place: Place) -> None:

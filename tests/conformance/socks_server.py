@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 class SocksServer:
     """`asked_for` holds the `host:port` of each connection. `login` is the `name:password` it wants, if any.
 
-    With `answers` it is no SOCKS proxy: it says that and hangs up.
+    With `answers` it is no SOCKS proxy: it says that and hangs up. With `silent` it says nothing at all.
     """
 
     leads_to: int
     login: str = ""
     refuses: bool = False
     answers: bytes | None = None
+    silent: bool = False
     asked_for: list[str] = field(default_factory=list)
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
 
@@ -37,6 +38,9 @@ class SocksServer:
 
     def _serve(self, client: socket.socket) -> None:
         with client, client.makefile("rb") as asked:
+            if self.silent:
+                asked.read()
+                return
             if self.answers is not None:
                 asked.read(3)
                 client.sendall(self.answers)

@@ -12,6 +12,7 @@ from agentcli.llm.errors import AuthError, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.retry import with_wait
 from agentcli.llm.wire.anthropic import ReplyReader, to_body
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
@@ -100,7 +101,7 @@ class AnthropicProvider:
             self._require_key()
             listed = await self._http.get_json(f"/v1/models/{self.model}")
         except ProviderError as error:
-            return Health(False, str(error))
+            return Health(False, with_wait(str(error), error))
         if not isinstance(listed, dict):
             return Health(
                 False, f"{self._http.shown_url} does not answer as the Messages API does: is the base_url right?"

@@ -12,6 +12,7 @@ from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, JsonItems, LineParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.retry import with_wait
 from agentcli.llm.server_address import ollama_address
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.call_ids import CallIds
@@ -94,7 +95,7 @@ class OllamaProvider:
         try:
             await self._learn()
         except ProviderError as error:
-            return Health(False, str(error))
+            return Health(False, with_wait(str(error), error))
         return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.openai import Quirks
 
@@ -75,7 +76,7 @@ class OpenAICompatProvider:
             self._require_key()
             listed = await self._http.get_json("/models")
         except ProviderError as error:
-            return Health(False, str(error))
+            return Health(False, with_wait(str(error), error))
         rows = listed.get("data") if isinstance(listed, dict) else listed
         ids = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         if ids and self.model not in ids:
