@@ -16,7 +16,7 @@ from typing import Any, Self
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Interrupt, Prompt, TurnFailed
 from agentcli.agent.hooks import TurnHooks
 from agentcli.agent.session import Session
-from agentcli.app import Builder, Extras
+from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import AgentcliError, UsageError
@@ -79,12 +79,13 @@ class Agent:
         self._model = model
         self._approve = approve
         self._session: Session | None = None
+        self._choice = SessionChoice()
         self._turns = _Turns()
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
         if self._session is None:
-            self._session = await self._builder.build_session(model=self._model)
+            self._session = await self._builder.build_session(self._choice, model=self._model)
         return self._session
 
     async def run(self, prompt: str) -> Done:
@@ -127,7 +128,7 @@ class Agent:
             yield last
 
     def run_sync(self, prompt: str) -> Done:
-        """`run` and `close` for callers without an event loop: one prompt, one agent.
+        """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
 
         Raises `UsageError` within an event loop, such as a notebook's: `await agent.run(prompt)` there.
         """
@@ -136,8 +137,13 @@ class Agent:
             raise UsageError("run_sync is for callers without an event loop: here, await agent.run(prompt).")
 
         async def once() -> Done:
-            async with self:
-                return await self.run(prompt)
+            try:
+                async with self:
+                    return await self.run(prompt)
+            finally:  # a session and its locks belong to the event loop they were made in
+                if self._session is not None and self._session.state.entries:
+                    self._choice = SessionChoice("id", self._session.runtime.log.session_id)
+                self._session, self._turns = None, _Turns()
 
         return asyncio.run(once())
 

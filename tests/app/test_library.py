@@ -30,6 +30,8 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from tests.app.running import call
+from tests.conformance.replies import chat_reply
+from tests.conformance.servers import chat_server, json_reply
 
 MakeModel = Callable[..., str]
 ASKS = {"tool_calls": [call("bash", command="touch made")]}
@@ -64,6 +66,20 @@ def model(tmp_path: Path) -> MakeModel:
 def test_a_prompt_is_answered_without_an_event_loop(model: MakeModel, work: Path) -> None:
     done = Agent(model({"text": "It prints hi.", "usage": {"input_tokens": 3}}), cwd=work).run_sync("what is a.py?")
     assert done == Done("It prints hi.", 1, Usage(3), "end_turn", 0.0)
+
+
+def test_a_conversation_goes_on_without_an_event_loop(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = [chat_reply("One."), json_reply({"error": {"message": "No."}}, 400), chat_reply("Two.")]
+    with chat_server(replies) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        agent, other = (Agent("openai/test-model", cwd=work) for _ in range(2))
+        assert agent.run_sync("first").text == "One."
+        with pytest.raises(AgentFailed):
+            other.run_sync("beside it")
+        assert agent.run_sync("second").text == "Two."
+        said = [message["content"] for message in server.requests[2].json["messages"] if message["role"] != "system"]
+    assert [content.rpartition("\n")[2] for content in said] == ["first", "One.", "second"]
 
 
 async def test_a_conversation_goes_on_from_prompt_to_prompt(model: MakeModel, work: Path) -> None:

@@ -56,6 +56,5 @@ class ProviderPool:
         return provider
 
     async def aclose(self) -> None:
-        while self._made:
-            _, provider = self._made.popitem()
+        for provider in tuple(self._made.values()):
             await provider.aclose()
