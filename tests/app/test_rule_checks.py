@@ -284,3 +284,4 @@ def test_a_host_that_is_none_cannot_be_opened(place: Place) -> None:
     ran = place.run("-p", "/sandbox host ftp://x", "-m", place.script(SAID))
     assert ran.code == 2
     assert "'ftp://x' cannot be granted" in ran.err
+    assert ".." not in ran.err

@@ -7,7 +7,7 @@ import asyncio
 from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
 from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rule, parse_rule
+from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 
@@ -63,8 +63,9 @@ async def _granted(desk: Desk) -> list[str]:
 async def _forget(desk: Desk, what: str) -> str:
     """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(desk), desk.session.state.rules
-    is_number = what.isdecimal() or not what
-    text = granted[number_in(what, len(granted), "lasting grant")] if is_number else str(parse_rule(what))
+    if not what:
+        raise UsageError(_forgettable(rules, granted))
+    text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
     taken = [rule for rule in same if rule.source in ("session", "granted")]
     if text in granted and (grants := desk.session.runtime.calls.grants) is not None:
@@ -76,6 +77,20 @@ async def _forget(desk: Desk, what: str) -> str:
     for of in (rules.deny, rules.ask, rules.allow):
         of[:] = [rule for rule in of if rule not in taken]
     return f"{text} does not hold any more." if restricted else f"{text} asks again."
+
+
+def _forgettable(rules: Rules, granted: list[str]) -> str:
+    """What to give to `forget`, and all that can be given."""
+    lines = [
+        f"  {rule}  ({verb} in this session)"
+        for verb, of in (("refused", rules.deny), ("asks", rules.ask), ("allowed", rules.allow))
+        for rule in of
+        if rule.source in ("session", "granted") and str(rule) not in granted
+    ]
+    lines += [f"  {number}  {rule}  (granted for good)" for number, rule in enumerate(granted, 1)]
+    if not lines:
+        return "There is nothing to forget: no rule of this session, and no lasting grant."
+    return "\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *lines))
 
 
 async def _plan(desk: Desk, argument: str) -> Outcome:

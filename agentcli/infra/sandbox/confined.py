@@ -217,7 +217,7 @@ class Confined:
             if self._proxy is not None:
                 self._proxy.grant(host)
         except ValueError as error:
-            raise ToolError(f"{host!r} cannot be granted: {error}.", kind="invalid_parameters") from error
+            raise ToolError(f"{host!r} cannot be granted: {error}", kind="invalid_parameters") from error
         self._hosts.append(host)
 
     def revoke_host(self, host: str) -> None:

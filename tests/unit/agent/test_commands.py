@@ -426,6 +426,24 @@ async def test_a_refusal_of_the_session_is_taken_back_and_one_of_the_settings_is
     assert [str(rule) for rule in desk.session.state.rules.deny] == ["bash(curl *)"]
 
 
+async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: Folder) -> None:
+    grants = FileGrants(tmp_path / "grants.json", tmp_path)
+    async with at_desk(tmp_path, grants=grants, deny=["bash(curl *)"]) as desk:
+        with pytest.raises(UsageError, match="There is nothing to forget"):
+            await desk.says("/permissions forget")
+        grants.add("bash(make)")
+        await desk.says("/permissions deny bash(rm *)")
+        await desk.says("/permissions allow bash(touch a)")
+        with pytest.raises(UsageError) as said:
+            await desk.says("/permissions forget")
+    assert str(said.value).splitlines() == [
+        "Write /permissions forget RULE, or the NUMBER of a lasting grant:",
+        "  bash(rm *)  (refused in this session)",
+        "  bash(touch a)  (allowed in this session)",
+        "  1  bash(make)  (granted for good)",
+    ]
+
+
 async def test_a_lasting_grant_is_taken_back(tmp_path: Folder) -> None:
     grants = FileGrants(tmp_path / "grants.json", tmp_path)
     grants.add("bash(make)")
