@@ -393,8 +393,9 @@ class Builder:
         notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
         return [note for note in notes if note.text not in said]
 
-    async def aclose(self) -> None:
-        await self.models.aclose()
+    async def aclose(self, *, for_good: bool = True) -> None:
+        """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
+        await (self.models.aclose() if for_good else self.models.disconnect())
         await self.store.close()
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)

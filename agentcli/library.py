@@ -138,12 +138,14 @@ class Agent:
 
         async def once() -> Done:
             try:
-                async with self:
-                    return await self.run(prompt)
+                return await self.run(prompt)
             finally:  # a session and its locks belong to the event loop they were made in
-                if self._session is not None and self._session.state.entries:
-                    self._choice = SessionChoice("id", self._session.runtime.log.session_id)
-                self._session, self._turns = None, _Turns()
+                session, self._session, self._turns = self._session, None, _Turns()
+                if session is not None:
+                    if session.state.entries:
+                        self._choice = SessionChoice("id", session.runtime.log.session_id)
+                    await session.close()
+                await self._builder.aclose(for_good=False)
 
         return asyncio.run(once())
 

@@ -241,6 +241,9 @@ class Models:
         configured = self._config.settings.local.model
         return from_home(configured, "local.model") if configured else self.embedded_path()
 
+    async def disconnect(self) -> None:
+        await self._pool.disconnect()
+
     async def aclose(self) -> None:
         await self._pool.aclose()
 

@@ -55,6 +55,12 @@ class ProviderPool:
         self._made[(name, model)] = provider
         return provider
 
-    async def aclose(self) -> None:
+    async def disconnect(self) -> None:
+        """Close what the providers have open; they open it anew when they are asked again."""
         for provider in tuple(self._made.values()):
+            await provider.aclose()
+
+    async def aclose(self) -> None:
+        while self._made:
+            _, provider = self._made.popitem()
             await provider.aclose()
