@@ -84,6 +84,37 @@ def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
     assert git_files(place) == before
 
 
+FLIP = """
+import ctypes, os, time
+libc, here, exchange = ctypes.CDLL(None), -100, 2
+until = time.monotonic() + 6
+while time.monotonic() < until:
+    if not os.path.lexists(".git/moved"):
+        os.symlink("../../outside", ".git/moved")
+    for _ in range(200):
+        libc.renameat2(here, b".git/hooks", here, b".git/moved", exchange)
+"""
+
+
+def test_a_job_that_flips_links_leads_nothing_outside(place: Place) -> None:
+    """A link stands for the hooks every other moment, while they are put back after other commands again and again."""
+    outside, hooks = place.folder.parent / "outside", place.folder / ".git/hooks"
+    outside.mkdir()
+    for number in range(100):
+        (hooks / f"hook-{number}").write_text("ours")
+        (outside / f"hook-{number}").write_text("theirs")
+    (outside / "notes").write_text("theirs")
+    (place.folder / "flip.py").write_text(FLIP)
+    (place.folder / "short.sh").write_text("true")
+    before, theirs = git_files(place), {path: path.read_text() for path in outside.iterdir()}
+    replies = [{"tool_calls": [call("bash", command="python3 flip.py", background=True)]}]
+    replies += [{"tool_calls": [call("bash", command="sh short.sh")] * 20} for _ in range(10)]
+    replies += [{"tool_calls": [call("bash", command="sleep 6")]}, {"text": "{{last_result}}"}]
+    ran = place.run("-m", place.script(*replies), "-p", "go", "--permission-mode", "auto", "--output-format", "json")
+    assert {path: path.read_text() for path in outside.iterdir()} == theirs, ran.out
+    assert {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"} == before
+
+
 def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(place: Place) -> None:
     before = git_files(place)
     (place.folder / "a.sh").write_text("echo evil > .git/hooks/pre-commit; sleep 2")

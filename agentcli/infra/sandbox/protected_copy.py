@@ -1,0 +1,166 @@
+"""Keeps a copy of what commands may not change, and writes it down for the case that agentcli does not outlive them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct, msgpack
+
+from agentcli.infra.sandbox.pinned_folders import Entry, PinnedFolders, Place, place_of
+from agentcli.infra.sandbox.protection import Protection
+
+MOST_ENTRIES = 20_000
+MOST_OF_ONE = 5_000  # of a single folder, so that one repository leaves room for the others
+MOST_BYTES = 16_000_000
+
+_MOST_SEARCHED = 200_000  # folders, for one that was moved
+
+
+class _Record(Struct, array_like=True):
+    """A copy on disk. Paths are bytes: not every name is text. `held` has each folder's place, and that around it."""
+
+    asides: list[bytes]
+    granted: list[bytes]
+    held: dict[bytes, tuple[Place, Place | None]]
+    entries: dict[bytes, Entry]
+    names: dict[bytes, list[bytes]]
+    missing: dict[bytes, bytes | None]
+
+
+class ProtectedCopy:
+    """What commands may not change, as it was before them. `left_out` are those there was no room to keep."""
+
+    def __init__(self) -> None:
+        self.held: dict[Path, int] = {}  # folders that stay writable, each with a descriptor of what it is
+        self.places: dict[Path, tuple[Place, Place | None]] = {}  # of those, and of the folder that each is in
+        self.entries: dict[Path, Entry] = {}
+        self.names: defaultdict[Path, set[str]] = defaultdict(set)  # of the folders among them
+        self.missing: dict[Path, bytes | None] = {}  # with a content that means the same as no file
+        self.left_out: list[Path] = []
+        self._room = MOST_BYTES
+
+    def take(self, protection: Protection) -> None:
+        """Keep what is not known yet."""
+        with PinnedFolders() as pinned:
+            for path in map(Path, protection.writable):
+                if path not in self.held:
+                    with suppress(OSError):
+                        self.hold(path, pinned.open(path), pinned.place(path.parent))
+            for path in map(Path, protection.read_only):
+                if path not in self.entries and path not in self.missing:
+                    self._keep(path, len(self.entries) + MOST_OF_ONE, pinned)
+            for path in map(Path, (*protection.missing_folders, *protection.missing_files)):
+                if path not in self.entries and pinned.place(path) is None:
+                    self.missing[path] = protection.missing_files.get(str(path))
+
+    def hold(self, path: Path, descriptor: int, around: Place | None) -> None:
+        self.held[path] = os.dup(descriptor)
+        self.places[path] = place_of(os.fstat(descriptor)), around
+
+    def _keep(self, path: Path, most: int, pinned: PinnedFolders) -> None:
+        if len(self.entries) >= min(most, MOST_ENTRIES) or (entry := pinned.look(path, self._room)) is None:
+            self.left_out.append(path)
+            return
+        self._room -= len(entry.content)
+        self.entries[path] = entry
+        if stat.S_ISDIR(entry.mode):
+            for name in pinned.names(path):
+                self.names[path].add(name)
+                self._keep(path / name, most, pinned)
+
+    def take_again(self, paths: Iterable[Path]) -> None:
+        """Keep as it is now what of these was kept before, what is in them, and the nearest thing around them."""
+        for path in paths:
+            known = {each for each in (*self.entries, *self.missing) if each.is_relative_to(path)}
+            known |= {each for each in path.parents if each in self.missing}
+            if path.parent in self.names:
+                known.add(path)
+            tops = [each for each in known if not known.intersection(each.parents)]
+            for each in known:
+                self.entries.pop(each, None)
+                self.missing.pop(each, None)
+                self.names.pop(each, None)
+            with PinnedFolders() as pinned:
+                for top in tops:
+                    self._keep_again(top, pinned)
+
+    def _keep_again(self, top: Path, pinned: PinnedFolders) -> None:
+        is_there = pinned.place(top) is not None
+        if top.parent in self.names:
+            (self.names[top.parent].add if is_there else self.names[top.parent].discard)(top.name)
+        if is_there:
+            self._keep(top, len(self.entries) + MOST_OF_ONE, pinned)
+        else:
+            self.missing[top] = None
+
+    def close(self) -> None:
+        for descriptor in self.held.values():
+            os.close(descriptor)
+        self.held.clear()
+
+    def record(self, asides: Sequence[Path], granted: Sequence[Path]) -> bytes:
+        return msgpack.encode(
+            _Record(
+                [*map(os.fsencode, asides)],
+                [*map(os.fsencode, granted)],
+                {os.fsencode(path): places for path, places in self.places.items()},
+                {os.fsencode(path): entry for path, entry in self.entries.items()},
+                {os.fsencode(path): sorted(map(os.fsencode, names)) for path, names in self.names.items()},
+                {os.fsencode(path): content for path, content in self.missing.items()},
+            )
+        )
+
+
+def read_record(data: bytes) -> tuple[ProtectedCopy, list[Path], list[Path]]:
+    """The copy, the folders to put aside in, and what was granted. Raises `msgspec.MsgspecError`."""
+    record = msgpack.decode(data, type=_Record)
+    copy = ProtectedCopy()
+    copy.entries = {_path(path): entry for path, entry in record.entries.items()}
+    copy.names.update({_path(path): {*map(os.fsdecode, names)} for path, names in record.names.items()})
+    copy.missing = {_path(path): content for path, content in record.missing.items()}
+    asides = [*map(_path, record.asides)]
+    _hold_again(copy, {_path(path): places for path, places in record.held.items()}, asides[1:])
+    return copy, asides, [*map(_path, record.granted)]
+
+
+def _path(name: bytes) -> Path:
+    return Path(os.fsdecode(name))
+
+
+def _hold_again(copy: ProtectedCopy, held: dict[Path, tuple[Place, Place | None]], roots: Sequence[Path]) -> None:
+    """Open the folders where they are by now. One that is not found is left out, like one that was deleted."""
+    with PinnedFolders() as pinned:
+        lost = {}
+        for path, (place, around) in held.items():
+            if pinned.place(path) == place:
+                copy.hold(path, pinned.open(path), around)
+            else:
+                lost[place] = path
+        wanted = set(lost)
+        for found, place in _search(roots, wanted):
+            path = lost[place]
+            known = {each.name for each in (*held, *copy.entries) if each.parent == path}
+            with suppress(OSError):
+                if known.intersection(pinned.names(found)):  # else its number went to another folder
+                    copy.hold(path, pinned.open(found), held[path][1])
+
+
+def _search(roots: Iterable[Path], wanted: set[Place]) -> Iterable[tuple[Path, Place]]:
+    """Folders by their places."""
+    waiting, seen = [*roots] if wanted else [], 0
+    numbers = {inode for _, inode in wanted}
+    while waiting and seen < _MOST_SEARCHED:
+        folder = waiting.pop(0)
+        seen += 1
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                waiting.append(Path(entry.path))
+                if entry.inode() in numbers and (place := place_of(entry.stat(follow_symlinks=False))) in wanted:
+                    yield waiting[-1], place
