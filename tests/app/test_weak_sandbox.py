@@ -84,6 +84,20 @@ def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
     assert git_files(place) == before
 
 
+def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> None:
+    """With a link for its hooks more of a repository is protected, which the second command brings in."""
+    before = git_files(place)
+    change = "mv .git/hooks .git/moved; ln -s moved .git/hooks; echo evil > .git/config; touch begun; sleep 3"
+    (place.folder / "job.sh").write_text(change)
+    wait = "until test -e begun; do sleep 0.1; done"
+    replies = [
+        {"tool_calls": [call("bash", command=command, background=command == "sh job.sh")]}
+        for command in ("sh job.sh", wait, "touch x", "sleep 3")
+    ]
+    place.run("-m", place.script(*replies, {"text": "."}, {"text": "."}), "-p", "go", "--permission-mode", "auto")
+    assert {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"} == before
+
+
 FLIP = """
 import ctypes, os, time
 libc, here, exchange = ctypes.CDLL(None), -100, 2

@@ -78,7 +78,7 @@ class PinnedFolders:
         """Raises `OSError`."""
         descriptor = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=self.open(path))
         try:
-            return sorted(os.listdir(descriptor))  # noqa: PTH208  a path could lead elsewhere
+            return os.listdir(descriptor)  # noqa: PTH208  a path could lead elsewhere
         finally:
             os.close(descriptor)
 

@@ -52,8 +52,7 @@ class ProtectedCopy:
                     with suppress(OSError):
                         self.hold(path, pinned.open(path), pinned.place(path.parent))
             for path in map(Path, protection.read_only):
-                if path not in self.entries and path not in self.missing:
-                    self._keep(path, len(self.entries) + MOST_OF_ONE, pinned)
+                self._keep(path, len(self.entries) + MOST_OF_ONE, pinned)
             for path in map(Path, (*protection.missing_folders, *protection.missing_files)):
                 if path not in self.entries and pinned.place(path) is None:
                     self.missing[path] = protection.missing_files.get(str(path))
@@ -63,15 +62,23 @@ class ProtectedCopy:
         self.places[path] = place_of(os.fstat(descriptor)), around
 
     def _keep(self, path: Path, most: int, pinned: PinnedFolders) -> None:
+        if path in self.entries or path in self.missing:  # what is there by now a command may have made
+            return
         if len(self.entries) >= min(most, MOST_ENTRIES) or (entry := pinned.look(path, self._room)) is None:
             self.left_out.append(path)
             return
+        names: Sequence[str] = ()
+        if stat.S_ISDIR(entry.mode):
+            try:
+                names = pinned.names(path)
+            except OSError:
+                self.left_out.append(path)
+                return
+            self.names[path] = {name for name in names if path / name not in self.missing}
         self._room -= len(entry.content)
         self.entries[path] = entry
-        if stat.S_ISDIR(entry.mode):
-            for name in pinned.names(path):
-                self.names[path].add(name)
-                self._keep(path / name, most, pinned)
+        for name in sorted(names):
+            self._keep(path / name, most, pinned)
 
     def take_again(self, paths: Iterable[Path]) -> None:
         """Keep as it is now what of these was kept before, what is in them, and the nearest thing around them."""
