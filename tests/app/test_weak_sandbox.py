@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.app.running import Place, call
+from agentcli.infra.sandbox.process_tree import processes_below
+from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
 from tests.conformance.confining import confinement_for
 
@@ -82,6 +86,113 @@ def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
     ran = place.run("-m", script, "-p", "go", "--permission-mode", "auto", "--output-format", "json")
     assert "put back" in ran.result["result"]
     assert git_files(place) == before
+
+
+@contextmanager
+def killed_while(place: Place, command: str, *, with_keeper: bool = False) -> Iterator[None]:
+    """A session that is killed while a command runs, which makes `begun` when it has done its work."""
+    (place.folder / "run.sh").write_text(f"{command}; touch begun; sleep 30")
+    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]})
+    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
+        wait_until((place.folder / "begun").exists, "the command")
+        below = [each.pid for each in processes_below(running.pid)]
+        yield
+        for pid in (running.pid, *(below if with_keeper else ())):
+            os.kill(pid, signal.SIGKILL)
+        running.left()
+        (place.folder / "begun").unlink()
+
+
+EVIL = (
+    "echo evil > .git/hooks/pre-commit; git config core.fsmonitor evil; mkdir .vscode",
+    "rm -rf .git/hooks && ln -s /tmp .git/hooks",
+    "mv .git .git2; mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit",
+    "mv .git sub; mkdir .git; echo evil > .git/config",
+    "chmod 700 .git/hooks/*",
+)
+
+
+@pytest.mark.parametrize("command", EVIL)
+def test_what_a_command_changed_is_put_back_when_agentcli_is_killed(place: Place, command: str) -> None:
+    (place.folder / "sub").mkdir()
+    before = git_files(place)
+    with killed_while(place, command):
+        assert git_files(place) != before
+    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
+    wait_until(lambda: not (place.folder / ".vscode").exists(), "what programs obey to be gone")
+    told = run_in(place, "true", "true")
+    assert f"{place.folder}/.git" in told[0]
+    assert "changed by a command of a session that was killed" in told[0]
+    assert told[1] == ""
+    assert git_files(place) == before
+    assert not list((place.home / "state/put_aside/unfinished").iterdir())
+
+
+@pytest.mark.parametrize("command", EVIL)
+def test_the_next_start_puts_back_when_nothing_outlived_the_command(place: Place, command: str) -> None:
+    (place.folder / "sub").mkdir()
+    before = git_files(place)
+    with killed_while(place, command, with_keeper=True):
+        pass
+    assert git_files(place) != before
+    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+    assert "Put back what a command changed whose session was killed:" in row
+    assert f"{place.folder}/.git" in row
+    assert git_files(place) == before
+    assert "Put back" not in place.run("doctor").out
+
+
+def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
+    before = git_files(place)
+    with killed_while(place, "trap '' TERM; echo evil > .git/hooks/pre-commit"):
+        pass
+    (told,) = run_in(place, "ls .git/hooks")
+    assert "pre-commit\n" not in told
+    assert f"{place.folder}/.git/hooks/pre-commit (what stood there is in " in told
+    assert git_files(place) == before
+
+
+@pytest.mark.parametrize("with_keeper", [False, True])
+def test_what_the_person_changes_between_commands_stays_when_agentcli_is_killed(
+    place: Place, with_keeper: bool
+) -> None:
+    (place.folder / "run.sh").write_text("true")
+    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]}, {"text": "."})
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", script, *flags, stdin=True) as running:
+        running.say("go")
+        running.wait_for_type("result")
+        below = [each.pid for each in processes_below(running.pid)]
+        (place.folder / ".git/hooks/pre-commit").write_text("theirs")
+        for pid in (running.pid, *(below if with_keeper else ())):
+            os.kill(pid, signal.SIGKILL)
+        running.left()
+    assert run_in(place, "true") == [""]
+    assert (place.folder / ".git/hooks/pre-commit").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("with_keeper", [False, True])
+def test_a_job_and_a_command_are_both_put_right_when_agentcli_is_killed(place: Place, with_keeper: bool) -> None:
+    before = git_files(place)
+    (place.folder / "job.sh").write_text("echo evil > .git/hooks/pre-push; touch job; sleep 30")
+    (place.folder / "run.sh").write_text("git init -q new; echo evil > .git/hooks/pre-commit; touch begun; sleep 30")
+    job = {"tool_calls": [call("bash", command="sh job.sh", background=True)]}
+    script = place.script(job, {"tool_calls": [call("bash", command="sh run.sh")]})
+    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
+        wait_until(lambda: (place.folder / "begun").exists() and (place.folder / "job").exists(), "the commands")
+        for pid in (running.pid, *([each.pid for each in processes_below(running.pid)] if with_keeper else ())):
+            os.kill(pid, signal.SIGKILL)
+        running.left()
+    if with_keeper:
+        assert "Put back" in place.run("doctor").out
+    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
+    assert (place.folder / "new/.git/config").exists()
+
+
+def test_what_another_session_is_at_is_left_to_it(place: Place) -> None:
+    with killed_while(place, "echo evil > .git/hooks/pre-commit"):
+        assert "Put back" not in place.run("doctor").out
+        assert (place.folder / ".git/hooks/pre-commit").exists()
 
 
 def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> None:

@@ -64,7 +64,8 @@ class Launch(NamedTuple):
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
-    `put_back` is filled when the context is left: what was put back that commands may not change.
+    `put_back` is filled when the context is left: what was put back that commands may not change. `journal` is a
+    descriptor of what the keeper needs to do that if agentcli is killed before (guard_journal.py).
     """
 
     argv: list[str]
@@ -73,6 +74,7 @@ class Launch(NamedTuple):
     refusal: str = ""
     launcher: int = 0
     put_back: Sequence[str] = ()
+    journal: int | None = None
 
 
 class Confinement(Protocol):

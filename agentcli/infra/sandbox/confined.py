@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.host_grants import read_grant
 from agentcli.infra.sandbox.kept_files import KeptFiles
+from agentcli.infra.sandbox.left_behind import LeftBehind
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
@@ -26,8 +28,8 @@ from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_H
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
+    from agentcli.infra.sandbox.guard import Guard
     from agentcli.infra.sandbox.protection import Protection
-    from agentcli.infra.sandbox.putting_back import Guard
     from agentcli.infra.sandbox.repositories import Repositories
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
@@ -75,6 +77,8 @@ class Confined:
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._journals = limits.aside / "unfinished" if limits.aside is not None else None
+        self._left_behind = LeftBehind(self._journals)
 
     @cached_property
     def confinement(self) -> Confinement:
@@ -174,14 +178,15 @@ class Confined:
         """Raises `OSError`."""
         if profile == "danger-full-access":
             with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
-                yield Launch(list(argv), tuple(pass_fds), {})
+                yield Launch(list(argv), tuple(pass_fds), {}, put_back=self._left_behind.take_untold())
             return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         bounds = self.bounds(profile)
         confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as put_back:
-            yield short._replace(put_back=put_back)
+            put_back += self._left_behind.take_untold()
+            yield short._replace(put_back=put_back, journal=self._guard.journal if "_guard" in vars(self) else None)
 
     @contextmanager
     def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[list[str]]:
@@ -206,8 +211,8 @@ class Confined:
 
     @cached_property
     def _guard(self) -> Guard:
-        aside = self.limits.aside or Path(tempfile.gettempdir())
-        guard: Guard = import_module("agentcli.infra.sandbox.putting_back").Guard(aside)
+        aside, journals = self.limits.aside or Path(tempfile.gettempdir()), self._journals
+        guard: Guard = import_module("agentcli.infra.sandbox.guard").Guard(aside, journals)
         return guard
 
     def grant_host(self, host: str) -> None:
@@ -230,7 +235,13 @@ class Confined:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._hosts))
 
-    async def open_network(self) -> None:
+    async def make_ready(self) -> None:
+        """What comes before a command: put right what killed sessions left, and open the way to granted hosts."""
+        if self._left_behind.needs_looking():
+            await asyncio.to_thread(self._left_behind.put_back)
+        await self._open_network()
+
+    async def _open_network(self) -> None:
         """Start what leads to the granted hosts, where there are some and commands have no network of their own."""
         if not self._hosts or self._proxy is not None or not self.confines:
             return
@@ -244,7 +255,15 @@ class Confined:
         self._proxy = proxy
 
     def warning(self) -> str:
-        """What holds commands less than it could, and how to mend it; empty where all is held, or nothing is to be."""
+        """What holds commands less than it could, and how to mend it; what was put back after sessions were killed.
+
+        Empty where all is held, or nothing is to be.
+        """
+        left = "; ".join(self._left_behind.put_back())
+        put_back = f"Put back what a command changed whose session was killed: {left}." if left else ""
+        return " ".join(filter(None, (self._weakness(), put_back)))
+
+    def _weakness(self) -> str:
         confinement = self.confinement
         if self.limits.profile == "danger-full-access":
             return ""
@@ -261,7 +280,7 @@ class Confined:
         if self.limits.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
-            return (self.warning(),)
+            return (self._weakness(),)
         hosts = ", ".join(self.hosts) or "none"
         lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
         if confinement.why:
@@ -277,6 +296,8 @@ class Confined:
         return (*lines, *confinement.limits(bounds))
 
     async def aclose(self) -> None:
+        if "_guard" in vars(self):
+            self._guard.close()
         if self._proxy is not None:
             await self._proxy.aclose()
             self._proxy = None

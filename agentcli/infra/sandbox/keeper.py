@@ -7,6 +7,8 @@ For every command it forks a *supervisor*, which makes itself the reaper of what
 children knows that nothing is left. A supervisor ends its tree when asked to, when the time limit is over, when the
 tree swarms (a fork bomb), and when the other end of its socket closes, as it does however agentcli ends.
 
+Once its last supervisor is gone after agentcli was killed, it puts back what commands changed against the rules.
+
 One socket per command. To the supervisor go the request (a length and fields joined by NUL, with descriptors), then
 single bytes: `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to
 stay open. Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`;
@@ -41,12 +43,15 @@ _IS_LINUX = sys.platform == "linux"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
+_PUT_BACK = "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.guard_journal import main; main()"
+
 
 def main(requests: socket.socket) -> None:
     """Fork a supervisor for each socket that comes, until agentcli is gone; then until they are."""
     _settle()
     wakeup = _wakeup_on_children()
     supervisors: set[int] = set()
+    journal: list[int] = []
     has_children = False
     ends_at: float | None = None
     listening = select.poll()
@@ -54,7 +59,7 @@ def main(requests: socket.socket) -> None:
     listening.register(wakeup, select.POLLIN)
     while ends_at is None or (has_children and time.monotonic() < ends_at):
         ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}
-        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors):
+        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, journal):
             listening.unregister(requests)
             ends_at = time.monotonic() + GRACE_ALONE_S + PATIENCE_S
         if wakeup in ready:
@@ -63,6 +68,8 @@ def main(requests: socket.socket) -> None:
         supervisors.difference_update(ended)
         if any(ended.values()) or ends_at:  # the tree of a supervisor that somebody killed is ours now
             kill_below(os.getpid(), spare=supervisors)
+    for descriptor in journal:
+        _put_back(descriptor)
 
 
 def _settle() -> None:
@@ -93,11 +100,24 @@ def _wakeup_on_children() -> int:
     return read
 
 
-def _fork_supervisor(requests: socket.socket, supervisors: set[int]) -> bool:
-    """False when there is nobody who could ask any more."""
-    _, descriptors = _receive(requests, 1, 1)
+def _put_back(journal: int) -> None:
+    """Become what puts back by a journal (guard_journal.py), if agentcli was killed while it had something to."""
+    if not any(os.pread(journal, 16, 0)):
+        return
+    os.set_inheritable(journal, True)
+    root = __file__.rpartition("/agentcli/")[0]
+    os.execv(sys.executable, [sys.executable, "-I", "-c", _PUT_BACK, str(journal), root])  # noqa: S606
+
+
+def _fork_supervisor(requests: socket.socket, supervisors: set[int], journal: list[int]) -> bool:
+    """False when there is nobody who could ask any more. With the socket may come the journal of this session."""
+    _, descriptors = _receive(requests, 1, 2)
     if not descriptors:
         return False
+    if descriptors[1:]:
+        for old in journal:
+            os.close(old)
+        journal[:] = descriptors[1:]
     try:
         pid = os.fork()
     except OSError:  # the machine is full: who asked hears no answer, and others go on

@@ -87,6 +87,7 @@ class Starter:
                 keeps_output=keeps_output,
                 time_limit_s=time_limit_s,
                 launcher=launch.launcher,
+                journal=launch.journal,
             )
             running = Running(command, process, confinement.pop_all(), launch.refusal, launch.put_back)
         self._running = {other for other in self._running if not other.is_over()} | {running}

@@ -168,7 +168,7 @@ class LocalSandbox:
         detach: asyncio.Event | None = None,
         profile: Profile | None = None,
     ) -> CommandResult:
-        await self._confined.open_network()
+        await self._confined.make_ready()
         watched = newcomers.watched(self.roots) if (profile or self.profile) == "workspace-write" else {}
         result = await self._shell.exec(
             command,
@@ -194,7 +194,7 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
     ) -> Trial:
-        await self._confined.open_network()
+        await self._confined.make_ready()
         return await self._tries.try_command(
             command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes
         )
@@ -214,7 +214,7 @@ class LocalSandbox:
     async def start_job(
         self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
     ) -> BackgroundJob:
-        await self._confined.open_network()
+        await self._confined.make_ready()
         return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, profile=profile)
 
     def jobs(self) -> Sequence[BackgroundJob]:

@@ -51,18 +51,19 @@ class Keeper:
         keeps_output: bool = False,
         time_limit_s: float | None = None,
         launcher: int = 0,
+        journal: int | None = None,
     ) -> Process:
         """Start a program in a session of its own, without input; both its streams go to `output`.
 
         `pass_fds` keep their numbers. With `keeps_output` the descriptor is a regular file, which grows to 1 GB at
-        most and may fail to grow without harm to the program. `launcher` as in `Launch`. Raises `OSError` when the
-        program cannot be started, and `ValueError` for a NUL or a lone surrogate.
+        most and may fail to grow without harm to the program. `launcher` and `journal` as in `Launch`. Raises
+        `OSError` when the program cannot be started, and `ValueError` for a NUL or a lone surrogate.
         """
         limits = (str(time_limit_s or 0), str(self._most_processes), str(launcher))
         request = _request(argv, cwd, environment, pass_fds, limits, keeps_output=keeps_output)
         ours, theirs = socket.socketpair()
         try:
-            self._ask(theirs)
+            self._ask(theirs, journal)
             ours.setblocking(False)
             socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *pass_fds])
             await asyncio.get_running_loop().sock_sendall(ours, request)
@@ -79,14 +80,15 @@ class Keeper:
             theirs.close()
         return process
 
-    def _ask(self, channel: socket.socket) -> None:
+    def _ask(self, channel: socket.socket, journal: int | None) -> None:
+        descriptors = [channel.fileno()] if journal is None else [channel.fileno(), journal]
         if self._requests is not None:
             with contextlib.suppress(OSError):  # it was killed: another one then
-                socket.send_fds(self._requests, [b"n"], [channel.fileno()])
+                socket.send_fds(self._requests, [b"n"], descriptors)
                 return
         self._launch()
         assert self._requests is not None
-        socket.send_fds(self._requests, [b"n"], [channel.fileno()])
+        socket.send_fds(self._requests, [b"n"], descriptors)
 
     def _launch(self) -> None:
         self.close()

@@ -1,8 +1,7 @@
-"""Puts back what commands changed of what git and editors obey, where nothing could keep them from doing so.
+"""Puts back what commands changed of what git and editors obey, by a copy that was taken before.
 
-Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. So a copy is
-taken before the first of the commands that run at the same time, and compared each time one has ended. What stood in
-the way is moved aside, never deleted: it may be the only copy of something, and the person may have written it.
+What stood in the way is moved aside, never deleted: it may be the only copy of something, and the person may have
+written it.
 """
 
 from __future__ import annotations
@@ -10,69 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcli.infra.sandbox.git_config import Setting, read_configuration
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.pinned_folders import Entry, PinnedFolders
 from agentcli.infra.sandbox.protected_copy import MOST_BYTES, ProtectedCopy
-from agentcli.infra.sandbox.protection import Protection
 from agentcli.tools.path_kinds import KEPT_NAMES
-
-
-class Guard:
-    """Guards one workspace while commands run. `aside` is where what stood in the way goes, made when it is needed."""
-
-    def __init__(self, aside: Path) -> None:
-        self._aside = aside.resolve()
-        self._copy: ProtectedCopy | None = None
-        self._running: list[tuple[Path, ...]] = []  # what each command that runs was granted
-
-    @contextmanager
-    def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[list[str]]:
-        """Give a list that in the end tells what was put back: paths, and where what stood there is now.
-
-        What was `granted` to the command may be changed by it, and stays so.
-        """
-        self._copy = self._copy or ProtectedCopy()
-        self._copy.take(protection)
-        mine = tuple(granted)
-        self._running.append(mine)
-        told: list[str] = []
-        try:
-            yield told
-        finally:
-            self._running.remove(mine)
-            self._copy.take_again(mine)
-            self._put_back(roots, told)
-            if not self._running:
-                self._copy.close()
-                self._copy = None
-
-    def accept(self, path: Path) -> None:
-        """Keep a path as it is now: the person agreed to what was done there."""
-        if self._copy is not None:
-            self._copy.take_again((path,))
-
-    @contextmanager
-    def accepting(self, plan: Callable[[], Protection], roots: Sequence[Path]) -> Iterator[None]:
-        """Keep whatever changes meanwhile: a command runs that the person let out of the sandbox."""
-        if self._copy is not None:
-            self._put_back(roots, [])
-        try:
-            yield
-        finally:
-            if self._copy is not None:
-                self._copy.close()
-                self._copy = ProtectedCopy()
-                self._copy.take(plan())
-
-    def _put_back(self, roots: Sequence[Path], told: list[str]) -> None:
-        assert self._copy is not None
-        granted = [path for paths in self._running for path in paths]
-        PuttingBack(self._copy, (self._aside, *roots), granted, told).run()
 
 
 class PuttingBack:

@@ -1,0 +1,114 @@
+"""Guards what git and editors obey where nothing keeps commands from changing it: what they change is put back.
+
+Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. So a copy is
+taken before the first of the commands that run at the same time, and compared each time one has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from agentcli.infra.sandbox.guard_journal import Journal
+from agentcli.infra.sandbox.protected_copy import ProtectedCopy
+from agentcli.infra.sandbox.protection import Protection
+from agentcli.infra.sandbox.putting_back import PuttingBack
+
+
+class Guard:
+    """Guards one workspace while commands run. `aside` is where what stood in the way goes, made when it is needed.
+
+    In `journals` stands meanwhile what is to be put back if agentcli is killed; None: nothing is then.
+    """
+
+    def __init__(self, aside: Path, journals: Path | None = None) -> None:
+        self._aside = aside.resolve()
+        self._journals = journals
+        self._journal: Journal | None = None
+        self._copy: ProtectedCopy | None = None
+        self._running: list[tuple[Path, ...]] = []  # what each command that runs was granted
+        self._roots: Sequence[Path] = ()
+
+    @contextmanager
+    def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[list[str]]:
+        """Give a list that in the end tells what was put back: paths, and where what stood there is now.
+
+        What was `granted` to the command may be changed by it, and stays so.
+        """
+        self._copy = self._copy or ProtectedCopy()
+        self._copy.take(protection)
+        mine = tuple(granted)
+        self._running.append(mine)
+        self._roots = roots
+        self._note()
+        told: list[str] = []
+        try:
+            yield told
+        finally:
+            self._running.remove(mine)
+            self._copy.take_again(mine)
+            self._put_back(roots, told)
+            if not self._running:
+                self._copy.close()
+                self._copy = None
+            self._note()
+
+    @property
+    def journal(self) -> int | None:
+        """A descriptor; None where there is none."""
+        return self._journal.descriptor if self._journal is not None else None
+
+    def accept(self, path: Path) -> None:
+        """Keep a path as it is now: the person agreed to what was done there."""
+        if self._copy is not None:
+            self._copy.take_again((path,))
+            self._note()
+
+    @contextmanager
+    def accepting(self, plan: Callable[[], Protection], roots: Sequence[Path]) -> Iterator[None]:
+        """Keep whatever changes meanwhile: a command runs that the person let out of the sandbox."""
+        if self._copy is not None:
+            self._put_back(roots, [])
+            self._rest()  # what the person allowed is not to be reverted, even if that lets more stay
+        try:
+            yield
+        finally:
+            if self._copy is not None:
+                self._copy.close()
+                self._copy = ProtectedCopy()
+                self._copy.take(plan())
+                self._note()
+
+    def _put_back(self, roots: Sequence[Path], told: list[str]) -> None:
+        assert self._copy is not None
+        PuttingBack(self._copy, (self._aside, *roots), self._granted, told).run()
+
+    @property
+    def _granted(self) -> list[Path]:
+        return [path for paths in self._running for path in paths]
+
+    def _note(self) -> None:
+        """Keep the journal true. Where the disk takes none, commands run all the same."""
+        if self._copy is None:
+            self._rest()
+            return
+        writable = (*self._roots, *self._granted)
+        if any(self._aside.is_relative_to(path) for path in writable):  # commands could write what is to be put back
+            self.close()
+            return
+        if self._journals is not None:
+            with suppress(OSError):
+                self._journal = self._journal or Journal(self._journals)
+                self._journal.write(self._copy.record((self._aside, *self._roots), self._granted))
+
+    def _rest(self) -> None:
+        if self._journal is not None:
+            with suppress(OSError):
+                self._journal.rest()
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._rest()
+            self._journal.close()
+            self._journal = None
