@@ -139,7 +139,7 @@ def steer(person: Person) -> None:
 def read(person: Person) -> None:
     person.type("explain the prices\r")
     person.see("gross")
-    person.see("tokens in")
+    person.see("emoji 🎉")
 
 
 def complete(person: Person) -> None:
@@ -163,7 +163,7 @@ def played(scene: Scene, folder: Path) -> pyte.Screen:
     make_sample(repository)
     (repository / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in scene.replies))
     screen = pyte.Screen(scene.columns, scene.lines)
-    env = {**os.environ, "AGENTCLI_HOME": str(folder / "home"), "HOME": str(folder), "TERM": "xterm-256color"}
+    env = {**os.environ, "AGENTCLI_HOME": str(folder / "home"), "HOME": str(folder), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     child = pexpect.spawn(
         sys.executable,
         ["-m", "agentcli", "--model", "scripted/script.jsonl", *scene.flags],
@@ -204,6 +204,8 @@ def _style(cell: pyte.screens.Char) -> str:
 def _words(cell: pyte.screens.Char) -> Iterator[str]:
     if cell.fg != "default":
         yield f"#{cell.fg}" if re.fullmatch("[0-9a-f]{6}", cell.fg) else cell.fg.replace("brown", "yellow")
+    if cell.bg != "default":
+        yield f"on #{cell.bg}" if re.fullmatch("[0-9a-f]{6}", cell.bg) else f"on {cell.bg.replace('brown', 'yellow')}"
     for name, attribute in (
         ("bold", "bold"),
         ("italics", "italic"),
