@@ -37,7 +37,7 @@ from agentcli.llm.messages import Text, ToolResult, ToolUse
 
 COLUMNS, ROWS = 120, 40
 PROMPT = "› "
-TURN_ENDED = b" tokens in, "
+TURN_ENDED = b" \xc2\xb7 ready\x07"  # the end of the window's title
 SCROLLBACK = 50_000
 FRAME_GAP_S = 0.01  # what comes closer together is one frame: a pseudo-terminal cuts long writes
 QUESTIONS = b"\x1b]11;?\x1b\\\x1b[?2026$p"
@@ -479,7 +479,7 @@ def plain(row: tuple) -> str:
 
 
 def transcript(reads: Sequence[Read]) -> list[tuple]:
-    """All rows, those that have left the screen first, down to the line that ends the turn (it tells the time)."""
+    """All rows, those that have left the screen first, from the prompt down to the input."""
     screen, feed = emulator()
     for read in reads:
         feed.feed(read.data)
@@ -488,10 +488,10 @@ def transcript(reads: Sequence[Read]) -> list[tuple]:
         row = [tuple(line[x]) for x in range(COLUMNS)]
         while row and row[-1] == tuple(screen.default_char):
             row.pop()
-        if TURN_ENDED.decode() in plain(tuple(row)):
-            return rows
+        if plain(tuple(row)).startswith(f"{PROMPT}Ask"):
+            break
         rows.append(tuple(row))
-    return rows
+    return rows[next(n for n, row in enumerate(rows) if plain(row) == f"{PROMPT}go") :]
 
 
 class Watched(NamedTuple):

@@ -163,7 +163,13 @@ def played(scene: Scene, folder: Path) -> pyte.Screen:
     make_sample(repository)
     (repository / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in scene.replies))
     screen = pyte.Screen(scene.columns, scene.lines)
-    env = {**os.environ, "AGENTCLI_HOME": str(folder / "home"), "HOME": str(folder), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    env = {
+        **os.environ,
+        "AGENTCLI_HOME": str(folder / "home"),
+        "HOME": str(folder),
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+    }
     child = pexpect.spawn(
         sys.executable,
         ["-m", "agentcli", "--model", "scripted/script.jsonl", *scene.flags],

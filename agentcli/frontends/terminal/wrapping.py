@@ -78,6 +78,8 @@ class WordWrap:
             return
         self._has_text = True
         is_plain = text.isascii() and self._last.isascii()
+        if is_plain and " " in text and not self._is_long and self._add_fitting(roles, text):
+            return
         for part in _PARTS.findall(text):
             if part[0] in " \t":
                 self.flush()
@@ -86,6 +88,28 @@ class WordWrap:
                 self._add_to_word(roles, part)
             else:
                 self._add_wide(roles, part)
+
+    def _add_fitting(self, roles: str, text: str) -> bool:
+        """Give out all words but the last at once when no row ends in them: what is usual costs little."""
+        whole, _, last = text.rpartition(" ")
+        words = whole.rstrip(" ")
+        gap = self._gap[1] if self._gap else ""
+        end = self._column + len(gap) + self._word_width + len(words)
+        if end > self._columns() or "\t" in text or "\t" in gap:
+            return False
+        if words or self._word:
+            if self._gap:
+                self._emit(*self._gap)
+            for part in self._word:
+                self._emit(*part)
+            if words:
+                self._emit(roles, words)
+            self._column, gap = end, ""
+            self._word, self._word_width, self._last = [], 0, ""
+        self._gap = (roles, gap + " " * (len(text) - len(words) - len(last)))
+        if last:
+            self._add_to_word(roles, last)
+        return True
 
     def flush(self) -> None:
         """The word is whole."""
