@@ -34,22 +34,55 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def diff_hunks(diff: str) -> tuple[str, ...]:
-    """The hunks of one file's unified diff, each with the line that says where it is."""
+    """One hunk for each run of changed lines of one file's unified diff, however close to the next it stands."""
     starts = [found.start() for found in re.finditer(r"^@@ ", diff, re.MULTILINE)]
-    return tuple(diff[start:end] for start, end in zip(starts, [*starts[1:], len(diff)], strict=False))
+    ends = [*starts[1:], len(diff)]
+    return tuple(run for start, end in zip(starts, ends, strict=False) for run in _runs(diff[start:end]))
+
+
+def _runs(hunk: str) -> Iterator[str]:
+    """Each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
+    head, *lines = lines_of(hunk)
+    rows: list[str] = []
+    for line in lines:
+        if line.startswith("\\"):  # says of the line before it that no line end follows
+            rows[-1] += line
+        else:
+            rows.append(line)
+    old, new = (int(start) - (length != "0") for start, length in _RANGE.findall(head))
+    edges = [0, *(number for number in range(len(rows) + 1) if _parts(rows, number)), len(rows)]
+    position = 0
+    for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
+        first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
+        old, new = old + _count(rows[position:first], "+"), new + _count(rows[position:first], "-")
+        position, run = first, rows[first:last]
+        old_range, new_range = _range(old, old + _count(run, "+")), _range(new, new + _count(run, "-"))
+        yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run])
+
+
+_RANGE = re.compile(r"[-+](\d+)(?:,(\d+))?")
+
+
+def _parts(rows: Sequence[str], number: int) -> bool:
+    """Whether a run of changed rows begins or ends before the row of that number."""
+    is_changed, was_changed = (0 <= n < len(rows) and not rows[n].startswith(" ") for n in (number, number - 1))
+    return is_changed != was_changed
+
+
+def _count(rows: Sequence[str], other: str) -> int:
+    """How many of the rows are in the text whose lines are not marked with `other`."""
+    return sum(not row.startswith(other) for row in rows)
 
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
-    """`before` with only some hunks of the diff that leads to `after`; every other line keeps its own bytes."""
+    """`before` with only some of the `diff_hunks` that lead to `after`; every other line keeps its own bytes."""
     old, new = lines_of(before), lines_of(after)  # as many lines as the diff sees, with the line ends they really have
+    changes = [code for code in opcodes(lines_of(_lf(before)), lines_of(_lf(after))) if code[0] != "equal"]
     text: list[str] = []
     position = 0
-    for number, hunk in enumerate(_hunks(lines_of(_lf(before)), lines_of(_lf(after)))):
-        if number not in chosen:
-            continue
-        for tag, start, end, new_start, new_end in hunk:
-            text += old[position:start]
-            text += old[start:end] if tag == "equal" else new[new_start:new_end]
+    for number, (_, start, end, new_start, new_end) in enumerate(changes):
+        if number in chosen:
+            text += [*old[position:start], *new[new_start:new_end]]
             position = end
     return "".join([*text, *old[position:]])
 

@@ -38,6 +38,16 @@ def test_a_diff_is_cut_into_its_hunks() -> None:
     assert [hunk.count("\n+") + hunk.count("\n-") for hunk in hunks] == [2, 1]
 
 
+def test_changes_close_to_each_other_are_hunks_of_their_own() -> None:
+    diff = unified_diff("a", "a\nb\nc\nd\ne", "A\nb\nC\nd\nnew\ne")
+    assert diff_hunks(diff) == (
+        "@@ -1,2 +1,2 @@\n-a\n+A\n b\n",
+        "@@ -2,3 +2,3 @@\n b\n-c\n+C\n d\n",
+        "@@ -4,2 +4,3 @@\n d\n+new\n e\n\\ No newline at end of file\n",
+    )
+    assert with_hunks("a\nb\nc\nd\ne", "A\nb\nC\nd\nnew\ne", (0, 2)) == "A\nb\nc\nd\nnew\ne"
+
+
 lines = st.lists(st.sampled_from(["a", "b", "c", "", "@@ x"]), max_size=40)
 ends = st.sampled_from(["\n", "\r\n"])
 
