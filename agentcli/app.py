@@ -89,6 +89,9 @@ class Extras(Struct, frozen=True):
     brings_tools: bool = False
 
 
+ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
+
+
 @runtime_checkable
 class Warmable(Protocol):
     """A provider that gains from a request ahead of the first one."""
@@ -106,13 +109,15 @@ class Builder:
         store: SessionStore,
         extras: Extras = Extras(),
         can_ask: bool = False,
+        is_interactive: bool = False,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config = config
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self._can_ask = can_ask
+        self._can_ask = can_ask or is_interactive
+        self._is_interactive = is_interactive
         self._on_notice = on_notice
         self._data = DataFolder(
             config.paths.state / "data",
@@ -143,7 +148,12 @@ class Builder:
             self.call_runner(registry, workspace),
             log,
             self._prefixes(),
-            Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
+            Limits(
+                settings.limits.max_turns or (INTERACTIVE_ROUNDS if self._is_interactive else ROUNDS),
+                settings.tokens.max_output,
+                settings.limits.max_budget_usd,
+                asks=self._is_interactive,
+            ),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
             RetryPolicy(settings.retry.max, settings.retry.initial_delay),

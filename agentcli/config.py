@@ -123,9 +123,9 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_turns` counts requests of one prompt."""
+    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere."""
 
-    max_turns: Positive = 25
+    max_turns: Positive | None = None
     max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
 
 

@@ -6,6 +6,7 @@ AgentcliError
 │   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
 │   └── StorageError       the session log could not be read or written
 ├── ToolError              shown to the model as a failed result
+│   └── Declined           the person said no to the call
 └── ProviderError          a model request failed (llm/errors.py draws its branches)
 """
 
@@ -99,6 +100,15 @@ class ToolError(AgentcliError):
         """`not_found (ENOENT): a.txt does not exist.`"""
         finer = f" ({self.code})" if self.code != self.kind else ""
         return f"{self.kind}{finer}: {self}"
+
+
+class Declined(ToolError):
+    """The person said no to the call, and perhaps why."""
+
+    def __init__(self, comment: str = "") -> None:
+        said = f" They say: {comment}" if comment else ""
+        super().__init__(f"The user declined this call.{said}", kind="permission_denied")
+        self.answer = f"declined: {comment}" if comment else "declined"
 
 
 def errno_name(error: OSError) -> str:

@@ -6,20 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from agentcli.agent.effects import effects_told
+from agentcli.agent.effects import told_effects
 from agentcli.agent.events import ApprovalRequested, Approve, Emit, Notice
 from agentcli.agent.grants import parse_rules, rule_candidates
 from agentcli.agent.interfaces import GrantStore
-from agentcli.agent.permissions import Need, Verdict, judge
+from agentcli.agent.permissions import Mode, Need, Verdict, judge
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rules
 from agentcli.agent.state import AgentState
 from agentcli.agent.trying import may_be_tried
-from agentcli.errors import StorageError, ToolError, UsageError
+from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
@@ -27,13 +28,15 @@ from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
-Ask = Callable[[ApprovalRequested], Awaitable[Approve]]
+Judge = Callable[[], Verdict]  # what the permissions of now say of a call
+# Gives the person's answer, or the verdict that settled the question before they gave one.
+Ask = Callable[[ApprovalRequested, Judge | None], Awaitable[Approve | Verdict]]
 
 
 class Permitted(Struct, frozen=True):
     """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
 
-    `judged` and `only_reads` as in `Verdict`.
+    `judged` and `only_reads` as in `Verdict`; `answer` is what the person said, in words for them.
     """
 
     arguments: Any
@@ -43,17 +46,19 @@ class Permitted(Struct, frozen=True):
     judged: frozenset[Path] | None = None
     only_reads: bool = False
     is_trial: bool = False
+    answer: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A call that may not run by itself, and the verdict that says why."""
+    """A call that may not run by itself, the verdict that says why, and `judge` for what is said of it later."""
 
     call: ToolUse
     tool: Tool
     arguments: Any
     context: ToolContext
     verdict: Verdict
+    judge: Judge
 
 
 class Asking(Protocol):
@@ -79,11 +84,26 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
     title = call_title(call.name, call.input)
     verdict = question.verdict
-    effects = effects_told(tool, arguments, verdict, context.workspace)
     can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    request = ApprovalRequested(call.id, call, title, reason, preview, rules, hunks, effects, can_try)
-    answer = await asking.ask(request)
+    why = msgspec.structs.replace(verdict, reason=reason)
+    effects = await asyncio.to_thread(told_effects, tool, arguments, why, context.workspace)
+    request = ApprovalRequested(
+        call.id,
+        call,
+        title,
+        reason,
+        preview,
+        rules,
+        hunks,
+        effects.lines,
+        can_try,
+        effects.grave,
+        _mode_for_all_like_it(state, question),
+    )
+    answer = await asking.ask(request, question.judge)
+    if isinstance(answer, Verdict):
+        return _settled(answer, arguments, state.mode)
     try:
         check_offered(request, answer)
     except UsageError as error:
@@ -92,18 +112,43 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not chosen:
-        said = f" They say: {answer.comment}" if answer.comment else ""
-        raise ToolError(f"The user declined this call.{said}", kind="permission_denied")
+        raise Declined(answer.comment)
     if answer.scope == "try":
-        return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True)
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True, answer="tried first")
     context.workspace.exposed.update(verdict.exposes)
-    if answer.scope in ("session", "always"):
+    if answer.scope in ("session", "always") and not answer.mode:
         await _grant(asking, state, question, answer, rules, emit)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return Permitted(arguments, said, verdict.needs, verdict.hosts)
+        return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
     narrowed = await tool.narrow(arguments, context, chosen)
-    return Permitted(narrowed, _rejected(hunks, chosen, answer.comment), verdict.needs)
+    some = f"{len(chosen)} of {len(hunks)} hunks"
+    remark = _rejected(hunks, chosen, answer.comment)
+    return Permitted(narrowed, remark, verdict.needs, answer=_answer_told(answer, some))
+
+
+def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Literal[""]:
+    """The mode that lets this edit and its like through; empty for any other call."""
+    if question.tool.effect != "edit":
+        return ""
+    verdict = judge(question.tool, question.arguments, "acceptEdits", state.rules, question.context.workspace)
+    return "acceptEdits" if verdict.decision == "allow" else ""
+
+
+def _settled(verdict: Verdict, arguments: Any, mode: Mode) -> Permitted:
+    """What a verdict that needs no answer comes to. Raises `ToolError` (permission_denied)."""
+    if verdict.decision == "deny":
+        raise ToolError(f"{verdict.reason}.", kind="permission_denied")
+    return Permitted(arguments, "", verdict.needs, verdict.hosts, answer=f"allowed by {mode}")
+
+
+_SCOPES = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}
+
+
+def _answer_told(answer: Approve, some: str = "") -> str:
+    """The answer in words for the person; `some` says which part of a change they took."""
+    scope = "" if some and answer.scope == "once" else _SCOPES.get(answer.scope, "")
+    return " · ".join(part for part in (some, scope, f"“{answer.comment}”" if answer.comment else "") if part)
 
 
 def check_offered(request: ApprovalRequested, answer: Approve) -> None:

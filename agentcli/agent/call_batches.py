@@ -20,20 +20,22 @@ async def run_calls(
 
     Neighbouring calls that only read run together, the others one after another; those that a client has to run come
     last, all together. Before each start the steering queue is looked at: what has not started then is skipped and
-    says so. Raises `Interrupted`, with a result for every call, when the turn is cancelled meanwhile.
+    says so; so is what would come after a no that stops the turn. Raises `Interrupted`, with a result for every call,
+    when the turn is cancelled meanwhile.
     """
     done: dict[str, Result] = {}
     try:
         for batch in _batches(runner, calls):
-            if state.steering:
+            if state.steering or runner.is_stopped:
                 break
             await _run_batch(runner, state, batch, emit, done, reply_id)
     except asyncio.CancelledError as interrupt:
         raise Interrupted([done.get(call.id) or _unfinished(call) for call in calls]) from interrupt
     skipped = [call for call in calls if call.id not in done]
+    why = "the user declined another call" if runner.is_stopped else "a new message from the user came first"
     for call in skipped:
-        done[call.id] = not_run(call, "Not run: a new message from the user came first.")
-    if skipped:
+        done[call.id] = not_run(call, f"Not run: {why}.")
+    if skipped and not runner.is_stopped:
         emit(Steered(tuple(skipped)))
     return [done[call.id] for call in calls]
 
@@ -76,7 +78,7 @@ async def _run_batch(
 
     async def run_one(call: ToolUse) -> None:
         async with places:
-            if not state.steering:
+            if not state.steering and not runner.is_stopped:
                 await run_call(runner, state, call, emit, done, reply_id=reply_id)
 
     async with asyncio.TaskGroup() as group:

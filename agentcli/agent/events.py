@@ -15,7 +15,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort, ToolSpec
 
-DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "stopped"]
+DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
 
 
 class CallError(Struct, frozen=True):
@@ -66,7 +66,10 @@ class ToolOutput(Struct, frozen=True, tag="tool_output"):
 
 
 class ToolFinished(Struct, frozen=True, tag="tool_finished"):
-    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it."""
+    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it.
+
+    `answer` is what the person said where the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
+    """
 
     id: str
     name: str
@@ -78,6 +81,7 @@ class ToolFinished(Struct, frozen=True, tag="tool_finished"):
     error: CallError | None = None
     retry_count: int = 0
     last_error: str = ""
+    answer: str = ""
 
 
 class ClientToolRequested(Struct, frozen=True, tag="client_tool_requested"):
@@ -121,10 +125,13 @@ class Retry(Struct, frozen=True, tag="retry"):
 class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make.
 
-    `rules` are grants that would let this call through, narrowest first. `hunks` are the parts of the diff that can be
-    made one by one, each as unified diff text; empty where the call is made as a whole. `effects` are lines that say
-    what the call would touch. With `can_try` the answer may be to try it first: a second request with this id then asks
-    what of its changes is kept.
+    `rules` are grants that would let this call through, narrowest first; `mode` is a permission mode that would, too.
+    `hunks` are the parts of the diff that can be made one by one, each as unified diff text; empty where the call is
+    made as a whole. `effects` say what the call would do, `grave` those of them that delete, reach the network from a
+    command, or leave the sandbox. With `can_try` the answer may be to try it first: a second request with this id then
+    asks what of its changes is kept.
+
+    At the limit of rounds the call has no name: the question is whether the turn goes on.
     """
 
     id: str
@@ -136,6 +143,14 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     hunks: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
     can_try: bool = False
+    grave: tuple[str, ...] = ()
+    mode: str = ""
+
+
+class ApprovalSettled(Struct, frozen=True, tag="approval_settled"):
+    """A question is open no more though nobody answered it: the mode was switched, or another call was declined."""
+
+    id: str
 
 
 class Compaction(Struct, frozen=True, tag="compaction"):
@@ -204,6 +219,7 @@ Event = (
     | ProviderSwitched
     | Retry
     | ApprovalRequested
+    | ApprovalSettled
     | Compaction
     | UsageReported
     | EntryStored
@@ -257,8 +273,9 @@ class Approve(Struct, frozen=True, tag="approve"):
     """Answer an `ApprovalRequested`; a comment goes to the model.
 
     `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too; "try" runs it on a stand-in of the workspace first. `hunks` names those of the request's hunks that
-    are made; None means all, none means no.
+    the project too; "try" runs it on a stand-in of the workspace first. With `mode` a yes for the session switches to
+    that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
+    none means no. A no that `stops` ends the turn, which waits for the person.
     """
 
     id: str
@@ -267,6 +284,8 @@ class Approve(Struct, frozen=True, tag="approve"):
     comment: str = ""
     rule: str = ""
     hunks: tuple[int, ...] | None = None
+    mode: str = ""
+    stops: bool = False
 
 
 class SetModel(Struct, frozen=True, tag="set_model"):

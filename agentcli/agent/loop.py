@@ -12,6 +12,8 @@ import msgspec
 
 from agentcli.agent.call_batches import Interrupted, not_run, run_calls
 from agentcli.agent.events import (
+    ApprovalRequested,
+    Approve,
     Done,
     DoneReason,
     Emit,
@@ -68,11 +70,15 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_turns` requests for one prompt; `max_tokens` for one reply (None: what the model may, up to 32,000)."""
+    """`max_turns` requests for one prompt; `max_tokens` for one reply (None: what the model may, up to 32,000).
+
+    With `asks` the person is asked at the limit of requests whether the turn goes on.
+    """
 
     max_turns: int = 25
     max_tokens: int | None = None
     max_budget_usd: float | None = None
+    asks: bool = False
 
 
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -119,6 +125,7 @@ class Turn:
     state: AgentState
     runtime: Runtime
     emit: Emit
+    most_rounds: int
     number: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
@@ -143,8 +150,9 @@ def begin_turn(
 
     Nothing is waited for: whatever is queued next is queued after this.
     """
-    turn = Turn(state, runtime, emit)
+    turn = Turn(state, runtime, emit, runtime.limits.max_turns)
     runtime.calls.denials.clear()
+    runtime.calls.is_stopped = False
     answer_open_calls(turn)
     add_notes(turn)
     turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
@@ -189,12 +197,11 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
-    limits = turn.runtime.limits
     if over_budget(turn):
         take_back_prompt(turn)
         turn.emit(Notice("The message was taken back: the session had used up its budget before."))
         return "max_budget"
-    while turn.number < limits.max_turns:
+    while turn.number < turn.most_rounds or await goes_on(turn):
         turn.number += 1
         turn.emit(TurnStarted(turn.number))
         reply = await request_reply(turn)
@@ -203,18 +210,38 @@ async def _rounds(turn: Turn) -> DoneReason:
             return refuse_calls(turn, calls, "stopped", "Not run: the turn was stopped.")
         if over_budget(turn):
             return refuse_calls(turn, calls, "max_budget", "Not run: the budget is used up.")
-        if calls and turn.number == limits.max_turns:
-            return refuse_calls(
-                turn, calls, "max_turns", f"Not run: the limit of {limits.max_turns} rounds is reached."
-            )
+        if calls and turn.number == turn.most_rounds and not await goes_on(turn):
+            return refuse_calls(turn, calls, "max_turns", f"Not run: the limit of {turn.number} rounds is reached.")
         if calls:
             turn.said += turn.answer
             turn.answer.clear()
             add_results(turn, await run_calls_of(turn, calls))
+            if turn.runtime.calls.is_stopped:
+                return "declined"
         steered = add_steering(turn)
         if not calls and not steered and not continue_reply(turn, reply):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
+
+
+async def goes_on(turn: Turn) -> bool:
+    """Whether the person, asked at the limit of rounds, allows as many more; words of theirs are the next prompt."""
+    limits, ask, state = turn.runtime.limits, turn.runtime.calls.ask, turn.state
+    if not limits.asks or ask is None:
+        return False
+    id = f"limit_{turn.number}"
+    title = f"{turn.number} rounds are done: {limits.max_turns} more?"
+    reason = f"The limit is limits.max_turns = {limits.max_turns} (--max-turns)."
+    answer = await ask(ApprovalRequested(id, ToolUse(id, "", {}), title, reason, ""), None)
+    if not isinstance(answer, Approve):
+        return False
+    if answer.allowed:
+        turn.most_rounds += limits.max_turns
+    elif answer.comment:
+        state.steering.append((Text(answer.comment),))
+        add(turn, queue_event(state))
+        turn.emit(queue_changed(state))
+    return answer.allowed
 
 
 async def request_reply(turn: Turn) -> llm.Done:

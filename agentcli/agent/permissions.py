@@ -32,6 +32,7 @@ from agentcli.tools.web.urls import BadUrl, parse_url
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 _LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
 
 
@@ -120,7 +121,7 @@ def _judge_files(tool: Tool, targets: Sequence[Target], mode: Mode, rules: Rules
         return Verdict("allow", "it only looks")
     if mode in ("acceptEdits", "auto"):
         return Verdict("allow", "edits inside the workspace are accepted")
-    return _asks(mode, "it changes a file", needs)
+    return _asks(mode, CHANGES_A_FILE, needs)
 
 
 def _as_rule(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from agentcli.agent.call_record import CallRecord
 from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
 from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
-from agentcli.errors import ToolError
+from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle, formatted
 from agentcli.tools.summary import call_title
@@ -30,7 +30,10 @@ _SLICE = 1_000  # entries of a list whose size is looked at together
 
 @dataclass
 class Report:
-    """Of one call; its result is in `done` once it has ended. With `gives_all` a `Later` is made, else left out."""
+    """Of one call; its result is in `done` once it has ended. With `gives_all` a `Later` is made, else left out.
+
+    `waited` are the seconds that calls waited for the person's answer, which are not the call's own, by id.
+    """
 
     call: ToolUse
     emit: Emit
@@ -42,12 +45,14 @@ class Report:
     is_running: bool = False
     retry_count: int = 0
     last_error: str = ""
+    answer: str = ""
+    waited: Mapping[str, float] = field(default_factory=dict)
     _stream: StreamMask | None = None
     _started: float = field(default_factory=time.perf_counter)
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return max(0.0, time.perf_counter() - self._started - self.waited.get(self.call.id, 0.0))
 
     def start(self) -> None:
         call = self.call
@@ -98,7 +103,8 @@ class Report:
             kind,
             self.retry_count,
             self.last_error,
-            *((self.record.version, self.record.caller, self.record.mode) if self.record else ()),
+            *((self.record.version, self.record.caller, self.record.mode) if self.record else ("1", "main", "")),
+            self.answer,
         )
         self.emit(
             ToolFinished(
@@ -112,6 +118,7 @@ class Report:
                 error,
                 self.retry_count,
                 self.last_error,
+                self.answer,
             )
         )
 
@@ -124,7 +131,10 @@ class Report:
         self._end_output()
         partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
         shown = _with_partial(error, formatted(partial.strip(), "brief"))
-        self.finish(Output(shown, is_error=True, summary=_first_line(str(error))), self._error(error))
+        if isinstance(error, Declined):
+            self.answer = error.answer
+        summary = self.answer if isinstance(error, Declined) else str(error)
+        self.finish(Output(shown, is_error=True, summary=_first_line(summary)), self._error(error))
 
     def interrupt(self) -> None:
         self._end_output()

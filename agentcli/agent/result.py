@@ -17,9 +17,15 @@ EXIT_CODES = {
     "max_turns": 53,
     "max_budget": 54,
     "interrupted": INTERRUPTED_EXIT,
+    "declined": INTERRUPTED_EXIT,
 }
 DENIED_EXIT = 56
-_SUBTYPES = {"max_turns": "error_max_turns", "max_budget": "error_max_budget_usd", "interrupted": "interrupted"}
+_SUBTYPES = {
+    "max_turns": "error_max_turns",
+    "max_budget": "error_max_budget_usd",
+    "interrupted": "interrupted",
+    "declined": "interrupted",
+}
 
 
 class ResultBuilder:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from agentcli.agent.approvals import Judge
 from agentcli.agent.client_calls import merged
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
+    ApprovalSettled,
     Approve,
     Background,
     ClientResult,
@@ -34,7 +38,7 @@ from agentcli.agent.events import (
 from agentcli.agent.loop import Runtime, Turn, begin_turn, run_turn, store
 from agentcli.agent.modes import mode_notes, untold_mode
 from agentcli.agent.own_command import own_command_entry, run_own_command
-from agentcli.agent.permissions import parse_mode
+from agentcli.agent.permissions import Verdict, parse_mode
 from agentcli.agent.queue import queue_changed, queue_event, take_back
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.state import AgentState
@@ -47,6 +51,22 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
+
+SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
+STOPPED = Verdict("deny", "Not run: the user declined another call")
+
+
+@dataclass(frozen=True)
+class Open:
+    """A question that waits for its answer."""
+
+    request: ApprovalRequested
+    judge: Judge | None
+    answer: asyncio.Future[Approve | Verdict]
+
+    def give(self, answer: Approve | Verdict) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class Session:
@@ -75,7 +95,7 @@ class Session:
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._approvals: dict[str, tuple[ApprovalRequested, asyncio.Future[Approve]]] = {}
+        self._approvals: dict[str, Open] = {}
         self._on_close = on_close
         if can_ask:
             runtime.calls.ask = self._ask
@@ -91,7 +111,7 @@ class Session:
     @property
     def asked(self) -> dict[str, ApprovalRequested]:
         """The questions that wait for an `Approve`, by id."""
-        return {id: request for id, (request, _) in self._approvals.items()}
+        return {id: question.request for id, question in self._approvals.items()}
 
     def submit(self, op: Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
@@ -140,9 +160,8 @@ class Session:
                     if task is not None:
                         self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
             case Approve(id):
-                _, waiting = self._approvals.pop(id, (None, None))
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(op)
+                if id in self._approvals:
+                    self._answered(self._approvals.pop(id), op)
             case SetModel(name):
                 state.model, self._model_afterwards = name, ""
             case SetMode(mode):
@@ -176,6 +195,7 @@ class Session:
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
         self._publish(ModeChanged(state.mode))
+        self._loop.call_later(SETTLE_S, self._settle)
 
     def _queue_changed(self) -> None:
         self.keep(queue_event(self.state))
@@ -246,7 +266,8 @@ class Session:
         """One turn, then what waits. The one place that catches everything."""
         is_answered = False
         try:
-            is_answered = isinstance(await run_turn(turn), Done)
+            end = await run_turn(turn)
+            is_answered = isinstance(end, Done) and end.reason != "declined"
         except asyncio.CancelledError:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
@@ -272,14 +293,32 @@ class Session:
         elif state.follow_ups and is_answered:
             self._begin([state.follow_ups.popleft()], from_queue=True)
 
-    async def _ask(self, request: ApprovalRequested) -> Approve:
-        answer: asyncio.Future[Approve] = asyncio.get_running_loop().create_future()
-        self._approvals[request.id] = request, answer
+    async def _ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
+        question = self._approvals[request.id] = Open(request, judge, self._loop.create_future())
         self._publish(request)
+        waited, since = self.runtime.calls.waited, time.perf_counter()
         try:
-            return await answer
+            return await question.answer
         finally:
             self._approvals.pop(request.id, None)
+            waited[request.id] = waited.get(request.id, 0.0) + time.perf_counter() - since
+
+    def _answered(self, question: Open, answer: Approve) -> None:
+        question.give(answer)
+        if answer.stops and (not answer.allowed or answer.hunks == ()):
+            self.runtime.calls.is_stopped = True
+            self._settle()
+        if answer.allowed and answer.mode:
+            self._set_mode(answer.mode)
+
+    def _settle(self) -> None:
+        """Close the questions that the permissions of now do not ask any more, and all of a turn that is stopped."""
+        for id, question in list(self._approvals.items()):
+            verdict = STOPPED if self.runtime.calls.is_stopped else question.judge() if question.judge else None
+            if verdict is not None and verdict.decision != "ask":
+                del self._approvals[id]
+                question.give(verdict)
+                self._publish(ApprovalSettled(id))
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""

@@ -21,7 +21,7 @@ from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.observing import observed
-from agentcli.agent.permissions import judge
+from agentcli.agent.permissions import Verdict, judge
 from agentcli.agent.replays import Replays
 from agentcli.agent.report import Report
 from agentcli.agent.state import AgentState
@@ -53,7 +53,8 @@ class CallRunner:
 
     `grants` keeps what a person allows for good; without it that holds for the session. `caller` is on whose behalf
     all calls of this runner are made. With `ends_loops` a call that keeps giving the same result is answered.
-    With `gives_all` structured results are given however large they are.
+    With `gives_all` structured results are given however large they are. Once it `is_stopped`, by a no of the person's,
+    no more calls of the turn are begun. `waited` is as in `Report`.
     """
 
     tools: ToolRegistry
@@ -70,6 +71,8 @@ class CallRunner:
     client: ClientCalls = field(default_factory=ClientCalls)
     mask: Mask | None = None
     replays: Replays = field(default_factory=Replays)
+    is_stopped: bool = False
+    waited: dict[str, float] = field(default_factory=dict)
     metrics: CallMetrics = field(default_factory=CallMetrics)
     denials: list[ToolUse] = field(default_factory=list)
     _last_calls: list[tuple[str, str]] = field(default_factory=list)
@@ -127,13 +130,14 @@ async def run_call(
 
     Every failure is a result. The result is in `done` when this ends, also when it ends by cancellation.
     """
-    report = Report(call, emit, done, mask=runner.mask, gives_all=runner.gives_all)
+    report = Report(call, emit, done, mask=runner.mask, gives_all=runner.gives_all, waited=runner.waited)
     report.start()
     parsed: Parsed | None = None
     try:
         parsed = await parse_call(runner, state, call, report.show)
         report.record = parsed.record
         permitted = await permit(runner, state, call, parsed, emit)
+        report.answer = permitted.answer
         is_speaking = parsed.tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
         if is_speaking:
             await know_secrets(runner)
@@ -205,14 +209,18 @@ async def parse_call(runner: CallRunner, state: AgentState, call: ToolUse, show:
 async def permit(runner: CallRunner, state: AgentState, call: ToolUse, parsed: Parsed, emit: Emit) -> Permitted:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
     tool, arguments, context = parsed.tool, parsed.arguments, parsed.context
-    given = tool, arguments, state.mode, state.rules, runner.workspace
-    verdict = with_exposure(judge(*given), *given)
+
+    def judged() -> Verdict:
+        given = tool, arguments, state.mode, state.rules, runner.workspace
+        return with_exposure(judge(*given), *given)
+
+    verdict = judged()
     if verdict.decision == "allow":
         return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:
         if verdict.decision == "deny":
             raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-        permitted = await ask_person(runner, state, Question(call, tool, arguments, context, verdict), emit)
+        permitted = await ask_person(runner, state, Question(call, tool, arguments, context, verdict, judged), emit)
         return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
@@ -274,6 +282,7 @@ def _locked(parsed: Parsed) -> tuple[str, ...]:
 
 async def _account(runner: CallRunner, call: ToolUse, parsed: Parsed | None, report: Report, result: Result) -> None:
     runner.remember(call, result.result)
+    runner.waited.pop(call.id, None)
     if parsed is None:
         return
     runner.metrics.add(parsed.record, seconds=report.seconds, retries=report.retry_count, error_kind=result.error_kind)

@@ -22,7 +22,7 @@ async def try_first(
     try:
         if not trial.changes:
             return _told(trial, "It was tried first, and changed no file.")
-        answer: Approve = await ask(_request(call, trial, mask))
+        answer: Approve = await ask(_request(call, trial, mask), None)
         names = _chosen(answer, trial)
         if not names:
             return _told(trial, "The user tried it and dropped all its changes: no file was changed.", is_error=True)

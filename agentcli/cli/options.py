@@ -60,7 +60,10 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (("--tools",), {"metavar": "NAMES", "help": "only these tools, separated by commas ('none' for none)"}),
-    (("--max-turns",), {"type": int, "metavar": "N", "help": "at most N requests for one prompt (25)"}),
+    (
+        ("--max-turns",),
+        {"type": int, "metavar": "N", "help": "at most N requests for one prompt (25; a session asks at 100)"},
+    ),
     (("--max-budget-usd",), {"type": float, "metavar": "X", "help": "stop when the session has cost this much"}),
     (
         ("--fail-on-denial",),

@@ -142,5 +142,5 @@ class Judging:
         if len(analysis.segments) > 1:
             rows = [self._segment(segment, arguments) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
-        lines += [f"  {line}" for line in effect_lines(analysis, self.workspace)]
+        lines += [f"  {line}" for line in effect_lines(analysis, verdict.needs, self.workspace)]
         return "\n".join(map(exposed, lines))

@@ -84,7 +84,7 @@ class TerminalHouse(ConfiguredHouse):
             self._config,
             store=make_store(self._config, self._options, on_notice),
             extras=extras_from(self._options),
-            can_ask=True,
+            is_interactive=True,
             on_notice=on_notice,
         )
 

@@ -42,7 +42,7 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     """What came of a call; `structured` is for programs, `summary` one line for the person.
 
     `retry_count` tries failed before, the last of them with `last_error`. `caller` is who asked for the call, `mode`
-    the permission mode it was judged by.
+    the permission mode it was judged by, `answer` what the person said where the call asked.
     """
 
     result: ToolResult
@@ -56,6 +56,7 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     tool_version: str = "1"
     caller: str = "main"
     mode: str = ""
+    answer: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, tag_field="kind", tag="summary"):

@@ -22,15 +22,15 @@ _VERBS = {
 }
 
 
-def call_title(name: str, input: dict[str, Any]) -> str:
+def call_title(name: str, input: dict[str, Any], longest: int = LONGEST_SUBJECT) -> str:
     """`Read src/app.py`, `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
     value = input.get(key)
     subject = "" if value is None else " ".join(str(value).split())
     if name == "grep_search" and input.get("path") not in (None, "."):
         subject += f" in {input['path']}"
-    if len(subject) > LONGEST_SUBJECT:
-        subject = subject[: LONGEST_SUBJECT - 1] + "…"
+    if len(subject) > longest:
+        subject = subject[: longest - 1] + "…"
     return f"{verb} {subject}".strip()
 
 

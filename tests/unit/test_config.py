@@ -319,7 +319,7 @@ def test_each_source_goes_over_the_one_before(paths: Paths, project: Path) -> No
     }
     how: dict[str, Any] = {"trust": True}
     environment: dict[str, str] = {}
-    assert load(paths, project).settings.limits.max_turns == 25
+    assert load(paths, project).settings.limits.max_turns is None
     for place, source in enumerate(sources):
         if source in steps:
             steps[source]()
@@ -475,7 +475,7 @@ def test_an_untrusted_project_s_files_are_passed_over_and_that_is_told(
     paths: Paths, project: Path, shared: Path
 ) -> None:
     found = load(paths, project)
-    assert found.settings.limits.max_turns == 25
+    assert found.settings.limits.max_turns is None
     assert found.files == ()
     (notice,) = found.notices
     assert str(shared) in notice
@@ -515,7 +515,7 @@ def test_a_project_whose_files_changed_is_untrusted_again(
         case _:
             shared.unlink()
     assert not is_trusted(paths, project)
-    assert load(paths, project).settings.limits.max_turns == 25
+    assert load(paths, project).settings.limits.max_turns is None
     trust_project(paths, project)
     assert is_trusted(paths, project)
 

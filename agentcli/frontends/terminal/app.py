@@ -174,6 +174,11 @@ class TerminalApp:
         area = self.composer.area
         status = [self._status_row(columns)] if most > 2 else []
         room = most - len(status)
+        if self.asking.hides_input:
+            panel = self._panel_rows(columns, room)
+            live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
+            row, column = self.asking.cursor_cell(panel)
+            return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))
         room -= len(input_rows) + len(panel)
@@ -237,6 +242,7 @@ class TerminalApp:
 
     def turn_ended(self, why: str) -> None:
         self._refresh_custom_status()
+        self.asking.forget_approvals()
         if why != "interrupted":
             self.notify("The answer is there." if why == "done" else "The turn failed.")
 
@@ -340,6 +346,7 @@ class TerminalApp:
 
     def _typed(self) -> None:
         self.last_typed = time.monotonic() if self.composer.area.buffer.text else 0.0
+        self.asking.text_changed()
 
     def enter(self) -> None:
         """Send; behind a backslash begin a new line."""

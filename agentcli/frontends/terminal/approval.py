@@ -1,4 +1,4 @@
-"""Asks whether a call may run: what, why, and how far a yes should reach."""
+"""Asks whether a call may run: what it does, the whole of it, and how far a yes should reach."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections.abc import Sequence
 from typing import Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.printable import exposed, printable
+from agentcli.agent.rules import Rule, escaped
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.fragments import Fragment, plain
 from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped, row_width
+from agentcli.frontends.terminal.text_width import clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.tools.summary import call_title
 
 LAST_LINES = 3
 LONGEST_LINE = 2_000
+RULE_ROWS = 6
 
 _REST = ": v shows all of it"
+_TITLE_SAYS_ALL = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
+_MARK: Fragment = ("accent", "❯")
 
 Choice = Literal["once", "session", "always", "try", "no", "comment", "hunks"]
+KEYS: dict[str, Choice] = {"y": "once", "s": "session", "a": "always", "t": "try", "n": "no", "h": "hunks"}
 
 
 class ApprovalPanel:
@@ -28,8 +35,10 @@ class ApprovalPanel:
         self.rules = list(request.rules)
         self._rule = 0
         self.choices: list[Choice] = ["once"]
+        if self.rules or request.mode:
+            self.choices.append("session")
         if self.rules:
-            self.choices += ["session", "always"]
+            self.choices.append("always")
         if request.can_try:
             self.choices.append("try")
         self.choices += ["no", "comment"]
@@ -46,12 +55,28 @@ class ApprovalPanel:
         return self.request.call.name == "bash" and bool(self.request.hunks)
 
     @property
+    def is_limit(self) -> bool:
+        """Whether it is no call that asks: the limit of rounds is reached."""
+        return not self.request.call.name
+
+    @property
     def verb(self) -> str:
-        return "Keep" if self.is_tried else "Allow"
+        return "Keep it" if self.is_tried else "Go on" if self.is_limit else "Allow it"
 
     def label(self, choice: Choice) -> str:
         """The key of a choice, and what it means here."""
-        return (_KEEP_LABELS if self.is_tried else _LABELS)[choice]
+        if choice == "hunks" and not self.is_tried:
+            return f"h {len(self.request.hunks)} hunks"
+        return (_KEEP_LABELS if self.is_tried else _LIMIT_LABELS if self.is_limit else _LABELS)[choice]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The letters and digits that do something now."""
+        if self.hunk is not None:
+            return frozenset("yna")
+        numbers = (str(number) for number in range(1, len(self.choices) + 1))
+        letters = (key for key, choice in KEYS.items() if choice in self.choices)
+        return frozenset((*letters, *numbers, "v", *("e" if self.rules else "")))
 
     @property
     def rule(self) -> str:
@@ -74,48 +99,68 @@ class ApprovalPanel:
         self._rule = len(self.rules) - 1
 
     def answer(self, choice: Choice) -> Approve:
+        """A no without a word ends the turn; with one the model is told, and goes on."""
         id = self.request.id
         match choice:
             case "once":
                 return Approve(id, True, comment=self.comment)
             case "try":
                 return Approve(id, True, "try")
+            case "session" if self.request.mode:
+                return Approve(id, True, "session", comment=self.comment, mode=self.request.mode)
             case "session" | "always":
                 return Approve(id, True, choice, comment=self.comment, rule=self.rule)
             case _:
-                return Approve(id, False, comment=self.comment)
+                return Approve(id, False, comment=self.comment, stops=not self.comment)
 
-    def take_hunk(self, *, accepted: bool) -> Approve | None:
+    def take_hunk(self, *, accepted: bool, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown; the answer once the last one is decided."""
         assert self.hunk is not None
+        self.comment = "; ".join(part for part in (self.comment, comment) if part)
         if accepted:
             self.accepted.append(self.hunk)
         self.hunk += 1
         if self.hunk < len(self.request.hunks):
             return None
         if not self.accepted:
-            return Approve(self.request.id, False, comment=self.comment)
+            return self.answer("no")
         return Approve(self.request.id, True, comment=self.comment, hunks=tuple(self.accepted))
 
+    # In the transcript
+
     def preview(self, columns: int, most_lines: int) -> list[Fragment]:
-        """For the transcript: the exact command or the diff, a long one with its end; nothing in it is invisible."""
+        """What it does, then the exact command or the diff, a long one with its end; nothing in it is invisible."""
         request = self.request
-        title = exposed(request.title) if self.is_tried or request.call.name != "bash" else "Run a command"
-        head: list[Fragment] = [
-            ("warning", f"? {title}"),
-            ("muted", f" — {printable(request.reason)}\n"),
-        ]
+        head = [*wrapped(self._headline(), columns, hang=2), ("", "\n")]
+        if self.is_limit or request.call.name in _TITLE_SAYS_ALL:
+            return head
         if self.is_tried:
             return [*head, *self._changes(columns, most_lines)]
         if is_diff(request.preview):
-            return [*head, *self._effects(), *_diff_of(request.preview, columns, most_lines)]
+            return [*head, *_diff_of(request.preview, columns, most_lines)]
         lines = exposed(request.preview).split("\n")
         mark = "$ " if request.call.name == "bash" else "  "
         shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
         if len(lines) > most_lines:  # how it ends is where a long command hides what it really does
             hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines{_REST}\n")
             shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
-        return [*head, *shown, *self._effects()]
+        return [*head, *shown]
+
+    def _headline(self) -> list[Fragment]:
+        request = self.request
+        effects = [("bold error" if text in request.grave else "", exposed(text)) for text in request.effects]
+        if self.is_tried or self.is_limit:
+            parts = [("bold", exposed(request.title)), ("muted", exposed(request.reason))]
+        elif request.call.name == "bash":
+            (role, text), *rest = effects or [("", "Run a command")]
+            parts = [(role or "bold", text[:1].upper() + text[1:]), *rest]
+        else:
+            title = call_title(request.call.name, request.call.input, LONGEST_LINE)
+            parts = [("bold", exposed(title)), *effects]
+        line: list[Fragment] = [("bold error" if request.grave else "bold", "? "), parts[0]]
+        for part in parts[1:]:
+            line += [("muted", " · "), part]
+        return line
 
     def _changes(self, columns: int, most_lines: int) -> list[Fragment]:
         """What a command that was tried did, file by file."""
@@ -127,20 +172,15 @@ class ApprovalPanel:
             shown.append(("warning", f"  … {left:,} more changes{_REST}\n"))
         return shown
 
-    def _effects(self) -> list[Fragment]:
-        """What it would touch, a line each; a warning where something leaves the sandbox."""
-        return [
-            ("warning" if "OUTSIDE" in line or line.startswith(("deletes", "opens")) else "muted", f"  {line}\n")
-            for line in map(exposed, self.request.effects)
-        ]
-
     def hunk_preview(self, columns: int) -> list[Fragment]:
         assert self.hunk is not None
         number, count = self.hunk + 1, len(self.request.hunks)
         hunk = self.request.hunks[self.hunk]
         if self.is_tried:  # a whole file's change, or one that no diff shows
-            return [("warning", f"Change {number} of {count}: {_file_of(hunk)}\n"), *_diff_of(hunk, columns, None)]
-        return [("warning", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
+            return [("bold", f"Change {number} of {count}: {_file_of(hunk)}\n"), *_diff_of(hunk, columns, None)]
+        return [("bold", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
+
+    # Below it
 
     def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
         """The panel; `more` is how many requests wait behind this one.
@@ -148,47 +188,59 @@ class ApprovalPanel:
         While somebody writes it takes no keys, nor before it `is_ready`.
         """
         if is_writing:
-            return [
-                clipped(
-                    [("warning", "? It waits for a yes: send or stash (Ctrl-S) what you write, then answer")], columns
-                )
-            ]
+            text = "It waits for a yes: send or stash (Ctrl-S) what you write, then answer"
+            return _rows("warning", f"? {text}", columns)
         if self.hunk is not None:
-            text = "y accept · n reject · a accept the rest · Tab comment · Esc back"
-            return [
-                clipped([("warning", f"? Hunk {self.hunk + 1} of {len(self.request.hunks)}: "), ("", text)], columns)
-            ]
-        head: Row = [("warning", f"? {self.verb} it{f' (+{more} more)' if more else ''}?")]
-        rows = _wrapped([head, *(self._choice(choice, is_ready=is_ready) for choice in self.choices)], columns)
-        if self.rules:
-            reach = " ←/→ narrower or wider · e edits" if len(self.rules) > 1 else " e edits"
-            rows.append(
-                clipped(
-                    [("muted", "  rule: "), ("", exposed(self.rule).replace("\n", "␊")), ("muted", f" ·{reach}")],
-                    columns,
-                )
-            )
-        return rows
+            head: Row = [("bold", f"Hunk {self.hunk + 1} of {len(self.request.hunks)}:")]
+            return _side_by_side([head, *([("", f" {label}")] for label in _HUNK_LABELS)], columns)
+        head = [("bold", f"{self.verb}?"), *([("muted", f" +{more} more")] if more else [])]
+        choices = (self._choice(choice, is_ready=is_ready) for choice in self.choices)
+        return [*_side_by_side([head, *choices], columns), *self._coverage_rows(columns)]
+
+    @property
+    def coverage(self) -> str:
+        """What a yes for longer would cover; empty where there is none."""
+        whole = str(Rule("bash", escaped(str(self.request.call.input.get("command", "")).strip())))
+        rule = "this very command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
+        if self.request.mode:
+            return "s all edits this session" + (f" · a {rule}" if rule else "")
+        return f"s, a {rule}" if rule else ""
+
+    def _coverage_rows(self, columns: int) -> list[Row]:
+        if not self.coverage:
+            return []
+        reach = " · ←/→ narrower or wider" if len(self.rules) > 1 else ""
+        edits = " · e edits" if self.rules else ""
+        rows = _rows("muted", f"  {self.coverage}{reach}{edits}", columns)
+        return rows if len(rows) <= RULE_ROWS else [*rows[: RULE_ROWS - 1], clipped([("muted", "    …")], columns)]
 
     def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
         label = self.label(choice)
-        if not is_ready:
-            return [("muted", f" {label}")]
         if choice == self.selected:
-            return [("accent", "❯"), ("selected", label)]
-        return [("", f" {label}")]
+            return [_MARK, ("selected" if is_ready else "muted", label)]
+        return [("" if is_ready else "muted", f" {label}")]
+
+
+def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
+    """Row and column of the marked choice, where the cursor rests; the end of the last row where none is."""
+    for number, row in enumerate(rows):
+        if _MARK in row:
+            return number, row_width(row[: row.index(_MARK)])
+    return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
 
 
 _LABELS: dict[Choice, str] = {
     "once": "y once",
-    "session": "s this session",
+    "session": "s session",
     "always": "a always",
     "try": "t try first",
     "no": "n no",
-    "comment": "Tab no, but…",
-    "hunks": "h hunk by hunk",
+    "comment": "Tab no, because…",
+    "hunks": "h one by one",
 }
-_KEEP_LABELS = {**_LABELS, "once": "y keep", "no": "n drop", "comment": "Tab drop, and…", "hunks": "h one by one"}
+_KEEP_LABELS = {**_LABELS, "once": "y keep", "no": "n drop", "comment": "Tab drop, because…"}
+_LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab stop, and do…"}
+_HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
 
 
 def _file_of(hunk: str) -> str:
@@ -211,11 +263,18 @@ def _cut(line: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line):,} characters)"
 
 
-def _wrapped(parts: Sequence[Row], columns: int) -> list[Row]:
-    """Parts side by side, in as few rows as fit."""
-    rows: list[Row] = [[("", " ")]]
+def _side_by_side(parts: Sequence[Row], columns: int) -> list[Row]:
+    """Parts beside each other, in as few rows as fit; none is parted."""
+    rows: list[Row] = []
     for part in parts:
-        if len(rows[-1]) > 1 and row_width(rows[-1]) + row_width(part) + 2 > columns:
-            rows.append([("", " ")])
-        rows[-1] = [*rows[-1], *part, ("", "  ")]
+        if rows and row_width(rows[-1]) + 1 + row_width(part) <= columns:
+            rows[-1] = [*rows[-1], ("", " "), *part]
+        else:
+            rows.append(list(part))
     return [clipped(row, columns) for row in rows]
+
+
+def _rows(role: str, line: str, columns: int) -> list[Row]:
+    """A line as rows, broken at words, and within a word that no row holds."""
+    lines = plain(wrapped([(role, line)], columns, hang=4)).split("\n")
+    return [[(role, row)] for line in lines for row in wrapped_tail(line, max(1, columns), len(line) + 1)]

@@ -11,18 +11,20 @@ from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.approval import ApprovalPanel, Choice
+from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice, marked_cell
 from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Row
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
-TYPING_PAUSE_S = 0.8  # an approval that comes up while somebody types takes no key before such a pause
+TYPING_PAUSE_S = 0.8  # what was typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.3  # nobody answers faster than this what has just come up
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
+LINGER_S = 0.25  # an answered panel stays in its place so long, where the next one mostly comes up
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
-MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, but: ", "rule": "rule: ", "secret": "key: "}
+MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: "}
 _HINTS: dict[Purpose, str] = {
     "prompt": "",
     "comment": "Enter sends it to the model · Esc goes back",
@@ -42,8 +44,12 @@ class Asking:
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
         self._shown_approval: ApprovalPanel | None = None
-        self._shown_at = 0.0
-        self._is_armed = False
+        self._answered: ApprovalPanel | None = None  # while it lingers
+        self._shown_at = self._answered_at = 0.0
+        self._is_writing = False  # a message, while an approval waits for its end
+        self._letters = ""  # typed at an approval, which may yet become a word
+        self._letters_timer: asyncio.TimerHandle | None = None
+        self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
 
     @property
@@ -62,9 +68,13 @@ class Asking:
         if self.picker is not None:
             return self.picker.rows(columns, most)
         if self.approval is not None:
-            is_writing = bool(self._app.composer.area.buffer.text) and self.purpose == "prompt"
+            if self.purpose != "prompt":
+                return []
             more = len(self._approvals) - 1
-            return self.approval.rows(columns, more, is_writing=is_writing, is_ready=self.takes_approval_keys)
+            is_ready = time.monotonic() - self._shown_at >= REACTION_S
+            return self.approval.rows(columns, more, is_writing=self._is_writing, is_ready=is_ready)
+        if self._answered is not None:
+            return self._answered.rows(columns, 0, is_ready=False)
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
@@ -109,17 +119,19 @@ class Asking:
 
     @property
     def takes_approval_keys(self) -> bool:
-        """Not while the input holds anything, nor before the panel has stood through a pause in typing."""
-        if self.approval is None or self.purpose != "prompt" or self._app.composer.area.buffer.text:
-            return False
-        if not self._is_armed:
-            now = time.monotonic()
-            self._is_armed = now - self._shown_at > REACTION_S and now - self._app.last_typed > TYPING_PAUSE_S
-        return self._is_armed
+        return self.approval is not None and self.purpose == "prompt" and not self._is_writing
+
+    @property
+    def hides_input(self) -> bool:
+        """Whether the choices of an approval stand where the prompt was; its text comes back behind them."""
+        return self.picker is None and (self.takes_approval_keys or (self._answered is not None and not self.approval))
+
+    def cursor_cell(self, rows: Sequence[Row]) -> tuple[int, int]:
+        """Where the cursor rests among `rows` while the input is hidden."""
+        return marked_cell(rows)
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(ApprovalPanel(request))
-        self._app.live.asked.add(request.id)
         self._show_approval()
         self._app.notify(f"Waits for your yes: {request.title}", is_urgent=True)
 
@@ -127,35 +139,143 @@ class Asking:
         panel = self.approval
         if panel is None or panel is self._shown_approval:
             return
-        self._shown_approval = panel
-        self._shown_at, self._is_armed = time.monotonic(), False
-        for pause in (REACTION_S, TYPING_PAUSE_S):  # the choices are shown as such once they can be taken
-            asyncio.get_running_loop().call_later(pause + 0.02, self._app.changed)
+        self._shown_approval, self._answered = panel, None
+        self._shown_at = time.monotonic()
+        self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
+        self._lay_draft_aside()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._app.changed)  # the choices look as they are
         self._app.view.block(panel.preview(self._app.console.columns, self._app.console.preview_lines))
         self._app.view.was_previewed(panel.request.id)
         self._app.changed()
 
+    def _is_in_mid_sentence(self) -> bool:
+        text, now = self._app.composer.area.buffer.text, time.monotonic()
+        if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
+            self._app.composer.area.replace_text("")  # the answer before this one, given twice
+            return False
+        return bool(text) and now - self._app.last_typed < TYPING_PAUSE_S
+
+    def text_changed(self) -> None:
+        """What was being written is sent or laid aside: now the approval takes keys."""
+        if self._is_writing and not self._app.composer.area.buffer.text:
+            self._is_writing = False
+            self._shown_at = time.monotonic()
+            self._lay_draft_aside()
+
+    def _lay_draft_aside(self) -> None:
+        if self.takes_approval_keys:
+            area = self._app.composer.area
+            area.completes = False
+            if text := area.buffer.text:
+                self._draft = f"{self._draft}{text}"
+                area.replace_text("")
+
+    def _bring_draft_back(self) -> None:
+        """Behind the last approval; what was typed since then stands behind it."""
+        if self.approval is None and self.purpose == "prompt":
+            area = self._app.composer.area
+            self._answered, self._is_writing = None, False
+            area.completes = True
+            if self._draft:
+                draft, self._draft = self._draft, ""
+                area.replace_text(f"{draft}{area.buffer.text}")
+                area.buffer.cursor_position = len(area.buffer.text)
+        self._app.changed()
+
     def forget_approval(self, call_id: str) -> None:
-        before = len(self._approvals)
-        self._app.live.asked.discard(call_id)
+        """The question was settled otherwise; words that were being written to it go back into the prompt."""
+        panel = self.approval
         self._approvals = [panel for panel in self._approvals if panel.request.id != call_id]
-        if len(self._approvals) != before:
-            self.end_answer()
+        if panel is not None and panel is not self.approval:
+            self._drop_letters()
+            if self.purpose in ("comment", "rule"):
+                if self.purpose == "comment":
+                    self._draft += self._app.composer.area.buffer.text
+                self.end_answer()
             self._show_approval()
+            self._bring_draft_back()
 
     def forget_approvals(self) -> None:
-        self._approvals.clear()
-        self.end_answer()
+        while self._approvals:
+            self.forget_approval(self._approvals[-1].request.id)
 
-    def decide(self, choice: Choice | None) -> None:
-        """Answer the approval; None takes the marked choice."""
+    # Keys at an approval
+
+    def type_at_approval(self, text: str) -> None:
+        """A key that writes: it chooses when it can and nothing follows it; else it begins an answer in words."""
         panel = self.approval
         assert panel is not None
-        choice = choice or panel.selected
+        is_early = time.monotonic() - self._shown_at < REACTION_S
+        letters = self._drop_letters() + text
+        if letters in panel.keys:
+            self._letters = letters
+            self._letters_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_letter, is_early)
+        else:
+            self.start_answer("comment", letters)
+
+    def paste_at_approval(self, data: str) -> None:
+        self.start_answer("comment", self._drop_letters())
+        self._app.composer.paste(data)
+
+    def _drop_letters(self) -> str:
+        letters, self._letters = self._letters, ""
+        if self._letters_timer is not None:
+            self._letters_timer.cancel()
+            self._letters_timer = None
+        return letters
+
+    def _take_letter(self, is_early: bool) -> None:
+        """The letter stood alone; one that came early was meant for what stood there before."""
+        letter, panel = self._drop_letters(), self.approval
+        if panel is None or is_early or not self.takes_approval_keys:
+            return
+        if panel.hunk is not None:
+            if letter == "a":
+                self._accept_remaining_hunks()
+            else:
+                self.decide_hunk(accepted=letter == "y")
+        elif letter.isdecimal():
+            self.decide(panel.choices[int(letter) - 1])
+        elif letter == "e":
+            self.start_answer("rule", panel.rule)
+        elif letter == "v":
+            self._app.page(exposed(panel.request.preview))
+        else:
+            self.decide(KEYS[letter])
+
+    def enter_at_approval(self) -> None:
+        """Takes a letter that was just typed, else the marked choice; not what has only just come up."""
+        panel = self.approval
+        assert panel is not None
+        is_early = time.monotonic() - self._shown_at < REACTION_S
+        if self._letters:
+            if self._letters_timer is not None:
+                self._letters_timer.cancel()
+            self._take_letter(is_early)
+        elif not is_early and panel.hunk is None:
+            self.decide(panel.selected)
+
+    def escape_at_approval(self) -> None:
+        """Back from the hunks, else no."""
+        panel = self.approval
+        assert panel is not None
+        self._drop_letters()
+        if panel.hunk is None:
+            self.decide("no")
+        else:
+            panel.hunk = None
+            self._app.changed()
+
+    def erase_at_approval(self) -> None:
+        self._drop_letters()
+
+    def decide(self, choice: Choice) -> None:
+        """Answer the approval, or open what the answer takes."""
+        panel = self.approval
+        assert panel is not None
+        self._drop_letters()
         if choice == "comment":
             self.start_answer("comment")
-        elif choice not in panel.choices:
-            self._app.hint("That choice is not offered here.")
         elif choice == "hunks":
             panel.hunk, panel.accepted = 0, []
             self._app.view.block(panel.hunk_preview(self._app.console.columns))
@@ -163,38 +283,29 @@ class Asking:
             self._answer(panel.answer(choice))
         self._app.changed()
 
-    def decide_number(self, number: int) -> None:
-        panel = self.approval
-        assert panel is not None
-        if number < len(panel.choices):
-            self.decide(panel.choices[number])
-
     def move_choice(self, by: int) -> None:
         assert self.approval is not None
+        self._drop_letters()
         self.approval.move(by)
         self._app.changed()
 
     def widen(self, by: int) -> None:
         assert self.approval is not None
+        self._drop_letters()
         self.approval.widen(by)
         self._app.changed()
 
-    def edit_rule(self) -> None:
-        assert self.approval is not None
-        if self.approval.rules:
-            self.start_answer("rule", self.approval.rule)
-
-    def decide_hunk(self, *, accepted: bool) -> None:
+    def decide_hunk(self, *, accepted: bool, comment: str = "") -> None:
         panel = self.approval
         assert panel is not None
-        answer = panel.take_hunk(accepted=accepted)
+        answer = panel.take_hunk(accepted=accepted, comment=comment)
         if answer is not None:
             self._answer(answer)
         else:
             self._app.view.block(panel.hunk_preview(self._app.console.columns))
         self._app.changed()
 
-    def accept_remaining_hunks(self) -> None:
+    def _accept_remaining_hunks(self) -> None:
         panel = self.approval
         while panel is not None and panel is self.approval and panel.hunk is not None:
             answer = panel.take_hunk(accepted=True)
@@ -202,27 +313,25 @@ class Asking:
                 self._answer(answer)
                 return
 
-    def leave_hunks(self) -> None:
-        assert self.approval is not None
-        self.approval.hunk = None
-        self._app.changed()
-
-    def view_whole_request(self) -> None:
-        assert self.approval is not None
-        self._app.page(exposed(self.approval.request.preview))
-
     def _answer(self, answer: Approve) -> None:
-        self._app.live.asked.discard(self._approvals.pop(0).request.id)
+        answered = self._answered = self._approvals.pop(0)
+        self._answered_at = time.monotonic()
         self._app.view.was_previewed(answer.id, as_made=answer.hunks is None)
         self.end_answer()
-        self._app.desk.session.submit(answer)
+        self._app.desk.answer(answer)
         self._show_approval()
+        asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
         self._app.changed()
+
+    def _linger_no_more(self, answered: ApprovalPanel) -> None:
+        if self._answered is answered:
+            self._bring_draft_back()
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """The input takes a comment or a rule; what stood in it comes back afterwards."""
         self._set_aside = self._app.composer.area.buffer.text
         self.purpose = purpose
+        self._app.console.insert_mode()
         self._app.composer.area.completes = False
         self._app.composer.area.is_secret = purpose == "secret"
         self._app.composer.area.set_text(text)
@@ -231,11 +340,12 @@ class Asking:
     def end_answer(self) -> None:
         if self.purpose != "prompt":
             self.purpose = "prompt"
-            self._app.composer.area.completes = True
+            self._app.composer.area.completes = self.approval is None
             self._app.composer.area.is_secret = False
             self._give_secret(None)
             self._app.composer.area.replace_text(self._set_aside)
             self._set_aside = ""
+            self._lay_draft_aside()
 
     def _give_secret(self, text: str | None) -> None:
         if self._secret is not None and not self._secret.done():
@@ -255,7 +365,7 @@ class Asking:
             elif text:
                 self._app.hint("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
-            panel.comment = text
+            self.decide_hunk(accepted=False, comment=text)
         else:
             panel.comment = text
             self._answer(panel.answer("no"))

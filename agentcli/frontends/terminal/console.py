@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.signals import ignore_hangups
@@ -250,6 +251,10 @@ class Console:
         self._frame_timer = None
         self._last_frame = asyncio.get_running_loop().time()
         self.app.invalidate()
+
+    def insert_mode(self) -> None:
+        """What is typed next is text, also with vi's keys."""
+        self.app.vi_state.input_mode = InputMode.INSERT
 
     def redraw(self) -> None:
         self.screen.clear()

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
 from agentcli.agent.events import (
     ApprovalRequested,
+    ApprovalSettled,
+    Approve,
     Done,
     Event,
     Interrupt,
@@ -34,7 +36,7 @@ from agentcli.frontends.house import SessionHouse
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
-from agentcli.llm.messages import Block, Text
+from agentcli.llm.messages import Block
 
 
 class NothingChosen(UserError):
@@ -138,7 +140,6 @@ class TerminalDesk:
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
-        self.is_cut_short = False  # the last turn ended at the limit of requests
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
         self._job_timer: asyncio.TimerHandle | None = None
@@ -235,8 +236,13 @@ class TerminalDesk:
     def _note(self, event: Event) -> None:
         match event:
             case ApprovalRequested():
+                self._live.ask(event.id)
                 self._front.ask_approval(event)
+            case ApprovalSettled(id):
+                self._live.answered(id)
+                self._front.forget_approval(id)
             case ToolFinished():
+                self._live.answered(event.id)
                 self._front.forget_approval(event.id)
                 if event.name == "bash":
                     self.refresh_status()
@@ -247,8 +253,7 @@ class TerminalDesk:
                 self.refresh_status()
             case Done():
                 self.refresh_status()
-                self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
-                self.is_cut_short = event.reason == "max_turns"
+                self._front.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
             case TurnFailed():
                 self.refresh_status()
                 self._front.turn_ended("failed")
@@ -256,13 +261,14 @@ class TerminalDesk:
                 pass
 
     def go_on(self) -> None:
-        """What Enter in an empty input means: run what waits, or go on where a limit ended the turn."""
-        if not self.is_open or self.session.is_busy:
-            return
-        if self.session.state.follow_ups:
+        """What Enter in an empty input means: run what waits."""
+        if self.is_open and not self.session.is_busy and self.session.state.follow_ups:
             self.session.submit(RunQueued())
-        elif self.is_cut_short:
-            self._say((Text("Go on."),), shown="Go on.", queue=False)
+
+    def answer(self, answer: Approve) -> None:
+        """What the person said to a question."""
+        self._live.answered(answer.id)
+        self.session.submit(answer)
 
     # What the person typed
 

@@ -10,8 +10,6 @@ from prompt_toolkit.filters import Always, Condition, Filter, vi_insert_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from agentcli.frontends.terminal.approval import Choice
-
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
@@ -36,15 +34,7 @@ KEY_HELP = (
     ("@  /  !  !!", "file, command, shell, shell the model is not told of"),
 )
 
-_CHOICES: tuple[tuple[str, Choice], ...] = (
-    ("y", "once"),
-    ("s", "session"),
-    ("a", "always"),
-    ("t", "try"),
-    ("n", "no"),
-    ("tab", "comment"),
-    ("h", "hunks"),
-)
+_WRITING_KEYS = [chr(code) for code in range(0x20, 0x7F)]
 
 
 def key_bindings(app: TerminalApp) -> KeyBindings:
@@ -59,8 +49,6 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
 
     picking = claim(lambda: asking.picker is not None)
     asked = claim(lambda: asking.picker is None and asking.takes_approval_keys)
-    in_hunks = asked & claim(lambda: asking.approval is not None and asking.approval.hunk is not None)
-    approving = asked & ~in_hunks
     writing = ~picking & ~asked
     answering = claim(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
     is_busy = claim(lambda: app.is_busy)
@@ -96,24 +84,21 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("c-d", to=app.control_d, when=writing & is_empty)
 
     # Approvals
-    for key, choice in _CHOICES:
-        bind(key, to=partial(asking.decide, choice), when=approving)
-    for number in range(6):
-        bind(str(number + 1), to=partial(asking.decide_number, number), when=approving)
-    bind("enter", to=lambda: asking.decide(None), when=approving)
-    bind("escape", to=lambda: asking.decide("no"), when=approving)
-    bind("right", to=lambda: asking.widen(1), when=approving)
-    bind("left", to=lambda: asking.widen(-1), when=approving)
-    bind("down", to=lambda: asking.move_choice(1), when=approving)
-    bind("up", to=lambda: asking.move_choice(-1), when=approving)
-    bind("e", to=asking.edit_rule, when=approving)
-    bind("v", to=asking.view_whole_request, when=approving)
-    bind("y", to=lambda: asking.decide_hunk(accepted=True), when=in_hunks)
-    bind("n", to=lambda: asking.decide_hunk(accepted=False), when=in_hunks)
-    bind("a", to=asking.accept_remaining_hunks, when=in_hunks)
-    bind("tab", to=lambda: asking.decide("comment"), when=in_hunks)
-    bind("escape", to=asking.leave_hunks, when=in_hunks)
-    bind("<any>", to=lambda: None, when=asked)  # a stray letter must neither answer nor land in the prompt
+    bind("enter", to=asking.enter_at_approval, when=asked)
+    bind("escape", to=asking.escape_at_approval, when=asked)
+    bind("tab", to=partial(asking.decide, "comment"), when=asked)
+    bind("backspace", to=asking.erase_at_approval, when=asked)
+    bind("right", to=lambda: asking.widen(1), when=asked)
+    bind("left", to=lambda: asking.widen(-1), when=asked)
+    bind("down", to=lambda: asking.move_choice(1), when=asked)
+    bind("up", to=lambda: asking.move_choice(-1), when=asked)
+    for key in _WRITING_KEYS:  # by name, since vi's keys have names, too
+        bind(key if key != " " else "space", to=partial(asking.type_at_approval, key), when=asked)
+
+    @keys.add(Keys.Any, filter=asked)
+    def _(event: KeyPressEvent) -> None:
+        if event.data.isprintable():
+            asking.type_at_approval(event.data)
 
     # Pickers
     for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
@@ -151,7 +136,11 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         asking.type_in_picker(" ".join(event.data.split()))
 
-    @keys.add(Keys.BracketedPaste, filter=~picking)
+    @keys.add(Keys.BracketedPaste, filter=asked)
+    def _(event: KeyPressEvent) -> None:
+        asking.paste_at_approval(event.data)
+
+    @keys.add(Keys.BracketedPaste, filter=writing)
     def _(event: KeyPressEvent) -> None:
         composer.paste(event.data)
 

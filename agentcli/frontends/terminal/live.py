@@ -41,13 +41,28 @@ class Live:
     pending_text: str = ""
     table: list[Row] = field(default_factory=list)  # of the answer, while its rows come in
     commands: dict[str, float] = field(default_factory=dict)  # slash commands that run, and since when
-    asked: set[str] = field(default_factory=set)  # calls that wait for a yes and so do not run yet
+    asked: dict[str, float] = field(default_factory=dict)  # what waits for a yes, and since when
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
+    _waits_since: float = 0.0
 
     def clear(self) -> None:
         """Another session begins."""
         vars(self).update(vars(Live()))
+
+    def ask(self, id: str) -> None:
+        """Something waits for the person, whose time is not the turn's nor the call's."""
+        self._waits_since = self._waits_since if self.asked else time.monotonic()
+        self.asked[id] = time.monotonic()
+
+    def answered(self, id: str) -> None:
+        since, now = self.asked.pop(id, None), time.monotonic()
+        if since is None:
+            return
+        if call := self.calls.get(id):
+            call.started += now - since
+        if not self.asked and self.turn_since is not None:
+            self.turn_since += now - self._waits_since
 
     @property
     def is_busy(self) -> bool:

@@ -153,7 +153,7 @@ class PlainTerminal:
         match line.lower():
             case "y" | "yes":
                 answer = panel.answer("once")
-            case "s" | "session" if panel.rules:
+            case "s" | "session" if "session" in panel.choices:
                 answer = panel.answer("session")
             case "a" | "always" if panel.rules:
                 answer = panel.answer("always")
@@ -168,7 +168,7 @@ class PlainTerminal:
                 answer = panel.answer("no")
             case _:
                 answer = Approve(request.id, False, comment=line)
-        self._desk.session.submit(answer)
+        self._desk.answer(answer)
         if self._approvals:
             self._show_approval()
 
@@ -176,8 +176,8 @@ class PlainTerminal:
         panel = ApprovalPanel(self._approvals[0])
         self._view.block(panel.preview(WIDTH, MOST_PREVIEW_LINES))
         self._view.was_previewed(panel.request.id)
-        if panel.rules:
-            self._view.line(f"s and a would allow: {exposed(panel.rule)}")
+        if panel.coverage:
+            self._view.line(f"  {panel.coverage}", "muted")
         self._ask(panel)
 
     def _ask(self, panel: ApprovalPanel) -> None:
@@ -238,7 +238,10 @@ class PlainTerminal:
             self._show_approval()
 
     def forget_approval(self, call_id: str) -> None:
+        asked = self._approvals[0].id if self._approvals else call_id
         self._approvals = deque(request for request in self._approvals if request.id != call_id)
+        if asked == call_id and self._approvals:
+            self._show_approval()
 
     def status_changed(self) -> None:
         pass
@@ -255,6 +258,7 @@ class PlainTerminal:
         self._ask_for_more()
 
     def turn_ended(self, why: str) -> None:
+        self._approvals.clear()
         if not self._desk.session.state.follow_ups:
             self._ask_for_more()
 

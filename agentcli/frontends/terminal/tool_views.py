@@ -20,6 +20,7 @@ from agentcli.tools.builtin.arguments import TodoItem
 
 DIFF_LINES = 30
 OUTPUT_LINES = 5
+LONGEST_ANSWER = 40  # characters of what the person said beside the outcome of a call
 LONGEST_LINE = 400  # characters of an output line that are shown folded
 
 # What the call's own line says too.
@@ -48,6 +49,8 @@ def tool_view(
 ) -> View:
     """The view of a finished call; `unfolds` says whether Ctrl-O shows the whole of what is cut."""
     diff, rest = _diff_of(event), " (Ctrl-O shows all)" if unfolds else ""
+    if event.answer.startswith("declined"):  # which the line says
+        return View(_failed_line(event, title, columns))
     if event.result.is_error:
         head, body = _failed(event, title, columns, rest)
     else:
@@ -61,9 +64,10 @@ def tool_view(
 
 def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
     """`✓ Read a.py · 12 lines`; a long title is cut so that the outcome stays on its line."""
-    outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", event.duration_ms)
+    answer, own_row = _answer(event, columns)
+    outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", answer, event.duration_ms)
     room = max(12, columns - 2 - width(outcome))
-    return [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n")]
+    return [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n"), *own_row]
 
 
 def _outcome(*parts: str | float) -> str:
@@ -71,17 +75,32 @@ def _outcome(*parts: str | float) -> str:
     return "".join(f" · {text}" for text in texts if text)
 
 
+def _answer(event: ToolFinished, columns: int) -> tuple[str, list[Fragment]]:
+    """What the person said to the call: beside its outcome, or, many words, in rows of their own."""
+    answer = " ".join(printable(event.answer).split())
+    if len(answer) <= LONGEST_ANSWER:
+        return answer, []
+    return "", wrapped([("muted", f"  {answer}\n")], columns, hang=2)
+
+
 def _failed(event: ToolFinished, title: str, columns: int, rest: str) -> tuple[list[Fragment], list[Fragment]]:
-    """The target is never cut, and the error stands below it, once."""
+    """The error stands below the line, once."""
     text = _SAID_ABOVE.sub("", event.result.text)
     said = _error_kind(event.error_kind).sub(r"\1", text) if event.error_kind else text
-    outcome = _outcome("" if event.error_kind else event.summary, event.duration_ms)
-    head = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
     subject = title.partition(" ")[2]
     body = _output(said.removeprefix(f"{subject} ") if subject else said, rest)
     if event.error_kind:
         body = wrapped(body, columns, hang=2)
-    return wrapped(head, columns, hang=2), body
+    return _failed_line(event, title, columns), body
+
+
+def _failed_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
+    """The target is never cut."""
+    answer, own_row = _answer(event, columns)
+    is_told = bool(event.error_kind) or event.answer.startswith("declined")
+    outcome = _outcome("" if is_told else event.summary, answer, event.duration_ms)
+    head = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
+    return [*wrapped(head, columns, hang=2), *own_row]
 
 
 def duration(milliseconds: float) -> str:

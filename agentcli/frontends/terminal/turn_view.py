@@ -248,10 +248,12 @@ class TurnView:
                             self.markdown(block.text)
                         elif isinstance(block, ToolUse):
                             calls[block.id] = block
-                case Result(result, name, summary, took, structured, kind):
+                case Result(result, name, summary, took, structured, kind, answer=answer):
                     call = calls.get(result.tool_use_id)
                     title = self._title(call_title(name, call.input if call else {}))
-                    finished = ToolFinished(result.tool_use_id, name, result, took, summary, structured, kind)
+                    finished = ToolFinished(
+                        result.tool_use_id, name, result, took, summary, structured, kind, answer=answer
+                    )
                     self._show_tool(finished, title)
                 case Unreadable(error):
                     self.line(f"[{error}]", "warning")
@@ -323,11 +325,14 @@ class TurnView:
     def _end_turn(self) -> None:
         self._end_text()
         live = self._live
+        live.asked.clear()
         live.turn_since = None
         live.waiting = ""
         live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL)}
 
     def _done(self, done: Done) -> None:
+        for id in list(self._live.asked):
+            self._live.answered(id)
         took = time.monotonic() - (self._live.turn_since or time.monotonic())
         self._end_turn()
         if why := _ENDINGS.get(done.reason):
@@ -345,7 +350,8 @@ class TurnView:
 
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",
-    "max_turns": "Stopped at the limit of requests for one prompt; Enter in the empty input goes on.",
+    "declined": "Stopped: say what to do instead.",
+    "max_turns": "Stopped at the limit of requests for one prompt.",
     "max_budget": "Stopped: the budget is used up.",
     "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
     "stopped": "Stopped by a hook.",

@@ -117,8 +117,9 @@ _INTO_FILE = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directo
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
-    hosts = tuple(host for field in arguments for host in _hosts_in(field))
-    writes = [arguments[at + 1] for at, field in enumerate(arguments[:-1]) if _INTO_FILE.fullmatch(field.text)]
+    places = [at + 1 for at, field in enumerate(arguments[:-1]) if _INTO_FILE.fullmatch(field.text)]
+    writes = [arguments[at] for at in places]
+    hosts = tuple(host for at, field in enumerate(arguments) if at not in places for host in _hosts_in(field))
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
     return Effects(shown(reads, state), shown(writes, state), hosts=hosts or (UNKNOWN,))
 

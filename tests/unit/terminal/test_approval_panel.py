@@ -67,19 +67,30 @@ def test_no_is_what_enter_gives_at_first() -> None:
 def test_a_narrow_window_shows_all_choices_in_more_rows() -> None:
     asked = panel(rules=("file_edit(a.py)", "file_edit(*)"), hunks=(HUNK, HUNK), name="file_edit")
     narrow = " ".join(rows(asked, 24))
-    for label in ("y once", "s this session", "a always", "n no", "Tab no, but…", "h hunk by hunk"):
+    for label in ("y once", "s session", "a always", "n no", "Tab no, because…", "h 2 hunks"):
         assert label in narrow
-    assert rows(asked, 100, more=2)[0].startswith(" ? Allow it (+2 more)?")
+    assert rows(asked, 100, more=2)[0].startswith("Allow it? +2 more  y once")
+
+
+def test_a_yes_for_longer_says_what_it_covers() -> None:
+    asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
+    assert rows(asked)[-1] == "  s, a bash(git push a b) · ←/→ narrower or wider · e edits"
+    asked.widen(1)
+    assert "bash(git push *)" in rows(asked)[-1]
+    edit = ApprovalRequested("1", ToolUse("1", "file_edit", {}), "", "", "", ("file_edit(a)",), mode="acceptEdits")
+    assert rows(ApprovalPanel(edit))[-1] == "  s all edits this session · a file_edit(a) · e edits"
+    assert ApprovalPanel(edit).answer("session") == Approve("1", True, "session", mode="acceptEdits")
+    assert "".join(rows(panel(rules=("bash(" + "x" * 70 + ")",)), 40)).count("x") == 70
 
 
 def test_of_a_trial_it_asks_what_to_keep() -> None:
     asked = panel(hunks=(HUNK, "created file x\n"))
-    assert "".join(rows(asked, 100)).split() == "? Keep it? y keep ❯n drop Tab drop, and… h one by one".split()
+    assert "".join(rows(asked, 100)).split() == "Keep it? y keep ❯n drop Tab drop, because… h one by one".split()
 
 
 def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
     text = preview(panel("rm -rf ~\x1b[2K\recho hi\u202e\x08 \x1b]0;t\x07"))
-    assert text == "? Run a command — why\n  $ rm -rf ~␛[2K␍echo hi�␈ ␛]0;t␇\n"
+    assert text == "? Run a command\n  $ rm -rf ~␛[2K␍echo hi�␈ ␛]0;t␇\n"
 
 
 def test_a_long_command_says_what_is_not_shown() -> None:
@@ -108,6 +119,7 @@ def test_answers_carry_how_far_they_reach() -> None:
     assert asked.rule == "Bash(make lint)"
     asked.comment = "not now"
     assert asked.answer("no") == Approve("1", False, comment="not now")
+    assert panel().answer("no") == Approve("1", False, stops=True)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +128,11 @@ def test_answers_carry_how_far_they_reach() -> None:
 def test_hunks_are_decided_one_by_one(answers: list[bool], taken: tuple[int, ...] | None) -> None:
     asked = panel(hunks=(HUNK,) * 3, name="file_edit")
     asked.hunk = 0
-    assert rows(asked)[0].startswith("? Hunk 1 of 3: y accept")
+    assert rows(asked)[0].startswith("Hunk 1 of 3:  y take")
     assert plain(asked.hunk_preview(80)).startswith("Hunk 1 of 3\n")
     *others, last = [asked.take_hunk(accepted=accepted) for accepted in answers]
     assert others == [None, None]
-    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))
+    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False, stops=True))
 
 
 def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
