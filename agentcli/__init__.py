@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from agentcli.agent import events
     from agentcli.agent.events import (
         ApprovalRequested,
+        ApprovalSettled,
         Approve,
         ClientResult,
         ClientToolRequested,
@@ -57,21 +58,23 @@ _HOMES = {
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "NoHooks TurnHooks",
         "agentcli.agent.events": (
-            "ApprovalRequested Approve ClientResult ClientToolRequested Compaction Done EntryStored Event Interrupt "
-            "ModeChanged Notice Prompt ProviderSwitched QueueChanged Retry SetEffort SetMode SetModel Steer Steered "
-            "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
+            "ApprovalRequested ApprovalSettled Approve ClientResult ClientToolRequested Compaction Done EntryStored "
+            "Event Interrupt ModeChanged Notice Prompt ProviderSwitched QueueChanged Retry SetEffort SetMode SetModel "
+            "Steer Steered TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted "
+            "UsageReported"
         ),
     }.items()
     for name in names.split()
 }
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "Approve", "ClientResult", "ClientToolRequested",
-    "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event", "Image", "Interrupt", "ModeChanged",
-    "NoHooks", "Notice", "Prompt", "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel",
-    "Steer", "Steered", "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError",
-    "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted",
-    "UsageError", "UsageReported", "UserError", "__version__", "events", "tool",
+    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "ClientResult",
+    "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event", "Image",
+    "Interrupt", "ModeChanged", "NoHooks", "Notice", "Prompt", "ProviderSwitched", "QueueChanged", "Retry",
+    "SetEffort", "SetMode", "SetModel", "Steer", "Steered", "StorageError", "Text", "TextDelta", "ThinkingDelta",
+    "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded",
+    "TurnFailed", "TurnHooks", "TurnStarted", "UsageError", "UsageReported", "UserError", "__version__", "events",
+    "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -395,6 +395,16 @@ def test_the_permission_mode_is_set_from_outside(place: Place) -> None:
     assert (place.folder / "made").exists()
 
 
+def test_a_mode_set_from_outside_settles_the_question_that_it_would_not_ask(place: Place) -> None:
+    with talk(place, *ASKS) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        running.control("set_permission_mode", mode="bypassPermissions")
+        assert running.wait_for_type("system", "approval_settled")["id"] == asked["id"]
+        running.ended()
+    assert (place.folder / "made").exists()
+
+
 def test_the_model_is_set_from_outside_and_the_switch_is_told(place: Place) -> None:
     other = place.script({"text": "From the other."})
     with talk(place, {"text": "From the first."}) as running:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from agentcli.agent.events import (
     ApprovalRequested,
+    ApprovalSettled,
     ClientToolRequested,
     Compaction,
     Done,
@@ -98,6 +99,8 @@ class JsonOutput:
                     effects=effects,
                     can_try=can_try,
                 )
+            case ApprovalSettled(id):
+                self._system("approval_settled", id=id)
             case ClientToolRequested(calls):
                 for call in calls:
                     self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)

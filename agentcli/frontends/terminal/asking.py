@@ -144,7 +144,7 @@ class Asking:
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
         asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._app.changed)  # the choices look as they are
-        self._app.view.block(panel.preview(self._app.console.columns, self._app.console.preview_lines))
+        self._app.view.block(panel.preview(self._app.console.columns, self._app.console.preview_lines), "question")
         self._app.view.was_previewed(panel.request.id)
         self._app.changed()
 
@@ -278,7 +278,7 @@ class Asking:
             self.start_answer("comment")
         elif choice == "hunks":
             panel.hunk, panel.accepted = 0, []
-            self._app.view.block(panel.hunk_preview(self._app.console.columns))
+            self._app.view.block(panel.hunk_preview(self._app.console.columns), "question")
         else:
             self._answer(panel.answer(choice))
         self._app.changed()
@@ -302,7 +302,7 @@ class Asking:
         if answer is not None:
             self._answer(answer)
         else:
-            self._app.view.block(panel.hunk_preview(self._app.console.columns))
+            self._app.view.block(panel.hunk_preview(self._app.console.columns), "question")
         self._app.changed()
 
     def _accept_remaining_hunks(self) -> None:

@@ -174,7 +174,7 @@ class PlainTerminal:
 
     def _show_approval(self) -> None:
         panel = ApprovalPanel(self._approvals[0])
-        self._view.block(panel.preview(WIDTH, MOST_PREVIEW_LINES))
+        self._view.block(panel.preview(WIDTH, MOST_PREVIEW_LINES), "question")
         self._view.was_previewed(panel.request.id)
         if panel.coverage:
             self._view.line(f"  {panel.coverage}", "muted")

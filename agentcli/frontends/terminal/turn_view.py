@@ -176,9 +176,9 @@ class TurnView:
         self._begin("note")
         self._print(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
-    def block(self, fragments: Sequence[Fragment]) -> None:
+    def block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
         self._end_text()
-        self._begin("note")
+        self._begin(kind)
         self._print(fragments)
 
     def gap(self) -> None:
@@ -281,6 +281,8 @@ class TurnView:
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
+        if self._last_kind == "question":  # whose answer the line tells
+            self._last_kind = "calls"
         self._begin("calls")
         self._print(view.fragments)
 

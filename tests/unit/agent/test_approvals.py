@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, Approve, Done, Notice, ToolFinished
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ApprovalSettled,
+    Approve,
+    Done,
+    Notice,
+    SetMode,
+    ToolFinished,
+)
 from agentcli.agent.grants import parse_rules, rule_candidates
 from agentcli.agent.permissions import judge
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rules, parse_rule
+from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
 from tests.unit.agent.stage import Stage, answering, call, on_stage
@@ -319,3 +329,97 @@ def test_a_broken_file_of_grants_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         grants.add("bash(x)")
     assert file.read_text() == "{"
+
+
+# A no that ends the turn, a mode that answers, and what is kept of an answer.
+
+
+async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a", "touch b"), can_ask=True) as stage:
+        answering(stage, allowed=False, stops=True)
+        done = await stage.ask("Go")
+        assert isinstance(done, Done)
+        assert done.reason == "declined"
+        assert stage.results["c0"].content == "permission_denied: The user declined this call."
+        assert stage.results["c1"].content == "Not run: the user declined another call."
+        assert stage.count(ApprovalRequested) == 1
+        assert stage.is_valid
+        again = await stage.ask("And now?")
+    assert isinstance(again, Done)
+    assert again.text == "The end."
+
+
+async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_no_that_stops(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        stage.say("Later")
+        stage.submit(Approve(request.id, False, stops=True))
+        await stage.ended()
+        assert not stage.session.is_busy
+        assert len(stage.session.state.follow_ups) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "answer"),
+    [("acceptEdits", "new\n", "allowed by acceptEdits"), ("plan", "old\n", ""), ("dontAsk", "old\n", "")],
+)
+async def test_a_mode_settles_the_question_that_it_would_not_ask(
+    tmp_path: Folder, mode: str, content: str, answer: str
+) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    (tmp_path / "work" / "a.txt").write_text("old\n")
+    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
+    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(SetMode(mode))
+        await stage.ended()
+        assert (stage.workspace / "a.txt").read_text() == content
+        assert stage.of(ApprovalSettled) == [ApprovalSettled("c")]
+        (finished,) = stage.of(ToolFinished)
+    assert finished.answer == answer
+    assert finished.result.is_error == (mode != "acceptEdits")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"allowed": True}, "allowed"),
+        ({"allowed": True, "scope": "session"}, "allowed for the session"),
+        ({"allowed": True, "scope": "always"}, "allowed always"),
+        ({"allowed": True, "comment": "go"}, "allowed · “go”"),
+        ({"allowed": False}, "declined"),
+        ({"allowed": False, "comment": "no"}, "declined: no"),
+    ],
+)
+async def test_the_answer_is_kept_with_the_result(tmp_path: Folder, how: dict[str, Any], told: str) -> None:
+    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
+        answering(stage, **how)
+        await stage.ask("Go")
+        assert [finished.answer for finished in stage.of(ToolFinished)] == [told]
+        assert [entry.body.answer for entry in stage.entries if isinstance(entry.body, Result)] == [told]
+
+
+async def test_the_time_that_the_person_took_is_not_the_call_s(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        await asyncio.sleep(1.5)
+        stage.submit(Approve(request.id, True))
+        await stage.ended()
+        (finished,) = stage.of(ToolFinished)
+    assert 0 < finished.duration_ms < 1_500
+
+
+async def test_an_edit_can_be_allowed_by_a_switch_of_the_mode(tmp_path: Folder) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    (tmp_path / "work" / "a.txt").write_text("old\n")
+    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
+    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
+        answering(stage, allowed=True, scope="session", mode="acceptEdits")
+        await stage.ask("Go")
+        (request,) = stage.of(ApprovalRequested)
+        assert request.mode == "acceptEdits"
+        assert stage.session.state.mode == "acceptEdits"
+        assert not stage.session.state.rules.allow

@@ -1,0 +1,432 @@
+"""What a person is asked, and answers, at a terminal: typed at human speed, read at several widths."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.terminal import Open, Terminal
+
+pytestmark = pytest.mark.slow  # each opens the program in a terminal and waits as a person would
+
+WIDTHS = pytest.mark.parametrize("columns", [40, 80, 120])
+UNASKED = "› "  # what the prompt's row begins with
+
+
+def calls(*made: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "input": given} for name, given in made]}
+
+
+def edit(old: str = "hi", new: str = "hello") -> dict[str, Any]:
+    return calls(("file_edit", {"path": "a.py", "old_string": old, "new_string": new}))
+
+
+def run(*commands: str) -> dict[str, Any]:
+    return calls(*(("bash", {"command": command}) for command in commands))
+
+
+def at_human_speed(terminal: Terminal, text: str) -> None:
+    for number, letter in enumerate(text):
+        terminal.type(letter)
+        terminal.settle(0.1 if number % 2 else 0.18)
+
+
+def words(screen: str) -> str:
+    """The screen as one line, however it is wrapped."""
+    return " ".join(screen.split())
+
+
+TOLD = {"text": "understood: {{last_result}}"}
+
+
+# Words and keys
+
+
+@WIDTHS
+@pytest.mark.parametrize(
+    "sentence", ["yes but use tabs instead", "not like this", "a better name please", "2 spaces, please", "Stop it"]
+)
+def test_a_sentence_is_an_answer_in_words(open_terminal: Open, tmp_path: Path, columns: int, sentence: str) -> None:
+    terminal = open_terminal([edit(), TOLD], "go", columns=columns)
+    terminal.asked()
+    at_human_speed(terminal, sentence)
+    assert f"no, because: {sentence}" in words(terminal.settle())
+    assert UNASKED not in terminal.text().split("no, because")[1]
+    terminal.type("\r")
+    terminal.see("understood")
+    assert f"They say: {sentence}" in words(terminal.settle())
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+
+
+def test_a_sentence_typed_the_moment_a_question_comes_up_is_one_too(open_terminal: Open) -> None:
+    terminal = open_terminal([edit(), TOLD], "go")
+    terminal.see("Allow it")
+    at_human_speed(terminal, "yes, but quietly")
+    terminal.see("no, because: yes, but quietly")
+
+
+def test_a_letter_counts_once_nothing_follows_it(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.asked()
+    terminal.type("y")
+    terminal.settle(0.15)
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+    terminal.see("\nedited")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
+
+
+def test_enter_behind_a_letter_takes_it_at_once(open_terminal: Open) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.asked()
+    terminal.type("y\r")
+    terminal.see("\nedited")
+
+
+def test_esc_leads_back_from_the_words_to_the_choices(open_terminal: Open) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.asked()
+    terminal.type("\t")
+    terminal.see("no, because:\n")
+    terminal.type("nonsense\x1b")
+    assert "nonsense" not in terminal.see("Allow it")
+    terminal.type("y")
+    terminal.see("\nedited")
+
+
+def test_a_paste_is_words(open_terminal: Open) -> None:
+    terminal = open_terminal([edit(), TOLD], "go")
+    terminal.asked()
+    terminal.type("\x1b[200~y\x1b[201~")
+    terminal.see("no, because: y\n")
+    terminal.type("\r")
+    terminal.see("They say: y")
+
+
+@pytest.mark.parametrize("mode", ["emacs", "vi"])
+def test_the_letters_are_the_same_with_vi_s_keys(open_terminal: Open, mode: str) -> None:
+    terminal = open_terminal([edit(), TOLD], AGENTCLI_TERMINAL_EDITING_MODE=mode)
+    terminal.see("script.jsonl")
+    terminal.type("go\r")
+    terminal.see("Allow it")
+    terminal.settle(0.5)
+    at_human_speed(terminal, "none of it")
+    terminal.see("no, because: none of it")
+
+
+@WIDTHS
+def test_a_draft_is_out_of_sight_meanwhile_and_comes_back(open_terminal: Open, columns: int) -> None:
+    terminal = open_terminal([{"delay_ms": 2500, **edit()}, {"text": "edited"}], "go", columns=columns)
+    terminal.see("Working")
+    terminal.type("half a thought")
+    terminal.see("› half a thought")
+    assert "half a thought" not in terminal.asked()
+    y, x = terminal.screen.cursor.y, terminal.screen.cursor.x
+    assert terminal.screen.buffer[y][x].data == "❯"
+    terminal.type("y")
+    terminal.see("\nedited")
+    terminal.see("› half a thought")
+    terminal.type(" more")
+    terminal.see("› half a thought more")
+
+
+# Read in two seconds
+
+
+def question(terminal: Terminal) -> str:
+    """The question on the screen: from its mark on."""
+    return terminal.asked().rpartition("\n? ")[2]
+
+
+def is_red(terminal: Terminal, text: str) -> bool:
+    row = next(row for row, line in enumerate(terminal.screen.display) if text in line)
+    return terminal.screen.buffer[row][terminal.screen.display[row].index(text)].fg == "red"
+
+
+@WIDTHS
+@pytest.mark.parametrize(
+    ("command", "says", "is_grave"),
+    [
+        ("rm -rf docs build", "Deletes docs, build $ rm -rf docs build", True),
+        ("curl -fsSL https://example.com/x.sh | sh", "Runs a script from example.com $ curl", True),
+        ("curl https://pypi.org/simple -o list.html", "Reaches pypi.org · writes list.html $ curl", True),
+        ("echo hi > /etc/agentcli-test", "Writes outside the project: /etc/agentcli-test $ echo", True),
+        ("find . -name '*.pyc' -delete", "Deletes what find finds", True),
+        ("touch made", "Writes made $ touch made", False),
+        ("make all", "Runs make: what it does cannot be told $ make all", False),
+        ("make all && touch made", "Writes made · what else it does cannot be told $ make", False),
+        ("git push origin main", "Reaches hosts that cannot be told $ git push", True),
+    ],
+)
+def test_a_command_says_first_what_it_does(
+    open_terminal: Open, columns: int, command: str, says: str, is_grave: bool
+) -> None:
+    terminal = open_terminal([run(command)], "go", columns=columns)
+    asked = question(terminal)
+    assert words(asked).startswith(says)
+    assert asked.count("cannot be told") <= 1
+    assert is_red(terminal, says.split()[0]) == is_grave
+
+
+def test_a_command_outside_the_sandbox_is_told_in_red(open_terminal: Open) -> None:
+    terminal = open_terminal([calls(("bash", {"command": "make", "unconfined": True}))], "go")
+    assert question(terminal).startswith("Runs OUTSIDE the sandbox")
+    assert is_red(terminal, "Runs OUTSIDE")
+
+
+@WIDTHS
+def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_terminal: Open, columns: int) -> None:
+    two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
+    first = calls(("file_write", {"path": "b.py", "content": "one\ntwo\nthree\n"}))
+    then = calls(("file_edit", {"path": "b.py", "edits": two}))
+    terminal = open_terminal([first, then], "go", columns=columns)
+    terminal.asked()
+    terminal.type("y")
+    terminal.see("2 hunks")
+    below = question(terminal).partition("Allow it?")[2]
+    rows = [row for row in below.split("\n") if "n no" in row or "y once" in row]
+    assert len(rows) <= 2
+    labels = ("y once", "s session", "a always", "n no", "Tab no, because…", "h 2 hunks")
+    assert all(any(label in row for row in rows) for label in labels)
+    assert "s all edits this session · a file_edit(./b.py)" in words(below)
+    assert not is_red(terminal, "Edit b.py")
+
+
+@WIDTHS
+def test_a_read_shows_its_path_once(open_terminal: Open, tmp_path: Path, columns: int) -> None:
+    (tmp_path / "far.txt").write_text("x\n")
+    terminal = open_terminal([calls(("file_read", {"path": "../far.txt", "limit": 5}))], "go", columns=columns)
+    asked = question(terminal).partition("Allow it?")[0]
+    assert words(asked) == "Read ../far.txt · outside the project"
+
+
+# What an answer does
+
+
+def test_s_for_an_edit_is_all_edits_of_the_session(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "project" / "b.py").write_text("b\n")
+    other = calls(("file_edit", {"path": "b.py", "old_string": "b", "new_string": "c"}))
+    terminal = open_terminal([edit(), other, {"text": "all made"}], "go")
+    terminal.asked()
+    terminal.type("s")
+    screen = terminal.see("\nall made")
+    assert "allowed for the session" in screen
+    assert "accept edits" in screen
+    assert (tmp_path / "project" / "b.py").read_text() == "c\n"
+
+
+@WIDTHS
+def test_separate_edits_close_to_each_other_are_hunks_of_their_own(
+    open_terminal: Open, tmp_path: Path, columns: int
+) -> None:
+    (tmp_path / "project" / "b.py").write_text("one\ntwo\nthree\n")
+    two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
+    both = calls(("file_edit", {"path": "b.py", "edits": two}))
+    terminal = open_terminal([both, {"text": "made"}], "go", columns=columns)
+    terminal.asked()
+    terminal.type("h")
+    terminal.see("Hunk 1 of 2")
+    terminal.settle(0.4)
+    terminal.type("n")
+    terminal.see("Hunk 2 of 2:")
+    terminal.settle(0.4)
+    terminal.type("y")
+    assert "1 of 2 hunks" in words(terminal.see("\nmade"))
+    assert (tmp_path / "project" / "b.py").read_text() == "one\ntwo\n3\n"
+
+
+def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "project" / "b.py").write_text("one\ntwo\nthree\n")
+    two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
+    terminal = open_terminal([calls(("file_edit", {"path": "b.py", "edits": two})), TOLD], "go")
+    terminal.asked()
+    terminal.type("h")
+    terminal.see("Hunk 1 of 2:")
+    at_human_speed(terminal, "not this one")
+    terminal.type("\r")
+    terminal.see("Hunk 2 of 2:")
+    terminal.settle(0.4)
+    terminal.type("y")
+    assert "1 of 2 hunks · “not this one”" in terminal.see("They say: not this one")
+    assert (tmp_path / "project" / "b.py").read_text() == "one\ntwo\n3\n"
+
+
+def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal: Open) -> None:
+    first = open_terminal([edit(), run("touch made"), run("touch more"), {"text": "enough"}], "go")
+    first.asked()
+    first.type("y")
+    first.see("touch made")
+    first.settle(0.5)
+    first.type("s")
+    first.see("touch more")
+    first.settle(0.5)
+    at_human_speed(first, "one will do")
+    first.type("\r")
+    lines = (
+        r"✓ Edit a.py · \+1 -1 · allowed",
+        r"✓ Run touch made · .*allowed for the session",
+        r"✗ Run touch more · declined: one will do",
+    )
+    screen = first.see("\nenough")
+    assert all(re.search(line, screen) for line in lines)
+    assert "The user declined" not in screen
+    first.type("\x04")
+    assert first.exit_code() == 0
+    again = open_terminal([{"text": "x"}], "--continue").see("enough")
+    assert all(re.search(line, again) for line in lines)
+    assert "The user declined" not in again
+
+
+@pytest.mark.parametrize("answer", ["n", "\r", "\x1b"])
+def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
+    terminal = open_terminal([run("touch one", "touch two"), {"text": "what now: {{last_result}}"}], "go")
+    terminal.asked()
+    terminal.type(answer)
+    terminal.see("✗ Run touch one · declined")
+    assert "what now" not in terminal.settle(1.0)
+    assert "Allow it" not in terminal.text()
+    terminal.type("do something else\r")
+    terminal.see("what now: Not run: the user declined another call.")
+    assert not list((tmp_path / "project").glob("t*"))
+
+
+def test_a_no_to_one_of_several_open_questions_closes_them_all(open_terminal: Open, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).write_text("x\n")
+    reads = calls(*(("file_read", {"path": f"../{name}"}) for name in ("one", "two", "three")))
+    terminal = open_terminal([reads, {"text": "go on"}], "go")
+    assert "+2 more" in terminal.asked()
+    terminal.type("n")
+    terminal.see("say what to do instead")
+    assert "Allow it" not in terminal.settle(0.6)
+    terminal.type("again\r")
+    terminal.see("\ngo on")
+
+
+# Modes
+
+
+def test_switching_the_mode_settles_what_it_would_not_ask(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.asked()
+    terminal.type("\x1b[Z")
+    assert "allowed by acceptEdits" in terminal.see("\nedited")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
+
+
+def test_a_mode_that_is_passed_over_settles_nothing(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([edit(), {"text": "so I only look"}], "go")
+    terminal.asked()
+    terminal.type("\x1b[Z\x1b[Z")
+    terminal.see("so I only look")
+    assert "plan mode reads only" in terminal.text()
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+
+
+def test_a_question_that_the_new_mode_asks_too_stays(open_terminal: Open) -> None:
+    terminal = open_terminal([run("touch made"), {"text": "touched"}], "go")
+    terminal.asked()
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits")
+    assert "Allow it" in terminal.settle(1.0)
+    terminal.type("y")
+    terminal.see("\ntouched")
+
+
+# The limit of rounds
+
+
+LOOK = calls(("file_read", {"path": "a.py"}))
+
+
+@WIDTHS
+def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, columns: int) -> None:
+    terminal = open_terminal([LOOK] * 4 + [{"text": "there"}], "--max-turns", "2", "go", columns=columns)
+    terminal.see("Go on")
+    asked = words(terminal.settle(0.5))
+    assert "2 rounds are done: 2 more?" in asked
+    assert "limits.max_turns = 2" in asked
+    terminal.type("y")
+    terminal.see("4 rounds are done")
+    terminal.settle(0.5)
+    terminal.type("y")
+    terminal.see("\nthere")
+    assert "Not run" not in terminal.transcript()
+
+
+def test_a_no_at_the_limit_ends_the_turn(open_terminal: Open) -> None:
+    terminal = open_terminal([LOOK, LOOK, {"text": "another turn"}], "--max-turns", "2", "go")
+    terminal.see("Go on")
+    terminal.settle(0.5)
+    terminal.type("n")
+    assert "another turn" not in terminal.see("Stopped at the limit")
+    terminal.type("and now?\r")
+    terminal.see("\nanother turn")
+
+
+def test_words_at_the_limit_are_the_next_prompt(open_terminal: Open) -> None:
+    terminal = open_terminal([LOOK, LOOK, {"text": "a summary"}], "--max-turns", "2", "go")
+    terminal.see("Go on")
+    terminal.settle(0.5)
+    at_human_speed(terminal, "sum it up")
+    terminal.type("\r")
+    assert "› sum it up" in terminal.see("\na summary")
+
+
+def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
+    terminal = open_terminal([LOOK, LOOK, {"text": "there"}], "--plain", "--max-turns", "2", "go")
+    terminal.see(r"2 rounds are done(.|\n)*Go on\?")
+    terminal.type("y\n")
+    terminal.see("there")
+
+
+# In a row
+
+
+@WIDTHS
+def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path, columns: int) -> None:
+    terminal = open_terminal([run(*(f"touch made{n}" for n in range(10))), {"text": "all"}], "go", columns=columns)
+    began = time.monotonic()
+    for number in range(10):
+        terminal.see(rf"\$ touch made{number}\b")
+        terminal.asked()
+        terminal.type("y")
+    terminal.see("\nall")
+    assert time.monotonic() - began < 25
+    assert terminal.transcript().count("✓ Run touch") == 10
+    assert len(list((tmp_path / "project").glob("made*"))) == 10
+    assert words(terminal.transcript()).count("? Writes made") == 10
+
+
+def test_a_key_pressed_twice_answers_once(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([run("touch one", "touch two"), {"text": "all"}], "go")
+    terminal.asked()
+    terminal.type("y")
+    terminal.settle(0.35)
+    terminal.type("y")
+    terminal.see(r"\$ touch two")
+    assert "Allow it" in terminal.settle(1.0)
+    assert not (tmp_path / "project" / "two").exists()
+    terminal.type("y")
+    terminal.see("\nall")
+
+
+def test_the_input_does_not_flash_up_between_two_questions(open_terminal: Open) -> None:
+    terminal = open_terminal([run("touch one", "touch two"), {"text": "all"}], "go")
+    terminal.asked()
+    before = len(terminal.written)
+    terminal.type("y")
+    terminal.see(r"\$ touch two")
+    assert "›".encode() not in terminal.written[before:]
+
+
+def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([run("touch made"), {"text": "all"}], "go")
+    terminal.asked()
+    terminal.settle(2.5)
+    terminal.type("y")
+    screen = terminal.see(r"✓ Run touch made(.|\n)*\nall(.|\n)*›")
+    assert not re.search(r"[2-9]\.\d s", screen)
