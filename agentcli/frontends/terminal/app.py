@@ -15,6 +15,7 @@ from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBa
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
 from agentcli.frontends.printable import printable, with_tilde
+from agentcli.frontends.terminal.approval import marked_cell
 from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.completion import PromptCompleter
 from agentcli.frontends.terminal.composer import Composer
@@ -134,6 +135,7 @@ class TerminalApp:
             self._tick_timer.cancel()
         if self._status_task is not None:
             self._status_task.cancel()
+        self.asking.forget_approvals()  # and have the draft back that they took the place of
         if not self.composer.area.buffer.text.strip():
             self.composer.forget_draft()
         was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.entries)
@@ -177,7 +179,7 @@ class TerminalApp:
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
             live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
-            row, column = self.asking.cursor_cell(panel)
+            row, column = marked_cell(panel)
             return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))

@@ -11,7 +11,7 @@ from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice, marked_cell
+from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Row
 
@@ -48,6 +48,7 @@ class Asking:
         self._shown_at = self._answered_at = 0.0
         self._is_writing = False  # a message, while an approval waits for its end
         self._letters = ""  # typed at an approval, which may yet become a word
+        self._is_early = False  # of the letters: nobody can have read what stands there now
         self._letters_timer: asyncio.TimerHandle | None = None
         self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
@@ -126,10 +127,6 @@ class Asking:
         """Whether the choices of an approval stand where the prompt was; its text comes back behind them."""
         return self.picker is None and (self.takes_approval_keys or (self._answered is not None and not self.approval))
 
-    def cursor_cell(self, rows: Sequence[Row]) -> tuple[int, int]:
-        """Where the cursor rests among `rows` while the input is hidden."""
-        return marked_cell(rows)
-
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(ApprovalPanel(request))
         self._show_approval()
@@ -151,7 +148,8 @@ class Asking:
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._app.composer.area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
-            self._app.composer.area.replace_text("")  # the answer before this one, given twice
+            self._app.composer.area.replace_text("")
+            self._wait_for_more(text, is_early=True)  # the answer before this one, given twice, or a word's beginning
             return False
         return bool(text) and now - self._app.last_typed < TYPING_PAUSE_S
 
@@ -206,12 +204,15 @@ class Asking:
         panel = self.approval
         assert panel is not None
         is_early = time.monotonic() - self._shown_at < REACTION_S
-        letters = self._drop_letters() + text
-        if letters in panel.keys:
-            self._letters = letters
-            self._letters_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_letter, is_early)
+        was_early, letters = self._is_early, self._drop_letters() + text
+        if text in panel.keys and (letters == text or (was_early and letters == 2 * text)):
+            self._wait_for_more(letters, is_early=is_early)
         else:
             self.start_answer("comment", letters)
+
+    def _wait_for_more(self, letters: str, *, is_early: bool) -> None:
+        self._letters, self._is_early = letters, is_early
+        self._letters_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_letter)
 
     def paste_at_approval(self, data: str) -> None:
         self.start_answer("comment", self._drop_letters())
@@ -222,12 +223,13 @@ class Asking:
         if self._letters_timer is not None:
             self._letters_timer.cancel()
             self._letters_timer = None
+        self._is_early = False
         return letters
 
-    def _take_letter(self, is_early: bool) -> None:
+    def _take_letter(self) -> None:
         """The letter stood alone; one that came early was meant for what stood there before."""
-        letter, panel = self._drop_letters(), self.approval
-        if panel is None or is_early or not self.takes_approval_keys:
+        is_early, letter, panel = self._is_early, self._drop_letters()[-1:], self.approval
+        if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
             return
         if panel.hunk is not None:
             if letter == "a":
@@ -247,12 +249,9 @@ class Asking:
         """Takes a letter that was just typed, else the marked choice; not what has only just come up."""
         panel = self.approval
         assert panel is not None
-        is_early = time.monotonic() - self._shown_at < REACTION_S
         if self._letters:
-            if self._letters_timer is not None:
-                self._letters_timer.cancel()
-            self._take_letter(is_early)
-        elif not is_early and panel.hunk is None:
+            self._take_letter()
+        elif time.monotonic() - self._shown_at >= REACTION_S and panel.hunk is None:
             self.decide(panel.selected)
 
     def escape_at_approval(self) -> None:
@@ -263,7 +262,7 @@ class Asking:
         if panel.hunk is None:
             self.decide("no")
         else:
-            panel.hunk = None
+            panel.hunk, panel.comment = None, ""
             self._app.changed()
 
     def erase_at_approval(self) -> None:
@@ -315,6 +314,7 @@ class Asking:
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._approvals.pop(0)
+        answered.hunk = None
         self._answered_at = time.monotonic()
         self._app.view.was_previewed(answer.id, as_made=answer.hunks is None)
         self.end_answer()
