@@ -110,9 +110,12 @@ def test_a_paste_is_words(open_terminal: Open) -> None:
 def test_the_letters_are_the_same_with_vi_s_keys(open_terminal: Open, mode: str) -> None:
     terminal = open_terminal([edit(), TOLD], AGENTCLI_TERMINAL_EDITING_MODE=mode)
     terminal.see("script.jsonl")
-    terminal.type("go\r")
-    terminal.see("Allow it")
-    terminal.settle(0.5)
+    terminal.type("go")
+    if mode == "vi":
+        terminal.type("\x1b")  # from here on letters are commands of vi
+        terminal.settle()
+    terminal.type("\r")
+    terminal.asked()
     at_human_speed(terminal, "none of it")
     terminal.see("no, because: none of it")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TYPING_PAUSE_S = 0.8  # what was typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.3  # nobody answers faster than this what has just come up
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
-LINGER_S = 0.25  # an answered panel stays in its place so long, where the next one mostly comes up
+LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
 MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: "}
@@ -74,8 +74,8 @@ class Asking:
             more = len(self._approvals) - 1
             is_ready = time.monotonic() - self._shown_at >= REACTION_S
             return self.approval.rows(columns, more, is_writing=self._is_writing, is_ready=is_ready)
-        if self._answered is not None:
-            return self._answered.rows(columns, 0, is_ready=False)
+        if self._lingering is not None:
+            return self._lingering.rows(columns, 0, is_ready=False)
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
@@ -125,7 +125,12 @@ class Asking:
     @property
     def hides_input(self) -> bool:
         """Whether the choices of an approval stand where the prompt was; its text comes back behind them."""
-        return self.picker is None and (self.takes_approval_keys or (self._answered is not None and not self.approval))
+        return self.picker is None and (self.takes_approval_keys or self._lingering is not None)
+
+    @property
+    def _lingering(self) -> ApprovalPanel | None:
+        is_free = self.approval is None and self.purpose == "prompt" and not self._app.composer.area.buffer.text
+        return self._answered if is_free else None
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(ApprovalPanel(request))
@@ -196,6 +201,7 @@ class Asking:
     def forget_approvals(self) -> None:
         while self._approvals:
             self.forget_approval(self._approvals[-1].request.id)
+        self._bring_draft_back()
 
     # Keys at an approval
 
