@@ -322,7 +322,6 @@ class Asking:
         answered = self._answered = self._approvals.pop(0)
         answered.hunk = None
         self._answered_at = time.monotonic()
-        self._app.view.was_previewed(answer.id, as_made=answer.hunks is None)
         self.end_answer()
         self._app.desk.answer(answer)
         self._show_approval()

@@ -20,7 +20,6 @@ from agentcli.tools.builtin.arguments import TodoItem
 
 DIFF_LINES = 30
 OUTPUT_LINES = 5
-LONGEST_ANSWER = 40  # characters of what the person said beside the outcome of a call
 LONGEST_LINE = 400  # characters of an output line that are shown folded
 
 # What the call's own line says too.
@@ -78,7 +77,7 @@ def _outcome(*parts: str | float) -> str:
 def _answer(event: ToolFinished, columns: int) -> tuple[str, list[Fragment]]:
     """What the person said to the call: beside its outcome, or, many words, in rows of their own."""
     answer = " ".join(printable(event.answer).split())
-    if len(answer) <= LONGEST_ANSWER:
+    if 2 * width(answer) <= columns:
         return answer, []
     return "", wrapped([("muted", f"  {answer}\n")], columns, hang=2)
 

@@ -226,9 +226,9 @@ class TurnView:
         """When this message leaves the queue it goes back into the input, not to the model."""
         self._taken_back.append(message)
 
-    def was_previewed(self, call_id: str, *, as_made: bool = True) -> None:
-        """Whether the diff that this call makes is on the screen already."""
-        (self._previewed.add if as_made else self._previewed.discard)(call_id)
+    def was_previewed(self, call_id: str) -> None:
+        """The diff that this call makes, or more than that, is on the screen already."""
+        self._previewed.add(call_id)
 
     def replay(self, entries: Sequence[Entry]) -> None:
         """The newest part of a stored conversation."""
