@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
-from prompt_toolkit.history import History, InMemoryHistory
 
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.user_commands import add_user_commands
@@ -35,7 +34,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     terminal = config.settings.terminal
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
-    history: History = ProjectHistory(config.paths.state / "history", project) if keeps else InMemoryHistory()
+    history = ProjectHistory(config.paths.state / "history" if keeps else None, project)
     house = TerminalHouse(config, options)
     app = TerminalApp(
         console,

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
-from prompt_toolkit.history import History
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
@@ -23,6 +22,7 @@ from agentcli.frontends.terminal.desk import House, TerminalDesk
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex
+from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
@@ -61,7 +61,7 @@ class TerminalApp:
         commands: Commands,
         *,
         look: Look,
-        history: History,
+        history: ProjectHistory,
         drafts: Drafts | None,
         file_index: FileIndex,
     ) -> None:
@@ -90,9 +90,8 @@ class TerminalApp:
         for command in screen_commands(self):
             commands.add(command)
         self.composer = Composer(
-            console.area, drafts, environment=console.environment, tell=self.hint, hand_over=console.hand_over
+            console.area, drafts, history, environment=console.environment, tell=self.hint, hand_over=console.hand_over
         )
-        console.area.use_history(history)
         self._file_index = file_index
         self._keeps = drafts is not None
         console.area.buffer.completer = PromptCompleter(lambda: self.desk.commands, file_index, self._arguments)
@@ -105,6 +104,7 @@ class TerminalApp:
         """Open the session; a prompt from the command line is the first thing said in it."""
         if prompt is None and not self.composer.area.buffer.text and self.composer.restore_draft():
             self.hint("Your draft is back.")
+        asyncio.get_running_loop().run_in_executor(None, self.composer.history.load)
         self.desk.start_opening().add_done_callback(self._opened)
         if prompt:
             self.desk.submit(prompt)
@@ -272,6 +272,14 @@ class TerminalApp:
         self.composer.area.set_text(text)
         self.changed()
 
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        if self.composer.area.buffer.text or self.asking.purpose != "prompt":
+            self.hint("Your message was taken back: ↑ brings it into an empty input.")
+            return
+        for content in reversed(prompts):
+            self.composer.put_before(self.composer.as_typed(content))
+        self.changed()
+
     # Keys
 
     @property
@@ -402,18 +410,18 @@ class TerminalApp:
             self.take_back()
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        text, typed = self.composer.take_in(waiting[position]), self.composer.area.buffer.text
         self.view.will_take_back(waiting[position])
         self.desk.session.submit(TakeBack(position))
-        self.composer.area.set_text(f"{text}\n{typed}" if typed else text)
+        self.composer.put_before(self.composer.as_typed(waiting[position]))
 
     def search_history(self) -> None:
-        entries = list(dict.fromkeys(reversed(self.composer.area.buffer.history.get_strings())))
+        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
 
         async def search() -> None:
-            found = await self.choose("History", [(" ".join(text.split())[:200], "") for text in entries])
+            found = await self.choose("History", [(" ".join(sent.text.split())[:200], "") for sent in entries])
             if found is not None:
-                self.put_into_input(entries[found])
+                self.composer.put(entries[found])
+                self.changed()
 
         if entries:
             self.desk.spawn(search())

@@ -13,6 +13,7 @@ from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome
 from agentcli.agent.events import (
     ApprovalRequested,
     Done,
+    EntryStored,
     Event,
     Interrupt,
     ModeChanged,
@@ -27,7 +28,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import kept
+from agentcli.conversation.entries import Entry, SystemEvent, User, kept
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.house import SessionHouse
@@ -87,6 +88,10 @@ class Front(Protocol):
 
     def put_into_input(self, text: str) -> None: ...
 
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Prompts that the model never got are the person's again; a command's are what was typed for it."""
+        ...
+
     def ask_approval(self, request: ApprovalRequested) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
         ...
@@ -129,6 +134,7 @@ class TerminalDesk:
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
+        self._said_by_commands: dict[tuple[Block, ...], tuple[Block, ...]] = {}  # the newest one, as it was typed
         self.is_cut_short = False  # the last turn ended at the limit of requests
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
@@ -236,6 +242,8 @@ class TerminalDesk:
                 self.refresh_status()
             case ModeChanged() | ProviderSwitched():
                 self.refresh_status()
+            case EntryStored(Entry(body=SystemEvent("retracted", {"ids": ids}))):
+                self._give_back(ids)
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
@@ -245,6 +253,15 @@ class TerminalDesk:
                 self._front.turn_ended("failed")
             case _:
                 pass
+
+    def _give_back(self, ids: Sequence[str]) -> None:
+        prompts = [
+            self._said_by_commands.get(entry.body.content, entry.body.content)
+            for entry in self.session.state.entries
+            if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
+        ]
+        if prompts:
+            self._front.give_back(prompts)
 
     def go_on(self) -> None:
         """What Enter in an empty input means: run what waits, or go on where a limit ended the turn."""
@@ -313,6 +330,7 @@ class TerminalDesk:
             self._live.commands.pop(command.name, None)
         if isinstance(outcome, AsPrompt):
             content = self._house.attach(outcome.text, self.session, typed=outcome.text)
+            self._said_by_commands = {content: (Text(f"/{command.name} {argument}".rstrip()),)}
             self._say(content, shown="", queue=queue, model=outcome.model)
         elif outcome:
             self._view.gap()

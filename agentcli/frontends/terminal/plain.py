@@ -19,6 +19,7 @@ from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.theme import Theme
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.llm.messages import Block
 
 MOST_PREVIEW_LINES = 200
 WIDTH = 80  # for tables and diffs, which need one
@@ -227,6 +228,9 @@ class PlainTerminal:
 
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
+
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        pass  # it stands where it was typed
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(request)

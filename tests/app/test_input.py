@@ -1,0 +1,127 @@
+"""What a person types: given back, recalled, completed, held, and the keys it is done with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.terminal import Open
+
+pytestmark = pytest.mark.slow  # each opens the program in a terminal and waits as a person would
+
+UP, DOWN, ESC = "\x1b[A", "\x1b[B", "\x1b"
+LINES = "".join(f"pasted line {number}\n" for number in range(120))
+
+
+def pasted(text: str) -> str:
+    return f"\x1b[200~{text}\x1b[201~"
+
+
+def prompts_of(folder: Path) -> list[str]:
+    """What was typed, as the history's file has it, the newest last."""
+    return [json.loads(line)["text"] for line in (folder / "home/state/history").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "refusal", [{"error": {"kind": "context_overflow"}}, {"error": {"kind": "auth"}}, {"stop_reason": "refusal"}]
+)
+@pytest.mark.parametrize("columns", [40, 120])
+def test_a_prompt_that_was_taken_back_stands_in_the_input_again(
+    open_terminal: Open, refusal: dict[str, object], columns: int
+) -> None:
+    terminal = open_terminal([refusal, {"text": "now I see it"}], columns=columns)
+    terminal.see("script.jsonl")
+    terminal.type(f"look at @a.py and {pasted(LINES)} please")
+    terminal.see("#1")
+    terminal.see("please")
+    terminal.type("\r")
+    terminal.see("✗")
+    terminal.settle()
+    terminal.see(r"(?s)✗.*\n› look at @a.py and \[Pasted #1[^›]* please\n")
+    terminal.type("\r")
+    terminal.see("now I see it")
+
+
+def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "hm " * 20, "delay_ms": 60, "chunk": 2, "error": {"kind": "context_overflow"}}])
+    terminal.see("script.jsonl")
+    terminal.type("the first thought\r")
+    terminal.see("hm")
+    terminal.type("another")
+    terminal.see("taken back: ↑ brings it into an empty input")
+    terminal.see(r"\n› another\n")
+    terminal.type("\x03" + UP + UP)
+    terminal.see(r"\n› the first thought\n")
+
+
+def test_a_command_of_ones_own_that_was_taken_back_is_given_back_as_typed(open_terminal: Open, tmp_path: Path) -> None:
+    commands = tmp_path / "home" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "explain.md").write_text("Explain at length: $ARGUMENTS\n")
+    terminal = open_terminal([{"error": {"kind": "context_overflow"}}])
+    terminal.see("script.jsonl")
+    terminal.type("/explain the parser\r")
+    terminal.see("taken back")
+    terminal.see(r"(?s)taken back.*\n› /explain the parser\n")
+
+
+def test_up_shows_a_paste_as_it_was_typed_and_sends_the_whole(open_terminal: Open, tmp_path: Path) -> None:
+    first = open_terminal([{"text": "one"}, {"text": "two"}])
+    first.see("script.jsonl")
+    first.type(f"see {pasted(LINES)} there")
+    first.see(r"› see \[Pasted #1 \+120 lines\] there")
+    first.type("\r")
+    first.see("\none\n")
+    first.type(UP)
+    first.see(r"(?s)\none\n.*› see \[Pasted #1 \+120 lines\] there")
+    first.type("\r")
+    first.see("\ntwo\n")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    second = open_terminal([{"text": "three"}])
+    second.see("script.jsonl")
+    second.type(UP)
+    second.see(r"› see \[Pasted #1 \+120 lines\] there")
+    second.type("\x7f" * 6 + " again\r")
+    second.see("three")
+    second.type("\x04")
+    assert second.exit_code() == 0
+    assert prompts_of(tmp_path)[-1] == "see [Pasted #1 +120 lines] again"
+    stored = b"".join(file.read_bytes() for file in (tmp_path / "home/state").rglob("*.db*"))
+    assert stored.count(b"pasted line 119") >= 3
+
+
+def test_up_begins_at_the_newest_wherever_it_was_before(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": f"answer {number}"} for number in range(3)])
+    terminal.see("script.jsonl")
+    for number, word in enumerate(("oldest", "older", "newest")):
+        terminal.type(f"{word}\r")
+        terminal.see(f"\nanswer {number}\n")
+    terminal.type("never sent")
+    terminal.see("› never sent")
+    terminal.type("\x03" + UP)
+    terminal.see(r"\n› never sent\n")
+    terminal.type(UP + UP)
+    terminal.see(r"answer 2(?s:.*)\n› older\n")
+    terminal.type("\x03")  # in the middle of the history
+    terminal.settle()
+    terminal.type(UP + UP)
+    terminal.see(r"answer 2(?s:.*)\n› never sent\n")
+    terminal.type(DOWN * 9)
+    terminal.settle()
+    terminal.type("half a thought")
+    terminal.type(UP + UP + DOWN + DOWN)
+    terminal.see(r"answer 2(?s:.*)\n› half a thought\n")
+
+
+def test_a_message_taken_back_from_the_queue_has_its_paste_folded(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "word " * 400, "delay_ms": 20, "chunk": 5}])
+    terminal.see("script.jsonl")
+    terminal.type("go\r")
+    terminal.see("word word")
+    terminal.type(f"then {pasted(LINES)}")
+    terminal.see("#1")
+    terminal.type("\t")
+    terminal.see("queued: then pasted line 0")
+    terminal.type(UP)
+    terminal.see(r"\n› then \[Pasted #1 \+120 lines\]\n")
