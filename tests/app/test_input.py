@@ -1,6 +1,7 @@
 """What a person types: given back, recalled, completed, held, and the keys it is done with."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.type("the first thought\r")
     terminal.see("hm")
     terminal.type("another")
-    terminal.see("taken back: ↑ brings it into an empty input")
+    terminal.see("↑ in the empty input brings it back")
     terminal.see(r"\n› another\n")
     terminal.type("\x03" + UP + UP)
     terminal.see(r"\n› the first thought\n")
@@ -125,3 +126,100 @@ def test_a_message_taken_back_from_the_queue_has_its_paste_folded(open_terminal:
     terminal.see("queued: then pasted line 0")
     terminal.type(UP)
     terminal.see(r"\n› then \[Pasted #1 \+120 lines\]\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_card_of_keys_leaves_no_trace(open_terminal: Open, tmp_path: Path, columns: int) -> None:
+    terminal = open_terminal([{"text": "the answer"}], columns=columns)
+    terminal.see("script.jsonl")
+    before = terminal.settle(0.6)
+    for key in ("\x7f", "\x03", "\r", ESC):
+        terminal.type("?")
+        terminal.see("Shift-Tab")
+        terminal.settle(0.6)
+        terminal.type(key)
+        assert terminal.settle(0.6) == before, repr(key)
+        assert terminal.screen.cursor.x == 2
+    terminal.type("\x1f")  # undo
+    assert terminal.settle() == before
+    terminal.type("?? what\r")
+    terminal.see("the answer")
+    terminal.type(UP + UP)
+    terminal.see(r"(?s)the answer.*\n› \?\? what\n")
+    assert prompts_of(tmp_path) == ["?? what"]
+
+
+def test_a_question_mark_is_no_draft(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "x"}])
+    first.see("script.jsonl")
+    first.type("?")
+    first.see("Shift-Tab")
+    first.settle(0.8)
+    first.kill(signal.SIGKILL)
+    assert first.exit_code() != 0
+    second = open_terminal([{"text": "x"}])
+    second.see("script.jsonl")
+    assert "draft" not in second.settle(0.6)
+    assert "Shift-Tab" not in second.text()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_vi_shows_its_mode_in_the_status_line(open_terminal: Open, columns: int) -> None:
+    replies = [{"text": "answered"}, {"text": "word " * 400, "delay_ms": 20, "chunk": 5}]
+    terminal = open_terminal(replies, columns=columns, AGENTCLI_TERMINAL_EDITING_MODE="vi")
+    terminal.see(r"\nINSERT · scripted")
+    terminal.type(ESC)
+    terminal.see(r"\nNORMAL · scripted")
+    terminal.type("ione two")
+    terminal.see(r"› one two\nINSERT · ")
+    terminal.type(ESC)
+    terminal.see(r"› one two\nNORMAL · ")
+    terminal.type("vb")
+    terminal.see("\nVISUAL · ")
+    terminal.type("d\r")
+    terminal.see("answered")
+    terminal.see("\nINSERT · ")
+    terminal.type("go\r")
+    terminal.see("word word")
+    terminal.type(ESC)
+    terminal.see("Interrupted")
+    assert "INSERT" in terminal.settle()
+
+
+def test_a_hint_goes_with_what_it_speaks_of(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "x"}])
+    first.see("script.jsonl")
+    first.type("half a thought")
+    first.settle(1.0)
+    first.kill(signal.SIGKILL)
+    assert first.exit_code() != 0
+    second = open_terminal([{"text": "x"}])
+    second.see("Your draft is back")
+    second.type("!")
+    second.see("half a thought!")
+    assert "draft" not in second.settle(0.2)
+    second.type(ESC)
+    second.see("Esc again clears")
+    second.type("x")
+    assert "Esc again" not in second.settle(0.2)
+    second.type(ESC)
+    second.see("Esc again clears")
+    second.settle(1.2)
+    assert "Esc again" not in second.text()
+    assert second.text().count("half a thought!x") == 1
+    second.type("\x03\x03")
+    second.see("Ctrl-C again leaves")
+    second.type("y")
+    assert "again" not in second.settle(0.2)
+
+
+def test_an_impatient_second_esc_does_not_rewind(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "word " * 400, "delay_ms": 20, "chunk": 5}])
+    terminal.see("script.jsonl")
+    terminal.type("go\r")
+    terminal.see("word word")
+    terminal.type(ESC)
+    terminal.see("Interrupted")
+    terminal.type(ESC)
+    assert "Rewind" not in terminal.settle()
+    terminal.see("Esc again rewinds")

@@ -73,6 +73,7 @@ class TerminalApp:
         self.asking = Asking(self)
         self._hint = ""
         self._hint_until = 0.0
+        self._hint_holds: Callable[[], bool] = lambda: True
         self.last_typed = self._last_escape = self._last_control_c = self._last_control_x = 0.0
         self._shows_todo = False
         self._has_focus: bool | None = None  # until the terminal says so
@@ -169,7 +170,7 @@ class TerminalApp:
             return []
         rows: list[Row] = []
         if self.asking.picker is None:
-            if self.composer.area.buffer.text == "?" and self.asking.purpose == "prompt":
+            if self.shows_keys:
                 rows += key_rows(columns)
             if self._shows_todo:
                 rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
@@ -177,8 +178,10 @@ class TerminalApp:
         return [*rows[: most - len(asked)], *asked]
 
     def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or (self._hint if time.monotonic() < self._hint_until else "")
-        return status_row(self.desk.status, columns, custom="" if hint else self._custom_status, hint=hint)
+        is_said = time.monotonic() < self._hint_until and self._hint_holds()
+        hint = self.asking.hint or (self._hint if is_said else "")
+        custom = "" if hint else self._custom_status
+        return status_row(self.desk.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
     def placeholder(self) -> str:
         if self.asking.is_open:
@@ -190,9 +193,12 @@ class TerminalApp:
     def mark(self) -> str:
         return self.asking.mark
 
-    def hint(self, text: str, seconds: float = 4.0) -> None:
-        """A short word in the status line."""
+    def hint(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
+        """A short word in the status line, as long as it `holds`: without that, until the input is changed."""
+        buffer = self.composer.area.buffer
+        before = buffer.text
         self._hint, self._hint_until = printable(text), time.monotonic() + seconds
+        self._hint_holds = holds or (lambda: buffer.text == before)
         self.changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self.changed)
 
@@ -274,7 +280,7 @@ class TerminalApp:
 
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         if self.composer.area.buffer.text or self.asking.purpose != "prompt":
-            self.hint("Your message was taken back: ↑ brings it into an empty input.")
+            self.hint("↑ in the empty input brings it back.", 8.0, holds=lambda: True)
             return
         for content in reversed(prompts):
             self.composer.put_before(self.composer.as_typed(content))
@@ -298,8 +304,15 @@ class TerminalApp:
     def ctrl_x_pressed(self) -> bool:
         return time.monotonic() - self._last_control_x < TWICE_S
 
+    @property
+    def shows_keys(self) -> bool:
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
+
     def _typed(self) -> None:
         self.last_typed = time.monotonic() if self.composer.area.buffer.text else 0.0
+        self._last_escape = self._last_control_c = 0.0  # what comes next is the first one
+        if not self._hint_holds():
+            self._hint = ""
 
     def enter(self) -> None:
         """Send; behind a backslash begin a new line."""
@@ -315,10 +328,14 @@ class TerminalApp:
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
             return
+        if self.shows_keys:
+            self._close_keys()
+            return
         if not self.composer.text.strip():
             self.desk.go_on()
             return
         shown, text, with_images = self.composer.take()
+        self.console.begin_inserting()
         self.desk.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
         self.changed()
 
@@ -336,28 +353,41 @@ class TerminalApp:
         arguments = (command.argument for command in self.desk.commands if command.name == name)
         return any(argument and not argument.startswith("[") for argument in arguments)
 
+    @property
+    def escape_closes(self) -> bool:
+        """Whether Esc ends or closes something, so that it means that first."""
+        return self.shows_keys or self._shows_todo or self.asking.purpose != "prompt" or self.is_busy
+
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, rewind."""
-        now = time.monotonic()
-        twice, self._last_escape = now - self._last_escape < TWICE_S / 2, now
+        twice, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
         buffer = self.composer.area.buffer
         if self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif buffer.complete_state is not None:
             buffer.cancel_completion()
+        elif self.shows_keys:
+            self._close_keys()
         elif self._shows_todo:
             self._shows_todo = False
         elif self.is_busy or self.live.is_busy:
             self.desk.interrupt()
         elif twice and not buffer.text:
-            self._last_escape = 0.0
             self.desk.submit("/rewind")
         elif twice:
-            self.composer.remember()
-            self.composer.area.set_text("")
+            self._clear()
         else:
+            self._last_escape = time.monotonic()
             self.hint("Esc again rewinds the conversation." if not buffer.text else "Esc again clears the input.", 1.0)
         self.changed()
+
+    def _close_keys(self) -> None:
+        self.composer.area.replace_text("")
+        self.changed()
+
+    def _clear(self) -> None:
+        self.composer.remember()
+        self.composer.area.set_text("")
 
     def control_c(self) -> None:
         now = time.monotonic()
@@ -369,10 +399,10 @@ class TerminalApp:
         elif self.is_busy or self.live.is_busy:
             self.desk.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
+        elif self.shows_keys:
+            self._close_keys()
         elif self.composer.area.buffer.text:
-            self.composer.remember()
-            self.composer.area.set_text("")
-            self._last_control_c = 0.0
+            self._clear()
         elif twice:
             self.desk.leave()
         else:
@@ -384,7 +414,7 @@ class TerminalApp:
 
     def control_d(self) -> None:
         if self.is_busy:
-            self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.")
+            self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.", holds=lambda: self.is_busy)
         else:
             self.desk.leave()
 
@@ -433,9 +463,10 @@ class TerminalApp:
             return
         mode = self.desk.session.state.mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
+        before = (mode, after)  # the change takes a moment
         self.desk.session.submit(SetMode(after))
         if after == "default":
-            self.hint("default mode: edits and commands ask", 1.5)
+            self.hint("default mode: edits and commands ask", 1.5, holds=lambda: self.desk.status.mode in before)
 
     def to_background(self) -> None:
         self.desk.session.submit(Background())

@@ -13,7 +13,7 @@ from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.history import ProjectHistory, Sent
 from agentcli.frontends.terminal.images import clipboard_image, image_path, read_image
 from agentcli.frontends.terminal.pager import edit_text
-from agentcli.frontends.terminal.pastes import Pastes
+from agentcli.frontends.terminal.pastes import Pastes, clean
 from agentcli.frontends.terminal.prompt import PromptArea
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
@@ -71,6 +71,11 @@ class Composer:
             return (*pastes.blocks(first.text if isinstance(first, Text) else text), *rest)
 
         return shown, text, with_images
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether a lone `?` stands in the input: no text yet, and never kept as one."""
+        return self.area.buffer.text == "?"
 
     @property
     def sent(self) -> Sent:
@@ -138,9 +143,10 @@ class Composer:
         if (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
-                return
             except (UserError, OSError) as error:
+                self._insert(clean(data))
                 self._tell(str(error))
+            return
         token = self.pastes.token_for(data)
         last_token, last_text = self._last_paste
         if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
@@ -206,7 +212,7 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
-        text = self.area.buffer.text
+        text = "" if self.asks_for_keys else self.area.buffer.text
         contents = self.pastes.contents(text)
         # In a thread: an image is megabytes, and the next key must not wait for the disk.
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, text, contents))

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.signals import ignore_hangups
@@ -31,6 +32,13 @@ FRAME_S = 1 / 30  # at most so often while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
+
+_VI_MODES = {
+    InputMode.INSERT: "INSERT",
+    InputMode.INSERT_MULTIPLE: "INSERT",
+    InputMode.REPLACE: "REPLACE",
+    InputMode.REPLACE_SINGLE: "REPLACE",
+}
 
 
 def fitting(hint: str, columns: int) -> str:
@@ -237,6 +245,19 @@ class Console:
     def preview_lines(self) -> int:
         """As many lines of something that asks as leave its question in the window."""
         return max(6, min(40, self.output.get_size().rows - 9))
+
+    @property
+    def vi_mode(self) -> str:
+        """Which of vi's modes the input is in; empty with the keys of emacs."""
+        if self.app.editing_mode != EditingMode.VI:
+            return ""
+        if self.area.buffer.selection_state is not None:
+            return "VISUAL"
+        return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+
+    def begin_inserting(self) -> None:
+        """With vi's keys, the next text begins in insert mode."""
+        self.app.vi_state.reset()
 
     @property
     def columns(self) -> int:

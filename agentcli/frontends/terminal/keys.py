@@ -91,7 +91,7 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     bind("c-r", to=app.search_history, when=writing & ~answering)
 
     # Interrupting and leaving
-    bind("escape", to=app.escape, when=writing & (~vi_insert_mode | is_empty))
+    bind("escape", to=app.escape, when=writing & (~vi_insert_mode | claim(lambda: app.escape_closes)))
     bind("c-c", "<sigint>", to=app.control_c, when=Always())
     bind("c-d", to=app.control_d, when=writing & is_empty)
 
