@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -44,6 +45,8 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         history=history,
         drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
+        folder=config.cwd,
+        home=Path.home(),
     )
     house.tell = lambda text: app.view.line(text, "warning")
     app.on_close = house.aclose

@@ -223,3 +223,56 @@ def test_an_impatient_second_esc_does_not_rewind(open_terminal: Open) -> None:
     terminal.type(ESC)
     assert "Rewind" not in terminal.settle()
     terminal.see("Esc again rewinds")
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_what_is_completed_is_followed_by_a_space_and_paths_lead_anywhere(
+    open_terminal: Open, tmp_path: Path, columns: int
+) -> None:
+    (tmp_path / "people" / "pat").mkdir(parents=True)
+    (tmp_path / "people" / "pat" / "to do.md").write_text("buy milk\n")
+    terminal = open_terminal([{"text": "x"}], columns=columns, HOME=str(tmp_path / "people" / "pat"))
+    terminal.see("script.jsonl")
+    terminal.type("@a.p")
+    terminal.see("❯ a.py")
+    terminal.type("\tand @~")
+    terminal.see("❯ ~/")
+    terminal.type("\t")
+    terminal.see("❯ ~/to do.md")
+    terminal.type("\tand @../peo")
+    terminal.see("❯ ../people/")
+    terminal.type("\t")
+    terminal.see("❯ ../people/pat/")
+    terminal.type("\t")
+    terminal.see("❯ ../people/pat/to do.md")
+    terminal.type(ESC)
+    terminal.settle(0.3)
+    assert '›@a.pyand@"~/todo.md"and@../people/pat/' in terminal.text().replace("\n", "").replace(" ", "")
+    terminal.type("\x03/stat")
+    terminal.see("❯ /status")
+    terminal.type("\t")
+    terminal.see("› /status\n")
+    terminal.type("x")
+    terminal.see("› /status x\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_name_of_no_file_is_said_before_it_is_sent(open_terminal: Open, columns: int) -> None:
+    terminal = open_terminal([{"text": "the answer"}, {"text": "the next one"}], columns=columns)
+    terminal.see("script.jsonl")
+    terminal.type("explain @aa.py")
+    terminal.settle(0.3)
+    terminal.type(f"{ESC} please\r")
+    screen = terminal.see(r"it\s+is\.\n›")
+    said = " ".join(screen.split())
+    assert "@aa.py names no file, did you mean @a.py? Enter sends it as it is. › explain @aa.py please" in said
+    terminal.settle(0.5)
+    terminal.type("!")
+    terminal.see("please!")
+    assert "names no file" not in terminal.settle(0.3)
+    terminal.type("\r")  # it was said, and the name is the same
+    terminal.see("the answer")
+    terminal.type(f"mail me@example.com about @dataclass in @a.py and {pasted(LINES + '@nmae.py ' * 9)}")
+    terminal.see("#1")
+    terminal.type("\r")
+    terminal.see("the next one")

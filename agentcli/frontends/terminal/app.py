@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -21,7 +23,7 @@ from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.desk import House, TerminalDesk
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
-from agentcli.frontends.terminal.file_index import FileIndex
+from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live import TICK_S, Live, said
@@ -31,8 +33,10 @@ from agentcli.frontends.terminal.panels import key_rows, todo_rows
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.status_bar import custom_status, status_row
+from agentcli.frontends.terminal.text_width import clipped
 from agentcli.frontends.terminal.theme import background_of, palette_for
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
 from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
@@ -64,6 +68,8 @@ class TerminalApp:
         history: ProjectHistory,
         drafts: Drafts | None,
         file_index: FileIndex,
+        folder: Path,
+        home: Path,
     ) -> None:
         self.console = console
         self._house = house
@@ -94,8 +100,16 @@ class TerminalApp:
             console.area, drafts, history, environment=console.environment, tell=self.hint, hand_over=console.hand_over
         )
         self._file_index = file_index
+        self._folder, self._home = folder, home
+        self._told_names: set[str] = set()  # of no file, in the prompt that is being written
+        self._held = ("", "")  # a prompt that waits for a second Enter, and why
         self._keeps = drafts is not None
-        console.area.buffer.completer = PromptCompleter(lambda: self.desk.commands, file_index, self._arguments)
+        console.area.buffer.completer = PromptCompleter(
+            lambda: self.desk.commands,
+            file_index,
+            self._arguments,
+            lambda typed: paths_elsewhere(typed, folder, home),
+        )
         console.area.buffer.on_text_changed += lambda _: self._typed()
         console.keys = key_bindings(self)
 
@@ -172,6 +186,9 @@ class TerminalApp:
         if self.asking.picker is None:
             if self.shows_keys:
                 rows += key_rows(columns)
+            if self._held[0] == self.composer.area.buffer.text and self._told_names:
+                told = textwrap.wrap(printable(self._held[1]), max(1, columns))
+                rows += [clipped([("warning", row)], columns) for row in told]
             if self._shows_todo:
                 rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
         asked = self.asking.rows(columns, most)[:most]
@@ -334,10 +351,28 @@ class TerminalApp:
         if not self.composer.text.strip():
             self.desk.go_on()
             return
+        if self._holds_back(self.composer.area.buffer.text):
+            self.changed()
+            return
         shown, text, with_images = self.composer.take()
         self.console.begin_inserting()
         self.desk.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
         self.changed()
+
+    def _holds_back(self, text: str) -> bool:
+        """Whether the prompt names something that is no file and the person has not been told of it yet."""
+        unknown = [] if text.lstrip().startswith(("/", "!")) else self._unknown_files(text)
+        unknown = [one for one in unknown if one.name not in self._told_names]
+        if not unknown:
+            self._told_names.clear()
+            return False
+        self._told_names |= {one.name for one in unknown}
+        told = [f"@{one.name} names no file" + (f", did you mean @{one.near}?" if one.near else ".") for one in unknown]
+        self._held = (text, " ".join([*told, "Enter sends it as it is."]))
+        return True
+
+    def _unknown_files(self, text: str) -> list[UnknownFile]:
+        return unknown_files(text, self._folder, self._home, self._file_index.paths_like)
 
     def accept_with_menu(self) -> None:
         """Enter takes what is marked; a command that needs nothing more is run at once."""
@@ -386,6 +421,7 @@ class TerminalApp:
         self.changed()
 
     def _clear(self) -> None:
+        self._told_names.clear()
         self.composer.remember()
         self.composer.area.set_text("")
 
