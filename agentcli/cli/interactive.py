@@ -28,11 +28,12 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
     from agentcli.frontends.terminal.console import Console, fitting  # prompt_toolkit: most of the start's time
-    from agentcli.frontends.terminal.theme import Theme, palette_for
+    from agentcli.frontends.terminal.theme import Theme, own_codes, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
-    console = Console(Theme(palette), config.environment, editing_mode=terminal.editing_mode)
+    theme = Theme(palette, own_codes(terminal.themes.get(terminal.theme, {}), config.environment))
+    console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     if len(folder) > console.columns:
         folder = f"…{folder[1 - console.columns :]}"

@@ -49,7 +49,7 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.type("the first thought\r")
     terminal.see("hm")
     terminal.type("another")
-    terminal.see("↑ in the empty input brings it back")
+    terminal.see("Up in the empty input brings it back")
     terminal.see(r"\n› another\n")
     terminal.type("\x03" + UP + UP)
     terminal.see(r"\n› the first thought\n")
@@ -276,3 +276,91 @@ def test_a_name_of_no_file_is_said_before_it_is_sent(open_terminal: Open, column
     terminal.see("#1")
     terminal.type("\r")
     terminal.see("the next one")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, columns: int) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(
+        "[terminal.keys]\n"
+        'send = "a-enter"\nnewline = ["enter", "c-j"]\ninterrupt = "c-k"\nunfold = "f2"\nmode = "f3"\n'
+        'stash = []\nredraw = "c-x c-l"\nqueue = "a-q"\n'
+    )
+    replies = [{"tool_calls": [{"name": "bash", "input": {"command": "seq 100 140"}}]}, {"text": "counted"}]
+    replies.append({"text": "word " * 400, "delay_ms": 20, "chunk": 5})  # type: ignore[dict-item]
+    terminal = open_terminal(replies, "--permission-mode", "auto", columns=columns)
+    terminal.see("script.jsonl")
+    terminal.type("?")
+    card = terminal.see("unfold the last")
+    for key in ("F2 ", "F3 ", "Ctrl-K", "Alt-Enter", "Alt-Q"):
+        assert key in card
+    for key in ("Ctrl-O", "Shift-Tab", "Ctrl-S", "stash"):
+        assert key not in card
+    terminal.type(ESC)
+    terminal.settle(0.3)
+    terminal.type("one\rtwo")
+    terminal.see(r"› one\n  two\n")
+    terminal.type(f"{ESC}\r")
+    terminal.see("counted")
+    assert "F2 shows" in terminal.text().replace("\n", "")
+    assert "118" not in terminal.text()
+    terminal.type("\x0f")  # Ctrl-O means nothing now
+    terminal.settle(0.3)
+    assert "118" not in terminal.text()
+    terminal.type(f"{ESC}OQ")
+    terminal.see("118")
+    terminal.type(f"go{ESC}\r")
+    terminal.see("Alt-Enter steers")
+    terminal.see("word word")
+    terminal.type(ESC)
+    terminal.settle(0.4)
+    assert "Interrupted" not in terminal.text()
+    terminal.type("\x0b")
+    terminal.see("Interrupted")
+    terminal.type(f"{ESC}OR")
+    terminal.see("plan|accept|default")
+
+
+@pytest.mark.parametrize(
+    ("term", "colorterm", "code"),
+    [
+        ("xterm-256color", "truecolor", b"38;2;95;135;255m"),
+        ("xterm-256color", "", b"38;5;69m"),
+        ("xterm", "", b"34m"),
+    ],
+)
+def test_a_theme_of_ones_own(open_terminal: Open, tmp_path: Path, term: str, colorterm: str, code: bytes) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(
+        '[terminal]\ntheme = "mine"\n[terminal.themes.mine]\nprompt = "#5f87ff"\n[terminal.themes.other]\nblue = 1\n'
+    )
+    terminal = open_terminal([{"text": "x"}], TERM=term, COLORTERM=colorterm)
+    terminal.see("script.jsonl")
+    assert code in terminal.written
+    terminal.type("/theme other\r")
+    terminal.see("Theme other")
+    terminal.get(b"\x1b[1;31m")
+    terminal.type("/theme mine\r")
+    terminal.see("Theme mine")
+    terminal.type("/theme nine\r")
+    terminal.see("no theme 'nine'")
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ('[terminal.keys]\nstash = "c-o"\n', "line 2: terminal.keys.stash: c-o is a key of unfold already"),
+        ('[terminal.keys]\n# mine\nstsh = "f2"\n', "line 3: terminal.keys.stsh: there is no such setting"),
+        ('[terminal.keys]\nstash = ["f2", "ctrl-q"]\n', "line 2: terminal.keys.stash: 'ctrl-q' is no key"),
+        ("[terminal.themes.mine]\nblu = 3\n", "line 2: terminal.themes.mine.blu: there is no such role"),
+        ('[terminal]\ntheme = "mine"\n', "line 2: terminal.theme: there is no theme 'mine'"),
+    ],
+)
+def test_keys_and_themes_that_cannot_be_are_errors_of_the_settings(
+    open_terminal: Open, tmp_path: Path, written: str, says: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(written)
+    terminal = open_terminal([{"text": "x"}], columns=200)
+    assert terminal.exit_code() == 2
+    assert says in terminal.text().replace("\n", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
 from agentcli.frontends.terminal.history import ProjectHistory
+from agentcli.frontends.terminal.key_names import label
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
@@ -34,10 +35,11 @@ from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.status_bar import custom_status, status_row
 from agentcli.frontends.terminal.text_width import clipped
-from agentcli.frontends.terminal.theme import background_of, palette_for
+from agentcli.frontends.terminal.theme import background_of, own_codes, palette_for
 from agentcli.frontends.terminal.turn_view import TurnView
 from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
 from agentcli.llm.messages import Block
+from agentcli.look_settings import THEMES
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
 UNFOLD_LINES = 60  # longer output goes to a pager
@@ -47,7 +49,9 @@ MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 class Look(Struct, frozen=True):
     """What the settings say of the terminal."""
 
+    keys: Mapping[str, tuple[str, ...]]  # of each action, see look_settings.py
     theme: str = "auto"
+    themes: Mapping[str, Mapping[str, int | str]] = {}
     notifications: str = "auto"
     status_command: str = ""
 
@@ -75,12 +79,13 @@ class TerminalApp:
         self._house = house
         self._look = look
         self._background = ""
-        self.live = Live()
+        self.live = Live(interrupt_key=self.key("interrupt"))
         self.asking = Asking(self)
         self._hint = ""
         self._hint_until = 0.0
         self._hint_holds: Callable[[], bool] = lambda: True
-        self.last_typed = self._last_escape = self._last_control_c = self._last_control_x = 0.0
+        self.last_typed = self._last_escape = self._last_control_c = self._chord_at = 0.0
+        self._chord = ""
         self._shows_todo = False
         self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
@@ -92,12 +97,19 @@ class TerminalApp:
             self.live,
             columns=lambda: console.columns,
             at_line_start=lambda: console.screen.at_line_start,
+            unfold_key=self.key("unfold"),
         )
         self.desk = TerminalDesk(house, self, commands, self.view, self.live)
         for command in screen_commands(self):
             commands.add(command)
         self.composer = Composer(
-            console.area, drafts, history, environment=console.environment, tell=self.hint, hand_over=console.hand_over
+            console.area,
+            drafts,
+            history,
+            environment=console.environment,
+            tell=self.hint,
+            stash_key=self.key("stash"),
+            hand_over=console.hand_over,
         )
         self._file_index = file_index
         self._folder, self._home = folder, home
@@ -111,7 +123,7 @@ class TerminalApp:
             lambda typed: paths_elsewhere(typed, folder, home),
         )
         console.area.buffer.on_text_changed += lambda _: self._typed()
-        console.keys = key_bindings(self)
+        console.keys = key_bindings(self, look.keys)
 
     # Living
 
@@ -185,7 +197,7 @@ class TerminalApp:
         rows: list[Row] = []
         if self.asking.picker is None:
             if self.shows_keys:
-                rows += key_rows(columns)
+                rows += key_rows(columns, self._look.keys)
             if self._held[0] == self.composer.area.buffer.text and self._told_names:
                 told = textwrap.wrap(printable(self._held[1]), max(1, columns))
                 rows += [clipped([("warning", row)], columns) for row in told]
@@ -204,8 +216,15 @@ class TerminalApp:
         if self.asking.is_open:
             return ""
         if self.is_busy:
-            return "Enter steers · Tab queues · Esc interrupts"
-        return "Enter sends what waits · ↑ takes it back" if self.has_queue else HINT
+            return self._keys_for(send="steers", queue="queues", interrupt="interrupts")
+        return self._keys_for(send="sends what waits", previous="takes it back") if self.has_queue else HINT
+
+    def key(self, action: str) -> str:
+        """The name of the first key that does it; empty when none does."""
+        return next((label(key) for key in self._look.keys[action]), "")
+
+    def _keys_for(self, **actions: str) -> str:
+        return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.key(action)))
 
     def mark(self) -> str:
         return self.asking.mark
@@ -230,12 +249,16 @@ class TerminalApp:
             self.use_theme(self._look.theme)
 
     def use_theme(self, choice: str) -> None:
-        """Paint what comes from now on as `choice` (of theme.py's `CHOICES`) says."""
+        """Paint what comes from now on as `choice` (of `themes`) says."""
         theme, environment = self.console.theme, self.console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
-        if palette != theme.palette:
-            theme.use(palette)
+        if theme.use(palette, own_codes(self._look.themes.get(choice, {}), environment)):
             self.redraw()
+
+    @property
+    def themes(self) -> Sequence[str]:
+        """The names of all themes there are."""
+        return (*THEMES, *self._look.themes)
 
     # Front
 
@@ -251,7 +274,7 @@ class TerminalApp:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        return argument_options(name, typed, self.desk.commands, self._house.models)
+        return argument_options(name, typed, self.desk.commands, self._house.models, self.themes)
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
@@ -297,7 +320,7 @@ class TerminalApp:
 
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         if self.composer.area.buffer.text or self.asking.purpose != "prompt":
-            self.hint("↑ in the empty input brings it back.", 8.0, holds=lambda: True)
+            self.hint(f"{self.key('previous')} in the empty input brings it back.", 8.0, holds=lambda: True)
             return
         for content in reversed(prompts):
             self.composer.put_before(self.composer.as_typed(content))
@@ -317,9 +340,12 @@ class TerminalApp:
     def has_queue(self) -> bool:
         return bool(self.live.steering or self.live.follow_ups)
 
-    @property
-    def ctrl_x_pressed(self) -> bool:
-        return time.monotonic() - self._last_control_x < TWICE_S
+    def is_in_chord(self, key: str) -> bool:
+        return self._chord == key and time.monotonic() - self._chord_at < TWICE_S
+
+    def end_chord(self, act: Callable[[], object]) -> None:
+        self._chord = ""
+        act()
 
     @property
     def shows_keys(self) -> bool:
@@ -368,7 +394,7 @@ class TerminalApp:
             return False
         self._told_names |= {one.name for one in unknown}
         told = [f"@{one.name} names no file" + (f", did you mean @{one.near}?" if one.near else ".") for one in unknown]
-        self._held = (text, " ".join([*told, "Enter sends it as it is."]))
+        self._held = (text, " ".join([*told, f"{self.key('send')} sends it as it is."]))
         return True
 
     def _unknown_files(self, text: str) -> list[UnknownFile]:
@@ -389,9 +415,14 @@ class TerminalApp:
         return any(argument and not argument.startswith("[") for argument in arguments)
 
     @property
+    def has_card(self) -> bool:
+        """Whether something stands open that Esc closes, whatever the key that interrupts."""
+        return self.shows_keys or self._shows_todo or self.asking.purpose != "prompt"
+
+    @property
     def escape_closes(self) -> bool:
-        """Whether Esc ends or closes something, so that it means that first."""
-        return self.shows_keys or self._shows_todo or self.asking.purpose != "prompt" or self.is_busy
+        """Whether something is to be closed or interrupted, which comes before leaving vi's insert mode."""
+        return self.has_card or self.is_busy
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, rewind."""
@@ -413,7 +444,8 @@ class TerminalApp:
             self._clear()
         else:
             self._last_escape = time.monotonic()
-            self.hint("Esc again rewinds the conversation." if not buffer.text else "Esc again clears the input.", 1.0)
+            does = "clears the input" if buffer.text else "rewinds the conversation"
+            self.hint(f"{self.key('interrupt')} again {does}.", 1.0)
         self.changed()
 
     def _close_keys(self) -> None:
@@ -442,15 +474,17 @@ class TerminalApp:
         elif twice:
             self.desk.leave()
         else:
-            self.hint("Ctrl-C again leaves.", TWICE_S)
+            self.hint(f"{self.key('cancel')} again leaves.", TWICE_S)
         self.changed()
 
-    def control_x(self) -> None:
-        self._last_control_x = time.monotonic()
+    def begin_chord(self, key: str) -> None:
+        """The first of two keys was pressed."""
+        self._chord, self._chord_at = key, time.monotonic()
 
     def control_d(self) -> None:
         if self.is_busy:
-            self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.", holds=lambda: self.is_busy)
+            keys = self._keys_for(interrupt="interrupts", leave="leaves then")
+            self.hint(f"It is at work: {keys}.", holds=lambda: self.is_busy)
         else:
             self.desk.leave()
 
@@ -536,7 +570,6 @@ class TerminalApp:
         self.desk.spawn(page())
 
     def edit_outside(self) -> None:
-        self._last_control_x = 0.0
         self.desk.spawn(self.composer.edit_outside())
 
     def paste_image(self) -> None:

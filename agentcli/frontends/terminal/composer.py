@@ -32,6 +32,7 @@ class Composer:
         *,
         environment: Mapping[str, str],
         tell: Callable[[str], None],
+        stash_key: str,
         hand_over: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.area = area
@@ -43,6 +44,7 @@ class Composer:
         self._typed = Sent("")  # what was being written when the first one was recalled
         self._environment = environment
         self._tell = tell
+        self._stash_key = stash_key
         self._hand_over = hand_over
         self._stash: list[Sent] = []
         self._saving: asyncio.TimerHandle | None = None
@@ -192,7 +194,7 @@ class Composer:
         if self.area.buffer.text:
             self._stash.append(self.sent)
             self.area.set_text("")
-            self._tell("Stashed; Ctrl-S with an empty input brings it back.")
+            self._tell(f"Stashed; {self._stash_key} with an empty input brings it back.")
         elif self._stash:
             self.put(self._stash.pop())
 

@@ -43,10 +43,11 @@ class Live:
     asked: set[str] = field(default_factory=set)  # calls that wait for a yes and so do not run yet
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
+    interrupt_key: str = "Esc"
 
     def clear(self) -> None:
         """Another session begins."""
-        vars(self).update(vars(Live()))
+        vars(self).update(vars(Live(interrupt_key=self.interrupt_key)))
 
     @property
     def is_busy(self) -> bool:
@@ -89,7 +90,7 @@ class Live:
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, since in self.commands.items():
             if now - since >= SHOW_TAIL_AFTER_S:
-                text = f" /{name} · {now - since:.0f} s · Esc interrupts"
+                text = f" /{name} · {now - since:.0f} s · {self.interrupt_key} interrupts"
                 rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
         return rows[:most]
 
@@ -101,9 +102,14 @@ class Live:
         if self.waiting:
             left = max(0.0, self.waiting_until - now)
             why = " ".join(self.waiting.split())
-            return [clipped([("warning", f"{spinner(now)} Again in {left:.0f} s (Esc gives up): {why}")], columns)]
+            return [
+                clipped(
+                    [("warning", f"{spinner(now)} Again in {left:.0f} s ({self.interrupt_key} gives up): {why}")],
+                    columns,
+                )
+            ]
         what = "Thinking" if self.thinking else "Working"
-        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · Esc interrupts")]
+        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · {self.interrupt_key} interrupts")]
         rows = [clipped(row, columns)]
         if self.thinking:
             lines = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)

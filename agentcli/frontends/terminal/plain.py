@@ -79,7 +79,7 @@ class PlainTerminal:
             at_line_start=lambda: self._output.at_line_start,
             stream=AsWritten,
             is_live=False,
-            unfolds=False,
+            unfold_key="",
         )
         self._desk = TerminalDesk(house, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()

@@ -26,18 +26,18 @@ class Folded(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """`fragments` go on the screen; `folded` is what Ctrl-O unfolds."""
+    """`fragments` go on the screen; `folded` is what unfolding shows."""
 
     fragments: list[Fragment]
     folded: Folded | None = None
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfolds: bool = True
+    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
 ) -> View:
-    """The view of a finished call; `unfolds` says whether Ctrl-O shows the whole of what is cut."""
+    """The view of a finished call; `unfold_key` shows the whole of what is cut, where there is one."""
     head = summary_line(event, title, columns)
-    diff, rest = _diff_of(event), " (Ctrl-O shows all)" if unfolds else ""
+    diff, rest = _diff_of(event), f" ({unfold_key} shows all)" if unfold_key else ""
     if event.result.is_error:
         body = _output(event.result.text, rest)
     elif diff and diff_was_shown:
