@@ -364,3 +364,61 @@ def test_keys_and_themes_that_cannot_be_are_errors_of_the_settings(
     terminal = open_terminal([{"text": "x"}], columns=200)
     assert terminal.exit_code() == 2
     assert says in terminal.text().replace("\n", "")
+
+
+def test_a_list_gets_what_is_typed_or_pasted_right_behind_its_key(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "one"}, {"text": "two"}])
+    terminal.see("script.jsonl")
+    for text, answer in (("find the parser", "one"), ("write tests", "two")):
+        terminal.type(f"{text}\r")
+        terminal.see(f"\n{answer}\n")
+    terminal.type("\x12" + pasted("find\nthe") + " pars")
+    terminal.see("History find the pars")
+    terminal.see("❯ find the parser")
+    terminal.type("\r")
+    terminal.see(r"two(?s:.*)\n› find the parser\n")
+
+
+def test_words_for_an_approval_are_text_and_leave_the_prompt_alone(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "shot.png").write_bytes(bytes.fromhex(PNG))
+    edit = {"name": "file_edit", "input": {"path": "a.py", "old_string": "hi", "new_string": "hello"}}
+    terminal = open_terminal([{"tool_calls": [edit]}, {"text": "as you wish"}, {"text": "next"}])
+    terminal.see("script.jsonl")
+    terminal.type("change it\r")
+    terminal.asked()
+    terminal.settle(1.0)
+    terminal.type("\t")
+    terminal.see(r"\nno, \w+")
+    terminal.type(f"see {pasted(str(tmp_path / 'shot.png'))} {UP}{pasted(LINES)}")
+    terminal.see(r"shot\.png \[Past")
+    terminal.type("\r")
+    screen = terminal.see("as you wish")
+    assert "Image" not in screen
+    assert "pasted line 119" in screen
+    terminal.type(UP)
+    terminal.see(r"as you wish(?s:.*)\n› change it\n")
+
+
+PNG = (
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100"
+    "c9fe92ef0000000049454e44ae426082"
+)
+
+
+def test_resizing_while_a_long_line_is_typed_keeps_it(open_terminal: Open) -> None:
+    words = [f"word{number}" for number in range(60)]
+    terminal = open_terminal([{"text": "thanks"}], columns=60)
+    terminal.see("script.jsonl")
+    for number, word in enumerate(words):
+        terminal.type(f"{word} ")
+        if number % 6 == 5:
+            terminal.resize(40, (80, 40, 120, 50)[number // 6 % 4])
+    terminal.see("word59")
+    terminal.resize(40, 100)
+    terminal.settle()
+    rows = terminal.text().split("\n")
+    first = max(number for number, row in enumerate(rows) if row.startswith("› word0 "))
+    joined = "".join(row[2:].ljust(98) if len(row) > 97 else row[2:] for row in rows[first:-1])
+    assert " ".join(words) in joined
+    terminal.type("\r")
+    terminal.see("thanks")

@@ -497,15 +497,14 @@ class TerminalApp:
         """One of the queued messages goes back into the input, to be changed, sent later or dropped."""
         waiting = [*self.live.steering, *self.live.follow_ups]
 
-        async def choose() -> None:
-            chosen = await self.choose(
-                "Take back", [(" ".join(said(content).split())[:200], "") for content in waiting]
-            )
+        async def choose(picked: Awaitable[int | None]) -> None:
+            chosen = await picked
             if chosen is not None and waiting == [*self.live.steering, *self.live.follow_ups]:
                 self._take_back(waiting, chosen)
 
         if len(waiting) > 1:
-            self.desk.spawn(choose())
+            options = [(" ".join(said(content).split())[:200], "") for content in waiting]
+            self.desk.spawn(choose(self.asking.open_picker("Take back", options)))
         else:
             self.take_back()
 
@@ -517,14 +516,15 @@ class TerminalApp:
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
 
-        async def search() -> None:
-            found = await self.choose("History", [(" ".join(sent.text.split())[:200], "") for sent in entries])
+        async def search(picked: Awaitable[int | None]) -> None:
+            found = await picked
             if found is not None:
                 self.composer.put(entries[found])
                 self.changed()
 
         if entries:
-            self.desk.spawn(search())
+            options = [(" ".join(sent.text.split())[:200], "") for sent in entries]
+            self.desk.spawn(search(self.asking.open_picker("History", options)))
         else:
             self.hint("The history is empty.")
 

@@ -107,6 +107,8 @@ class Composer:
 
         A text that is not as it was recalled is being typed.
         """
+        if not self.area.completes:  # an answer is no prompt
+            return
         entries = self.history.entries
         if not self._recalled or self.area.buffer.text != self._shown:
             self._recalled, self._typed = 0, self.sent
@@ -142,7 +144,7 @@ class Composer:
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row lays its text open."""
         buffer = self.area.buffer
-        if (path := image_path(data)) is not None:
+        if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
             except (UserError, OSError) as error:
