@@ -20,6 +20,7 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
+from agentcli.look_settings import THEMES, KeySettings, look_problems
 from agentcli.near_names import did_you_mean
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
 from agentcli.small_files import is_file, read_small_file
@@ -30,6 +31,7 @@ _A_DAY = 86_400
 Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
 _MODEL, _VARIABLE, _URL = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
 ModelName = Annotated[str, Meta(pattern=_MODEL)]
+ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
 EnvName = Annotated[str, Meta(pattern=_VARIABLE)]
 Url = Annotated[str, Meta(pattern=_URL)]
 _IN_WORDS = {
@@ -138,15 +140,18 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
 
-    `notifications` come when something waits or is done and the window has not the focus. `wrap` says who breaks prose:
-    agentcli, at words, or the terminal, which joins the rows again when you copy them.
+    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
+    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
+    copy them.
     """
 
-    theme: Literal["auto", "dark", "light", "high-contrast", "ansi", "none"] = "auto"
+    theme: ThemeName = "auto"
     wrap: Literal["words", "terminal"] = "words"
     editing_mode: Literal["emacs", "vi"] = "emacs"
     notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
     status_command: str = ""
+    keys: KeySettings = KeySettings()
+    themes: dict[str, dict[str, int | str]] = {}
 
 
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -287,7 +292,7 @@ def load_config(
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _merged(merged, layer.values)
-    return Config(
+    config = Config(
         msgspec.convert(merged, Settings),
         paths,
         cwd,
@@ -297,6 +302,10 @@ def load_config(
         tuple(command_folders),
         tuple(layers),
     )
+    terminal = config.settings.terminal
+    for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
+        raise config.error(message, key)
+    return config
 
 
 def _may_exist(file: Path) -> bool:
@@ -397,6 +406,8 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         return tuple(map(str, get_args(kind)))
     if kind is bool:
         return ("true", "false")
+    if kind is ThemeName:
+        return THEMES
     return (
         tuple(value for choice in get_args(kind) for value in allowed_values(choice))
         if NoneType in get_args(kind)
@@ -488,13 +499,22 @@ _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID")
 
 @cache
 def _variables() -> tuple[tuple[str, str, Any], ...]:
-    """The variable of every setting, its dotted key and its type."""
+    """The variable of every setting but tables of tables, its dotted key and its type."""
     return tuple(
         (f"AGENTCLI_{group.name}_{field.name}".upper(), f"{group.name}.{field.name}", field.type)
         for group in msgspec.structs.fields(Settings)
         if isinstance(group.type, type) and issubclass(group.type, Struct)
         for field in msgspec.structs.fields(group.type)
+        if not is_table(field.type)
     )
+
+
+def is_table(kind: Any) -> bool:
+    """True for a group within a group, or a table of such."""
+    if get_origin(kind) is dict:
+        kind = get_args(kind)[1]
+        return get_origin(kind) is dict
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from agentcli.config import NOT_FROM_PROJECTS, Settings, allowed_values
+from agentcli.config import NOT_FROM_PROJECTS, Settings, allowed_values, is_table
+from agentcli.look_settings import COLOUR_NAMES, COLOURS, ROLES, KeySettings
 
 HEAD = """# Settings
 
 Defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) < `.agentcli/config.local.toml` <
 `--settings FILE` < environment < flags. `agentcli config path` says where the files are, `agentcli config show` what is set.
-Every setting below is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
+Every setting below but keys and themes is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
 `AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. Lists of rules add up. A
 project's files may not set {not_from_projects}.
 
@@ -23,6 +24,22 @@ are. A variable of that form that is no setting is a warning; an empty one count
 This page is written by `python docs/make_settings.py`; a test compares it with the program.
 """
 
+THEMES = f"""## [terminal.themes.NAME]
+
+A theme of your own, `theme = "NAME"`: a colour for each role that shall differ. A colour is `"#rrggbb"` (the nearest of 256
+where the terminal does not say that it has them all), a number from 0 to 255, or one of {", ".join(f"`{name}`" for name in COLOUR_NAMES)}.
+
+Roles: {", ".join(f"`{role}`" for role in ROLES)}. Roles without a colour of their own share {", ".join(f"`{name}`" for name in COLOURS[:-1])} and
+`{COLOURS[-1]}`, which can be set the same way.
+
+```toml
+[terminal.themes.mine]
+blue = "#5f87ff"
+keyword = 176
+comment = "bright-black"
+```
+"""
+
 
 def page() -> str:
     *names, last = (f"`{name}`" for name in NOT_FROM_PROJECTS)
@@ -30,12 +47,9 @@ def page() -> str:
     for group in msgspec.structs.fields(Settings):
         if not (isinstance(group.type, type) and issubclass(group.type, msgspec.Struct)):
             continue
-        doc = " ".join((group.type.__doc__ or "").split())
-        doc = "" if doc.startswith(group.type.__name__) else f"{doc}\n\n"
-        rows = [
-            f"| `{field.name}` | {_values(field)} | {_default(field)} |" for field in msgspec.structs.fields(group.type)
-        ]
-        parts.append(f"## [{group.name}]\n\n{doc}| key | values | default |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+        parts.append(_table(group.name, group.type))
+        if group.name == "terminal":
+            parts += [_table("terminal.keys", KeySettings), THEMES]
     parts.append(
         "## [providers.NAME]\n\n`base_url`, `api_key_env`, `needs_key`, `headers`, `quirks`: see [providers.md](providers.md).\n"
     )
@@ -46,12 +60,25 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def _table(name: str, kind: type[msgspec.Struct]) -> str:
+    doc = " ".join((kind.__doc__ or "").split())
+    doc = "" if doc.startswith(kind.__name__) else f"{doc}\n\n"
+    rows = [
+        f"| `{field.name}` | {_values(field)} | {_default(field)} |"
+        for field in msgspec.structs.fields(kind)
+        if not is_table(field.type)
+    ]
+    return f"## [{name}]\n\n{doc}| key | values | default |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
 def _values(field: msgspec.structs.FieldInfo) -> str:
     return ", ".join(f"`{value}`" for value in allowed_values(field.type))
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
     value: Any = field.default
+    if isinstance(value, tuple) and value:
+        return ", ".join(f"`{item}`" for item in value)
     return (
         "unset"
         if value in (None, "", (), msgspec.NODEFAULT)

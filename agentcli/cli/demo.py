@@ -64,7 +64,7 @@ async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     output = LinearOutput(sys.stdout, theme)
     view = TurnView(
-        output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start, unfolds=False
+        output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start, unfold_key=""
     )
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)

@@ -28,11 +28,12 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
     from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
-    from agentcli.frontends.terminal.theme import Theme, has_true_colours, palette_for
+    from agentcli.frontends.terminal.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
-    theme = Theme(palette, is_true=has_true_colours(config.environment))
+    own = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
+    theme = Theme(palette, own, is_true=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])

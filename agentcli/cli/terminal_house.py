@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
-from prompt_toolkit.history import History, InMemoryHistory
 
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.user_commands import add_user_commands
@@ -36,16 +36,25 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     terminal = config.settings.terminal
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
-    history: History = ProjectHistory(config.paths.state / "history", project) if keeps else InMemoryHistory()
+    history = ProjectHistory(config.paths.state / "history" if keeps else None, project)
     house = TerminalHouse(config, options)
     app = TerminalApp(
         console,
         house,
         conversation_commands(),
-        look=Look(terminal.theme, terminal.wrap, terminal.notifications, terminal.status_command),
+        look=Look(
+            terminal.keys.by_action(),
+            terminal.theme,
+            terminal.themes,
+            terminal.wrap,
+            terminal.notifications,
+            terminal.status_command,
+        ),
         history=history,
         drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
+        folder=config.cwd,
+        home=Path.home(),
     )
     house.tell = app.tell
     app.on_close = house.aclose

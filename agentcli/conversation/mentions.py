@@ -12,7 +12,7 @@ from agentcli.tools.builtin.file_read import read_file
 from agentcli.tools.tool import Workspace
 
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"|([^\s\"'`,;]+))")
-_PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
+PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 
 
@@ -55,6 +55,6 @@ def with_attachments(
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     for quoted, plain in _MENTION.findall(prompt):
         yield quoted or plain
-        yield plain.rstrip(_PUNCTUATION)
+        yield plain.rstrip(PUNCTUATION)
     if bare_names:
         yield from _BARE_NAME.findall(prompt)

@@ -32,6 +32,7 @@ from agentcli.config import (
     TokenSettings,
     ToolSettings,
     WebSettings,
+    is_table,
     is_trusted,
     load_config,
     project_files,
@@ -99,7 +100,8 @@ def some(type_: Any) -> st.SearchStrategy[Any]:
     if hasattr(type_, "__metadata__"):
         (limits,), base = type_.__metadata__, get_args(type_)[0]
         if base is str:
-            return st.from_regex(limits.pattern, fullmatch=True)
+            pattern = limits.pattern
+            return st.from_regex(pattern, fullmatch=True) if pattern else st.sampled_from(limits.extra["names"])
         low = limits.ge if limits.ge is not None else limits.gt
         high = limits.le if limits.le is not None else (2**40 if base is int else 1e9)
         if base is int:
@@ -109,8 +111,11 @@ def some(type_: Any) -> st.SearchStrategy[Any]:
         return st.text(max_size=8)
     if type_ is bool:
         return st.booleans()
-    choices = [some(one) for one in get_args(type_) if one is not type(None)]
-    return st.one_of(st.none(), *choices)
+    if type_ is int:
+        return st.integers(0, 255)
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return groups(type_)
+    return st.one_of(*(st.none() if one is type(None) else some(one) for one in get_args(type_)))
 
 
 def groups(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
@@ -202,7 +207,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("limits.max_turns", 0, ">= 1"),
     ("limits.max_budget_usd", 0.0, "> 0"),
     ("observability.log_level", "loud", "Invalid enum value 'loud'"),
-    ("terminal.theme", "pink", "Invalid enum value 'pink'"),
+    ("terminal.theme", "pink", "there is no theme 'pink'"),
     ("terminal.editing_mode", "ed", "Invalid enum value 'ed'"),
     ("terminal.notifications", "smoke", "Invalid enum value 'smoke'"),
     ("terminal.status_command", 1, "Expected `str`"),
@@ -210,7 +215,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("local.context", 511, ">= 512"),
     ("local.linger", -1.0, ">= 0"),
 ]
-PLACES = [(f"{group}.{field.name}") for group, kind in GROUPS.items() for field in msgspec.structs.fields(kind)]
+PLACES = [
+    (f"{group}.{field.name}")
+    for group, kind in GROUPS.items()
+    for field in msgspec.structs.fields(kind)
+    if not is_table(field.type)
+]
 
 
 @pytest.mark.parametrize(("key", "value", "said"), WRONG)
@@ -431,6 +441,20 @@ def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths,
     found = load(paths, project, {variable: as_text(OTHER[key])}).settings
     assert getattr(getattr(found, group), name) == OTHER[key]
     assert found != Settings()
+
+
+def test_keys_and_themes_go_key_by_key_over_what_is_below(paths: Paths, project: Path, tmp_path: Path) -> None:
+    write(paths.user_config, '[terminal.keys]\nstash = "f2"\nunfold = ["f3", "f4"]\n[terminal.themes.mine]\nblue = 1\n')
+    extra = write(tmp_path / "extra.toml", '[terminal.keys]\nunfold = "f5"\n[terminal.themes.mine]\nred = "#ff0000"\n')
+    terminal = load_config(paths, project, {}, extra_file=extra).settings.terminal
+    assert {k: v for k, v in terminal.keys.by_action().items() if k in ("stash", "unfold", "mode")} == {
+        "stash": ("f2",), "unfold": ("f5",), "mode": ("s-tab",),
+    }  # fmt: skip
+    assert terminal.themes == {"mine": {"blue": 1, "red": "#ff0000"}}
+    write(extra, '[terminal.keys]\n\nunfold = "f2"\n')
+    with pytest.raises(ConfigError) as refused:
+        load_config(paths, project, {}, extra_file=extra)
+    assert (refused.value.key, refused.value.line) in {("terminal.keys.unfold", 3), ("terminal.keys.stash", 2)}
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from prompt_toolkit.history import History
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
@@ -23,7 +24,9 @@ from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.desk import House, TerminalDesk
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
-from agentcli.frontends.terminal.file_index import FileIndex
+from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
+from agentcli.frontends.terminal.history import ProjectHistory
+from agentcli.frontends.terminal.key_names import label
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
@@ -32,10 +35,13 @@ from agentcli.frontends.terminal.panels import key_rows, todo_rows
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.status_bar import custom_status, mode_label, short_model, status_row
-from agentcli.frontends.terminal.theme import background_of, palette_for
+from agentcli.frontends.terminal.text_width import clipped
+from agentcli.frontends.terminal.theme import background_of, own_codes, palette_for
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
 from agentcli.frontends.terminal.wrapping import wrapped
 from agentcli.llm.messages import Block
+from agentcli.look_settings import THEMES
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
 UNFOLD_LINES = 60  # longer output goes to a pager
@@ -45,7 +51,9 @@ MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 class Look(Struct, frozen=True):
     """What the settings say of the terminal."""
 
+    keys: Mapping[str, tuple[str, ...]]  # of each action, see look_settings.py
     theme: str = "auto"
+    themes: Mapping[str, Mapping[str, int | str]] = {}
     wrap: str = "words"
     notifications: str = "auto"
     status_command: str = ""
@@ -64,19 +72,23 @@ class TerminalApp:
         commands: Commands,
         *,
         look: Look,
-        history: History,
+        history: ProjectHistory,
         drafts: Drafts | None,
         file_index: FileIndex,
+        folder: Path,
+        home: Path,
     ) -> None:
         self.console = console
         self._house = house
         self._look = look
         self._background = ""
-        self.live = Live()
+        self.live = Live(interrupt_key=self.key("interrupt"))
         self.asking = Asking(self)
         self._hint = ""
         self._hint_until = 0.0
-        self.last_typed = self._last_escape = self._last_control_c = self._last_control_x = 0.0
+        self._hint_holds: Callable[[], bool] = lambda: True
+        self.last_typed = self._last_escape = self._last_control_c = self._chord_at = 0.0
+        self._chord = ""
         self._shows_todo = False
         self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
@@ -91,6 +103,7 @@ class TerminalApp:
             self.live,
             columns=lambda: console.columns,
             at_line_start=lambda: console.screen.at_line_start,
+            unfold_key=self.key("unfold"),
             wraps=look.wrap == "words",
             home=console.environment.get("HOME", ""),
         )
@@ -98,14 +111,27 @@ class TerminalApp:
         for command in screen_commands(self):
             commands.add(command)
         self.composer = Composer(
-            console.area, drafts, environment=console.environment, tell=self.hint, hand_over=console.hand_over
+            console.area,
+            drafts,
+            history,
+            environment=console.environment,
+            tell=self.hint,
+            stash_key=self.key("stash"),
+            hand_over=console.hand_over,
         )
-        console.area.use_history(history)
         self._file_index = file_index
+        self._folder, self._home = folder, home
+        self._told_names: set[str] = set()  # of no file, in the prompt that is being written
+        self._held = ("", "")  # a prompt that waits for a second Enter, and why
         self._keeps = drafts is not None
-        console.area.buffer.completer = PromptCompleter(lambda: self.desk.commands, file_index, self._arguments)
+        console.area.buffer.completer = PromptCompleter(
+            lambda: self.desk.commands,
+            file_index,
+            self._arguments,
+            lambda typed: paths_elsewhere(typed, folder, home),
+        )
         console.area.buffer.on_text_changed += lambda _: self._typed()
-        console.keys = key_bindings(self)
+        console.keys = key_bindings(self, look.keys)
 
     # Living
 
@@ -113,6 +139,7 @@ class TerminalApp:
         """Open the session; a prompt from the command line is the first thing said in it."""
         if prompt is None and not self.composer.area.buffer.text and self.composer.restore_draft():
             self.hint("Your draft is back.")
+        asyncio.get_running_loop().run_in_executor(None, self.composer.history.load)
         self.desk.start_opening().add_done_callback(self._opened)
         if prompt:
             self.desk.submit(prompt)
@@ -195,30 +222,45 @@ class TerminalApp:
             return []
         rows: list[Row] = []
         if self.asking.picker is None:
-            if self.composer.area.buffer.text == "?" and self.asking.purpose == "prompt":
-                rows += key_rows(columns)
+            if self.shows_keys:
+                rows += key_rows(columns, self._look.keys)
+            if self._held[0] == self.composer.area.buffer.text and self._told_names:
+                told = textwrap.wrap(printable(self._held[1]), max(1, columns))
+                rows += [clipped([("warning", row)], columns) for row in told]
             if self._shows_todo:
                 rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
         asked = self.asking.rows(columns, most)[:most]
         return [*rows[: most - len(asked)], *asked]
 
     def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or (self._hint if time.monotonic() < self._hint_until else "")
-        return status_row(self.desk.status, columns, custom="" if hint else self._custom_status, hint=hint)
+        is_said = time.monotonic() < self._hint_until and self._hint_holds()
+        hint = self.asking.hint or (self._hint if is_said else "")
+        custom = "" if hint else self._custom_status
+        return status_row(self.desk.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
     def placeholder(self) -> str:
         if self.asking.is_open:
             return ""
         if self.is_busy:
-            return "Enter steers · Tab queues · Esc interrupts"
-        return "Enter sends what waits · ↑ takes it back" if self.has_queue else HINT
+            return self._keys_for(send="steers", queue="queues", interrupt="interrupts")
+        return self._keys_for(send="sends what waits", previous="takes it back") if self.has_queue else HINT
+
+    def key(self, action: str) -> str:
+        """The name of the first key that does it; empty when none does."""
+        return next((label(key) for key in self._look.keys[action]), "")
+
+    def _keys_for(self, **actions: str) -> str:
+        return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.key(action)))
 
     def mark(self) -> str:
         return self.asking.mark
 
-    def hint(self, text: str, seconds: float = 4.0) -> None:
-        """A short word in the status line."""
+    def hint(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
+        """A short word in the status line, as long as it `holds`: without that, until the input is changed."""
+        buffer = self.composer.area.buffer
+        before = buffer.text
         self._hint, self._hint_until = printable(text), time.monotonic() + seconds
+        self._hint_holds = holds or (lambda: buffer.text == before)
         self.changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self.changed)
 
@@ -233,12 +275,16 @@ class TerminalApp:
             self.use_theme(self._look.theme)
 
     def use_theme(self, choice: str) -> None:
-        """Paint what comes from now on as `choice` (of theme.py's `CHOICES`) says."""
+        """Paint what comes from now on as `choice` (of `themes`) says."""
         theme, environment = self.console.theme, self.console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
-        if palette != theme.palette:
-            theme.use(palette)
+        if theme.use(palette, own_codes(self._look.themes.get(choice, {}), environment)):
             self.redraw()
+
+    @property
+    def themes(self) -> Sequence[str]:
+        """The names of all themes there are."""
+        return (*THEMES, *self._look.themes)
 
     # Front
 
@@ -255,7 +301,7 @@ class TerminalApp:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        return argument_options(name, typed, self.desk.commands, self._house.models)
+        return argument_options(name, typed, self.desk.commands, self._house.models, self.themes)
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
@@ -328,6 +374,14 @@ class TerminalApp:
         self.composer.area.set_text(text)
         self.changed()
 
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        if self.composer.area.buffer.text or self.asking.purpose != "prompt":
+            self.hint(f"{self.key('previous')} in the empty input brings it back.", 8.0, holds=lambda: True)
+            return
+        for content in reversed(prompts):
+            self.composer.put_before(self.composer.as_typed(content))
+        self.changed()
+
     # Keys
 
     @property
@@ -342,12 +396,22 @@ class TerminalApp:
     def has_queue(self) -> bool:
         return bool(self.live.steering or self.live.follow_ups)
 
+    def is_in_chord(self, key: str) -> bool:
+        return self._chord == key and time.monotonic() - self._chord_at < TWICE_S
+
+    def end_chord(self, act: Callable[[], object]) -> None:
+        self._chord = ""
+        act()
+
     @property
-    def ctrl_x_pressed(self) -> bool:
-        return time.monotonic() - self._last_control_x < TWICE_S
+    def shows_keys(self) -> bool:
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     def _typed(self) -> None:
         self.last_typed = time.monotonic() if self.composer.area.buffer.text else 0.0
+        self._last_escape = self._last_control_c = 0.0  # what comes next is the first one
+        if not self._hint_holds():
+            self._hint = ""
         self.asking.text_changed()
 
     def enter(self) -> None:
@@ -364,12 +428,34 @@ class TerminalApp:
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
             return
+        if self.shows_keys:
+            self._close_keys()
+            return
         if not self.composer.text.strip():
             self.desk.go_on()
             return
+        if self._holds_back(self.composer.area.buffer.text):
+            self.changed()
+            return
         shown, text, with_images = self.composer.take()
+        self.console.begin_inserting()
         self.desk.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
         self.changed()
+
+    def _holds_back(self, text: str) -> bool:
+        """Whether the prompt names something that is no file and the person has not been told of it yet."""
+        unknown = [] if text.lstrip().startswith(("/", "!")) else self._unknown_files(text)
+        unknown = [one for one in unknown if one.name not in self._told_names]
+        if not unknown:
+            self._told_names.clear()
+            return False
+        self._told_names |= {one.name for one in unknown}
+        told = [f"@{one.name} names no file" + (f", did you mean @{one.near}?" if one.near else ".") for one in unknown]
+        self._held = (text, " ".join([*told, f"{self.key('send')} sends it as it is."]))
+        return True
+
+    def _unknown_files(self, text: str) -> list[UnknownFile]:
+        return unknown_files(text, self._folder, self._home, self._file_index.paths_like)
 
     def accept_with_menu(self) -> None:
         """Enter takes what is marked; a command that needs nothing more is run at once."""
@@ -385,28 +471,48 @@ class TerminalApp:
         arguments = (command.argument for command in self.desk.commands if command.name == name)
         return any(argument and not argument.startswith("[") for argument in arguments)
 
+    @property
+    def has_card(self) -> bool:
+        """Whether something stands open that Esc closes, whatever the key that interrupts."""
+        return self.shows_keys or self._shows_todo or self.asking.purpose != "prompt"
+
+    @property
+    def escape_closes(self) -> bool:
+        """Whether something is to be closed or interrupted, which comes before leaving vi's insert mode."""
+        return self.has_card or self.is_busy
+
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, rewind."""
-        now = time.monotonic()
-        twice, self._last_escape = now - self._last_escape < TWICE_S / 2, now
+        twice, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
         buffer = self.composer.area.buffer
         if self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif buffer.complete_state is not None:
             buffer.cancel_completion()
+        elif self.shows_keys:
+            self._close_keys()
         elif self._shows_todo:
             self._shows_todo = False
         elif self.is_busy or self.live.is_busy:
             self.desk.interrupt()
         elif twice and not buffer.text:
-            self._last_escape = 0.0
             self.desk.submit("/rewind")
         elif twice:
-            self.composer.remember()
-            self.composer.area.set_text("")
+            self._clear()
         else:
-            self.hint("Esc again rewinds the conversation." if not buffer.text else "Esc again clears the input.", 1.0)
+            self._last_escape = time.monotonic()
+            does = "clears the input" if buffer.text else "rewinds the conversation"
+            self.hint(f"{self.key('interrupt')} again {does}.", 1.0)
         self.changed()
+
+    def _close_keys(self) -> None:
+        self.composer.area.replace_text("")
+        self.changed()
+
+    def _clear(self) -> None:
+        self._told_names.clear()
+        self.composer.remember()
+        self.composer.area.set_text("")
 
     def control_c(self) -> None:
         now = time.monotonic()
@@ -418,22 +524,24 @@ class TerminalApp:
         elif self.is_busy or self.live.is_busy:
             self.desk.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
+        elif self.shows_keys:
+            self._close_keys()
         elif self.composer.area.buffer.text:
-            self.composer.remember()
-            self.composer.area.set_text("")
-            self._last_control_c = 0.0
+            self._clear()
         elif twice:
             self.desk.leave()
         else:
-            self.hint("Ctrl-C again leaves.", TWICE_S)
+            self.hint(f"{self.key('cancel')} again leaves.", TWICE_S)
         self.changed()
 
-    def control_x(self) -> None:
-        self._last_control_x = time.monotonic()
+    def begin_chord(self, key: str) -> None:
+        """The first of two keys was pressed."""
+        self._chord, self._chord_at = key, time.monotonic()
 
     def control_d(self) -> None:
         if self.is_busy:
-            self.hint("It is at work: Esc interrupts, then Ctrl-D leaves.")
+            keys = self._keys_for(interrupt="interrupts", leave="leaves then")
+            self.hint(f"It is at work: {keys}.", holds=lambda: self.is_busy)
         else:
             self.desk.leave()
 
@@ -446,34 +554,34 @@ class TerminalApp:
         """One of the queued messages goes back into the input, to be changed, sent later or dropped."""
         waiting = [*self.live.steering, *self.live.follow_ups]
 
-        async def choose() -> None:
-            chosen = await self.choose(
-                "Take back", [(" ".join(said(content).split())[:200], "") for content in waiting]
-            )
+        async def choose(picked: Awaitable[int | None]) -> None:
+            chosen = await picked
             if chosen is not None and waiting == [*self.live.steering, *self.live.follow_ups]:
                 self._take_back(waiting, chosen)
 
         if len(waiting) > 1:
-            self.desk.spawn(choose())
+            options = [(" ".join(said(content).split())[:200], "") for content in waiting]
+            self.desk.spawn(choose(self.asking.open_picker("Take back", options)))
         else:
             self.take_back()
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        text, typed = self.composer.take_in(waiting[position]), self.composer.area.buffer.text
         self.view.will_take_back(waiting[position])
         self.desk.session.submit(TakeBack(position))
-        self.composer.area.set_text(f"{text}\n{typed}" if typed else text)
+        self.composer.put_before(self.composer.as_typed(waiting[position]))
 
     def search_history(self) -> None:
-        entries = list(dict.fromkeys(reversed(self.composer.area.buffer.history.get_strings())))
+        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
 
-        async def search() -> None:
-            found = await self.choose("History", [(" ".join(text.split())[:200], "") for text in entries])
+        async def search(picked: Awaitable[int | None]) -> None:
+            found = await picked
             if found is not None:
-                self.put_into_input(entries[found])
+                self.composer.put(entries[found])
+                self.changed()
 
         if entries:
-            self.desk.spawn(search())
+            options = [(" ".join(sent.text.split())[:200], "") for sent in entries]
+            self.desk.spawn(search(self.asking.open_picker("History", options)))
         else:
             self.hint("The history is empty.")
 
@@ -482,9 +590,10 @@ class TerminalApp:
             return
         mode = self.desk.session.state.mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
+        before = (mode, after)  # the change takes a moment
         self.desk.session.submit(SetMode(after))
         if after == "default":
-            self.hint("default mode: edits and commands ask", 1.5)
+            self.hint("default mode: edits and commands ask", 1.5, holds=lambda: self.desk.status.mode in before)
 
     def to_background(self) -> None:
         self.desk.session.submit(Background())
@@ -518,7 +627,6 @@ class TerminalApp:
         self.desk.spawn(page())
 
     def edit_outside(self) -> None:
-        self._last_control_x = 0.0
         self.desk.spawn(self.composer.edit_outside())
 
     def paste_image(self) -> None:

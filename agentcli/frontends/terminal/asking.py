@@ -79,13 +79,15 @@ class Asking:
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        if not options:
-            return None
+        return await self.open_picker(title, options) if options else None
+
+    def open_picker(self, title: str, options: Sequence[tuple[str, str]]) -> asyncio.Future[int | None]:
+        """The list is there at once, so that it gets the next key."""
         self.end_picker(taken=False)
         self.picker = Picker(title, options)
-        self._picked = asyncio.get_running_loop().create_future()
+        self._picked = picked = asyncio.get_running_loop().create_future()
         self._app.changed()
-        return await self._picked
+        return picked
 
     def end_picker(self, *, taken: bool) -> None:
         picker, picked = self.picker, self._picked

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from prompt_toolkit.application import get_app_or_none
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.frontends.terminal.file_index import FileIndex
+from agentcli.frontends.terminal.file_index import FileIndex, leads_out
 
 
 class CommandEntry(Protocol):
-    """What completion needs to know of a command. One with an `argument` hint is completed to its following space."""
+    """What completion needs to know of a command."""
 
     @property
     def name(self) -> str: ...
@@ -37,23 +38,29 @@ _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 
 
 class PromptCompleter(Completer):
-    """`/name` at the start of the input, its argument, and `@path` after white space."""
+    """`/name` at the start of the input, its argument, and `@path` after white space.
+
+    What is whole is followed by a space. `elsewhere` gives the paths for one that leads out of the project; it is
+    called in a thread.
+    """
 
     def __init__(
         self,
         commands: Callable[[], Iterable[CommandEntry]],
         files: FileIndex | None,
         arguments: Arguments = lambda name, typed: (),
+        elsewhere: Callable[[str], Sequence[str]] = lambda typed: (),
     ) -> None:
         self._commands = commands
         self._files = files
         self._arguments = arguments
+        self._elsewhere = elsewhere
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Commands and arguments; files need `get_completions_async`."""
         text = document.text_before_cursor
         if found := _COMMAND.match(text):
-            yield from self._command_completions(found[1])
+            yield from self._command_completions(found[1], after=document.text_after_cursor)
         elif found := _ARGUMENT.match(text):
             yield from self._argument_completions(found[1], found[2] or "")
 
@@ -67,18 +74,23 @@ class PromptCompleter(Completer):
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
-        for path in await self._files.match(query, is_wanted=lambda: _is_still_typed(document)):
-            text = _as_mention(path, is_quoted=is_quoted)
-            if document.text_after_cursor.startswith('"'):
-                text = text.removesuffix('"')
+        if leads_out(query):
+            paths = await asyncio.to_thread(self._elsewhere, query)
+        else:
+            paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))
+        for path in paths:
+            text = _as_mention(path, is_quoted=is_quoted, after=document.text_after_cursor)
             yield Completion(text, -len(mention[0]), display=path)
 
-    def _command_completions(self, typed: str) -> Iterator[Completion]:
+    def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
         commands = list(self._commands())
-        first = [command for command in commands if any(name.startswith(typed) for name in _names(command))]
-        then = [command for command in commands if any(typed in name for name in _names(command))]
-        for command in [*first, *(command for command in then if command not in first)]:
-            text = f"/{command.name} " if command.argument else f"/{command.name}"
+        fits: Sequence[Callable[[CommandEntry], bool]] = (
+            lambda command: command.name.startswith(typed),
+            lambda command: any(name.startswith(typed) for name in command.aliases),
+            lambda command: any(typed in name for name in _names(command)),
+        )
+        for command in dict.fromkeys(command for fit in fits for command in commands if fit(command)):
+            text = f"/{command.name}{_space_before(after)}"
             yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
 
     def _argument_completions(self, name: str, typed: str) -> Iterator[Completion]:
@@ -92,11 +104,19 @@ def _names(command: CommandEntry) -> tuple[str, ...]:
     return (command.name, *command.aliases)
 
 
-def _as_mention(path: str, *, is_quoted: bool) -> str:
+def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """A folder's quotes stay open, so that completion goes on behind its slash."""
-    if not is_quoted and not _NEEDS_QUOTES.search(path):
-        return f"@{path}"
-    return f'@"{path}' if path.endswith("/") else f'@"{path}"'
+    needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
+    if path.endswith("/"):
+        return f'@"{path}' if needs_quotes else f"@{path}"
+    if not needs_quotes:
+        return f"@{path}{_space_before(after)}"
+    return f'@"{path}' if after.startswith('"') else f'@"{path}"{_space_before(after)}'
+
+
+def _space_before(after: str) -> str:
+    """The space behind something whole, where none is there yet."""
+    return "" if after[:1].isspace() else " "
 
 
 def _is_still_typed(document: Document) -> bool:

@@ -10,13 +10,15 @@ from contextlib import AbstractAsyncContextManager
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.drafts import Drafts
+from agentcli.frontends.terminal.history import ProjectHistory, Sent
 from agentcli.frontends.terminal.images import clipboard_image, image_path, read_image
 from agentcli.frontends.terminal.pager import edit_text
-from agentcli.frontends.terminal.pastes import Pastes
+from agentcli.frontends.terminal.pastes import Pastes, clean
 from agentcli.frontends.terminal.prompt import PromptArea
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
+MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
 
 
 class Composer:
@@ -26,22 +28,30 @@ class Composer:
         self,
         area: PromptArea,
         drafts: Drafts | None,
+        history: ProjectHistory,
         *,
         environment: Mapping[str, str],
         tell: Callable[[str], None],
+        stash_key: str,
         hand_over: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.area = area
         self.pastes = Pastes()
         self._drafts = drafts
+        self.history = history
+        self._recalled = 0  # the entry of the history that is shown, 1 for the newest; 0 for none
+        self._shown = ""  # its text
+        self._typed = Sent("")  # what was being written when the first one was recalled
         self._environment = environment
         self._tell = tell
+        self._stash_key = stash_key
         self._hand_over = hand_over
-        self._stash: list[tuple[str, dict[str, str | Image]]] = []
+        self._stash: list[Sent] = []
         self._saving: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
         self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
         area.buffer.on_text_changed += lambda _: self._save_soon()
+        area.buffer.recall = self.recall
 
     @property
     def text(self) -> str:
@@ -64,23 +74,83 @@ class Composer:
 
         return shown, text, with_images
 
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether a lone `?` stands in the input: no text yet, and never kept as one."""
+        return self.area.buffer.text == "?"
+
+    @property
+    def sent(self) -> Sent:
+        """What is typed, as the history keeps it."""
+        text = self.area.buffer.text
+        return Sent(text, self.pastes.contents(text))
+
+    def put(self, sent: Sent) -> None:
+        """Show a text of the history's form in place of what is typed, which no undo brings back."""
+        self.pastes = Pastes()
+        self.area.replace_text(self.pastes.adopt(sent.text, sent.pastes))
+
+    def put_before(self, sent: Sent) -> None:
+        """Show it on lines before what is typed."""
+        text, typed = self.pastes.adopt(sent.text, sent.pastes), self.area.buffer.text
+        self.area.set_text(f"{text}\n{typed}" if typed else text)
+
+    # History
+
     def remember(self) -> None:
-        """Add the text to the history, pastes laid open: a token would mean nothing in a later session."""
-        text, history = self.text, self.area.buffer.history
-        if text.strip() and (not history.get_strings() or history.get_strings()[-1] != text):
-            history.append_string(text)
+        """Add the text to the history."""
+        if self.text.strip():
+            self.history.add(self.sent)
+
+    def recall(self, by: int) -> None:
+        """Step so many entries back in the history, or forwards; what was being typed stands before the newest.
+
+        A text that is not as it was recalled is being typed.
+        """
+        if not self.area.completes:  # an answer is no prompt
+            return
+        entries = self.history.entries
+        if not self._recalled or self.area.buffer.text != self._shown:
+            self._recalled, self._typed = 0, self.sent
+        position = max(0, min(self._recalled + by, len(entries)))
+        if position == self._recalled:
+            return
+        self._recalled = position
+        self.put(entries[position - 1] if position else self._typed)
+        buffer = self.area.buffer
+        self._shown = buffer.text
+        if by < 0:  # so that Down goes through its lines first
+            buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
+
+    def as_typed(self, content: Sequence[Block]) -> Sent:
+        """A prompt as it was typed: from the history, or from what was said, its images as tokens again."""
+        said = _words(typed_blocks(content))
+        for sent in self.history.entries[:MOST_LOOKED_THROUGH]:
+            pastes = Pastes()
+            if sent.pastes and _words(pastes.blocks(pastes.adopt(sent.text, sent.pastes))) == said:
+                return sent
+        pastes = Pastes()
+        text = "".join(
+            pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
+            if isinstance(block, Image) and isinstance(block.source, Base64Source)
+            else block.text
+            for block in typed_blocks(content)
+            if isinstance(block, Text | Image)
+        )
+        return Sent(text, pastes.contents(text))
 
     # Pastes and images
 
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row lays its text open."""
         buffer = self.area.buffer
-        if (path := image_path(data)) is not None:
+        if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
-                return
             except (UserError, OSError) as error:
+                self._insert(clean(data))
                 self._tell(str(error))
+            return
         token = self.pastes.token_for(data)
         last_token, last_text = self._last_paste
         if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
@@ -124,22 +194,18 @@ class Composer:
     def stash(self) -> None:
         """Lay the text aside, or with an empty input take the newest one back."""
         if self.area.buffer.text:
-            text = self.area.buffer.text
-            self._stash.append((text, self.pastes.contents(text)))
+            self._stash.append(self.sent)
             self.area.set_text("")
-            self._tell("Stashed; Ctrl-S with an empty input brings it back.")
+            self._tell(f"Stashed; {self._stash_key} with an empty input brings it back.")
         elif self._stash:
-            text, contents = self._stash.pop()
-            self.pastes.restore(contents)
-            self.area.set_text(text)
+            self.put(self._stash.pop())
 
     def restore_draft(self) -> bool:
         """Bring back what was being written when the program ended unexpectedly."""
         found = self._drafts.load() if self._drafts is not None else None
         if found is None or not found.text.strip():
             return False
-        self.pastes.restore(found.pastes)
-        self.area.set_text(found.text)
+        self.put(Sent(found.text, found.pastes))
         return True
 
     def _save_soon(self) -> None:
@@ -150,7 +216,7 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
-        text = self.area.buffer.text
+        text = "" if self.asks_for_keys else self.area.buffer.text
         contents = self.pastes.contents(text)
         # In a thread: an image is megabytes, and the next key must not wait for the disk.
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, text, contents))
@@ -169,19 +235,6 @@ class Composer:
         if self._drafts is not None and not self.area.buffer.text:
             self._drafts.clear()
 
-    def take_in(self, blocks: Sequence[Block]) -> str:
-        """A queued message as text for the input, its images as tokens again."""
-        parts = []
-        for block in typed_blocks(blocks):
-            match block:
-                case Text(text):
-                    parts.append(text)
-                case Image(Base64Source(media_type, data)):
-                    parts.append(self.pastes.add_image(base64.b64decode(data), media_type))
-                case _:
-                    pass  # a file that the text names is attached again
-        return "".join(parts)
-
     async def edit_outside(self) -> None:
         """The text in the person's editor; pastes are laid open there."""
         before = self.text
@@ -189,3 +242,8 @@ class Composer:
             after = await edit_text(before, self._environment)
         if after != before:
             self.area.set_text(after.rstrip("\n"))
+
+
+def _words(blocks: Sequence[Block]) -> list[object]:
+    """What makes two messages the same: sending strips the text."""
+    return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

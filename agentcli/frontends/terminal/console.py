@@ -34,6 +34,13 @@ ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequ
 SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
+_VI_MODES = {
+    InputMode.INSERT: "INSERT",
+    InputMode.INSERT_MULTIPLE: "INSERT",
+    InputMode.REPLACE: "REPLACE",
+    InputMode.REPLACE_SINGLE: "REPLACE",
+}
+
 
 def fitting(hint: str, columns: int) -> str:
     """As many of a hint's parts as fit beside the mark."""
@@ -275,6 +282,19 @@ class Console:
     def preview_lines(self) -> int:
         """As many lines of something that asks as leave its question in the window."""
         return max(6, min(40, self.output.get_size().rows - 9))
+
+    @property
+    def vi_mode(self) -> str:
+        """Which of vi's modes the input is in; empty with the keys of emacs."""
+        if self.app.editing_mode != EditingMode.VI:
+            return ""
+        if self.area.buffer.selection_state is not None:
+            return "VISUAL"
+        return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+
+    def begin_inserting(self) -> None:
+        """With vi's keys, the next text begins in insert mode."""
+        self.app.vi_state.reset()
 
     @property
     def columns(self) -> int:

@@ -15,6 +15,7 @@ from agentcli.agent.events import (
     ApprovalSettled,
     Approve,
     Done,
+    EntryStored,
     Event,
     Interrupt,
     ModeChanged,
@@ -29,14 +30,14 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import kept
+from agentcli.conversation.entries import Entry, SystemEvent, User, kept
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.house import SessionHouse
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
-from agentcli.llm.messages import Block
+from agentcli.llm.messages import Block, Text
 
 
 class NothingChosen(UserError):
@@ -98,6 +99,10 @@ class Front(Protocol):
 
     def put_into_input(self, text: str) -> None: ...
 
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Prompts that the model never got are the person's again; a command's are what was typed for it."""
+        ...
+
     def ask_approval(self, request: ApprovalRequested) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
         ...
@@ -140,6 +145,7 @@ class TerminalDesk:
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
+        self._said_by_commands: dict[tuple[Block, ...], tuple[Block, ...]] = {}  # the newest one, as it was typed
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
         self._job_timer: asyncio.TimerHandle | None = None
@@ -251,6 +257,8 @@ class TerminalDesk:
                 self.refresh_status()
             case ModeChanged() | ProviderSwitched():
                 self.refresh_status()
+            case EntryStored(Entry(body=SystemEvent("retracted", {"ids": ids}))):
+                self._give_back(ids)
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
@@ -259,6 +267,15 @@ class TerminalDesk:
                 self._front.turn_ended("failed")
             case _:
                 pass
+
+    def _give_back(self, ids: Sequence[str]) -> None:
+        prompts = [
+            self._said_by_commands.get(entry.body.content, entry.body.content)
+            for entry in self.session.state.entries
+            if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
+        ]
+        if prompts:
+            self._front.give_back(prompts)
 
     def go_on(self) -> None:
         """What Enter in an empty input means: run what waits."""
@@ -328,6 +345,7 @@ class TerminalDesk:
             self._live.commands.pop(command.name, None)
         if isinstance(outcome, AsPrompt):
             content = self._house.attach(outcome.text, self.session, typed=outcome.text)
+            self._said_by_commands = {content: (Text(f"/{command.name} {argument}".rstrip()),)}
             self._say(content, shown="", queue=queue, model=outcome.model)
         elif outcome:
             self._view.gap()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
+import os
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -20,6 +22,7 @@ LONGEST_QUERY = 200  # characters
 FRESH_S = 10.0  # a new mention looks again at files that were listed longer ago
 FIRST_LISTING_S = 1.0  # what a query waits for the first listing
 LISTING_TIME_LIMIT_S = 60.0
+MOST_COMPARED = 50_000  # paths, for one that is like a name
 _BLOCK_PATHS = 1_500  # searched between two looks at the event loop: a millisecond or two
 
 
@@ -62,6 +65,14 @@ class FileIndex:
         if (not query or query.endswith("/")) and (children := await self._children(pattern, limit, goes_on)):
             return children
         return await self._best(pattern, limit, goes_on)
+
+    def paths_like(self, name: str) -> list[str]:
+        """Paths that were listed whose last part has nearly the letters of `name`; none in a very large project."""
+        blocks = self._blocks or []
+        if len(blocks) * _BLOCK_PATHS > MOST_COMPARED:
+            return []
+        letters = set(name.lower())
+        return [path for block in blocks for path in block.splitlines() if _is_like(path, name, letters)]
 
     async def aclose(self) -> None:
         if self._listing is not None and not self._listing.done():
@@ -148,8 +159,45 @@ async def ripgrep_files(root: Path) -> AsyncGenerator[list[str], None]:
         await process.wait()
 
 
+MOST_LISTED = 10_000  # names of a folder outside the project
+
+
+def leads_out(query: str) -> bool:
+    """Whether a path that is typed begins at the root, at home or above the project, and not in it."""
+    return query in ("~", "..") or query.startswith(("/", "~/", "../"))
+
+
+def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
+    """The names in the folder that is typed that hold what is typed behind it, those that begin with it first.
+
+    Paths begin as they are typed, folders end in a slash. Hidden names come when a dot is typed.
+    """
+    if query in ("~", ".."):
+        return [f"{query}/"]
+    typed, _, name = query.rpartition("/")
+    folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"
+    ignores_case = not any(letter.isupper() for letter in name)
+    found: list[tuple[bool, tuple[bool, str], str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, MOST_LISTED):
+                compared = entry.name.lower() if ignores_case else entry.name
+                if name not in compared or entry.name.startswith(".") > name.startswith("."):
+                    continue
+                path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
+                if path != query and _is_showable(path):
+                    found.append((not compared.startswith(name), _as_listed(path), path))
+    except OSError:
+        pass  # no folder, or none that can be read: nothing to offer
+    return [path for _, _, path in heapq.nsmallest(limit, found)]
+
+
 # A name with a quotation mark cannot be written as a mention, and one with control characters not be shown.
 _NOT_SHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
+
+
+def _is_showable(path: str) -> bool:
+    return not _NOT_SHOWABLE.search(os.fsencode(path).decode(errors="replace"))
 
 
 def _showable(names: list[bytes]) -> list[str]:
@@ -229,6 +277,12 @@ class _Pattern:
         if path.startswith(query, name):
             return 0
         return 3 if query not in path else 1 if path.find(query, name) >= 0 else 2
+
+
+def _is_like(path: str, name: str, letters: set[str]) -> bool:
+    last = path.rstrip("/").rpartition("/")[2]
+    stem = last if "." in name else last.partition(".")[0] or last
+    return abs(len(stem) - len(name)) <= 2 and len(letters ^ set(stem.lower())) <= 3
 
 
 def _sort_into(tiers: Sequence[list[str]], paths: list[str], pattern: _Pattern, limit: int) -> None:

@@ -2,76 +2,92 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import itertools
-import json
 import os
 import tempfile
+import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from prompt_toolkit.history import History
+
+from agentcli.frontends.terminal.pastes import without_images
+from agentcli.llm.messages import Image
 
 MOST_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # what is read from the end of the file, and what trimming leaves of it
 LARGEST_FILE = 2 * KEPT_BYTES
-LONGEST_ENTRY = 200_000  # characters; a longer one is not written
+LONGEST_ENTRY = 500_000  # bytes of its line; a longer one is not written
 _LOCK_TRIES = 20  # 5 ms apart
 
 
-class _Entry(msgspec.Struct):
+class Sent(msgspec.Struct, frozen=True):
+    """A prompt as it was typed, and what its tokens stand for (see pastes.py)."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
     """A line of the file; `time` is in seconds since 1970."""
 
     project: str
     text: str
     time: float
+    pastes: dict[str, str | Image] = {}
 
 
-class ProjectHistory(History):
+class ProjectHistory:
     """Reads its file when the entries are first asked for. A disk that fails takes the history, never the session.
 
-    Lines that are no entries are skipped, such as those prompt_toolkit's own `FileHistory` wrote.
+    Lines that are no entries are skipped. Without a file it lasts for the session.
     """
 
-    def __init__(self, file: Path, project: str) -> None:
-        super().__init__()
+    def __init__(self, file: Path | None, project: str) -> None:
         self._file = file
         self._project = project
-        self._load_once = asyncio.Lock()
+        self._sent: list[Sent] = []  # in this session, the newest last
+        self._stored: list[Sent] | None = None  # the newest first
+        self._lock = threading.Lock()
 
-    async def load(self) -> AsyncGenerator[str, None]:
-        async with self._load_once:
-            if not self._loaded:
-                stored = await asyncio.to_thread(lambda: list(self.load_history_strings()))
-                own = set(self._loaded_strings)  # sent before the file was read, which may hold them by now
-                self._loaded_strings += [text for text in stored if text not in own]
-                self._loaded = True
-        for text in list(self._loaded_strings):
-            yield text
+    def load(self) -> None:
+        """Read the file, if that has not been done. May be called from any thread."""
+        with self._lock:
+            if self._stored is None:
+                own = list(self._sent)  # sent before the file was read, which may hold them by now
+                self._stored = [sent for sent in self._read() if sent not in own]
 
-    def append_string(self, string: str) -> None:
-        """The same as the entry before it is no entry."""
-        if self._loaded_strings[:1] != [string]:
-            super().append_string(string)
-
-    def load_history_strings(self) -> Iterator[str]:
+    @property
+    def entries(self) -> Sequence[Sent]:
         """The project's entries, newest first."""
+        self.load()
+        return [*reversed(self._sent), *(self._stored or ())]
+
+    def add(self, sent: Sent) -> None:
+        """The same as the entry before it is no entry."""
+        if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
+            self._sent.append(sent)
+            self._store(sent)
+
+    def _read(self) -> Iterator[Sent]:
         try:
-            lines = _tail(self._file).split(b"\n")
+            lines = _tail(self._file).split(b"\n") if self._file is not None else []
         except OSError:
             return
-        texts = (text for line in reversed(lines) if (text := self._text(line)))
-        yield from itertools.islice((text for text, _ in itertools.groupby(texts)), MOST_ENTRIES)
+        entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
+        yield from itertools.islice((sent for sent, _ in itertools.groupby(entries)), MOST_ENTRIES)
 
-    def store_string(self, string: str) -> None:
-        if len(string) > LONGEST_ENTRY:
+    def _store(self, sent: Sent) -> None:
+        if self._file is None:
             return
-        entry = {"project": self._project, "text": string, "time": round(time.time(), 3)}
-        line = json.dumps(entry, ensure_ascii=False).encode(errors="replace") + b"\n"
+        line = self._line(sent)
+        if len(line) > LONGEST_ENTRY:
+            line = self._line(Sent(*without_images(sent.text, sent.pastes)))
+        if len(line) > LONGEST_ENTRY:
+            return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _append(self._file, line)
@@ -80,14 +96,18 @@ class ProjectHistory(History):
         except OSError:
             pass
 
-    def _text(self, line: bytes) -> str:
+    def _line(self, sent: Sent) -> bytes:
+        text = sent.text.encode(errors="replace").decode()
+        return msgspec.json.encode(_Entry(self._project, text, round(time.time(), 3), sent.pastes)) + b"\n"
+
+    def _entry(self, line: bytes) -> Sent | None:
         if not line.startswith(b"{"):
-            return ""
+            return None
         try:
             entry = msgspec.json.decode(line, type=_Entry)
         except (msgspec.MsgspecError, ValueError):
-            return ""
-        return entry.text if entry.project == self._project else ""
+            return None
+        return Sent(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
 
 
 def _tail(file: Path) -> bytes:

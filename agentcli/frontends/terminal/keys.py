@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Always, Condition, Filter, vi_insert_mode
+from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+
+from agentcli.frontends.terminal.key_names import label, sequence
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
-# For /help and the `?` card.
-KEY_HELP = (
-    ("Enter", "send; while it works: steer"),
-    ("Tab", "complete; while it works: queue for afterwards"),
-    ("Alt-Enter, Ctrl-J, \\ Enter", "new line"),
-    ("Esc", "interrupt; twice when idle: rewind"),
-    ("Ctrl-C", "interrupt, clear, twice: leave"),
-    ("Ctrl-D", "leave"),
-    ("Shift-Tab", "next permission mode"),
-    ("Up, Alt-Up", "take back what is queued (Alt: choose which); history"),
-    ("Ctrl-R", "search the history"),
-    ("Ctrl-S", "stash what is typed"),
-    ("Ctrl-O", "unfold the last output"),
-    ("Ctrl-T", "to-do list"),
-    ("Ctrl-B", "running command to the background"),
-    ("Ctrl-G", "external editor"),
-    ("Ctrl-V", "paste an image"),
-    ("Ctrl-Z", "suspend"),
-    ("@  /  !  !!", "file, command, shell, shell the model is not told of"),
+# For the `?` card: actions (see look_settings.py), more that is typed, and what it does.
+_HELP = (
+    ("send", "", "send; while it works: steer"),
+    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("newline", "\\ Enter", "new line"),
+    ("interrupt", "", "interrupt; twice when idle: rewind"),
+    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("leave", "", "leave"),
+    ("mode", "", "next permission mode"),
+    ("previous", "", "take back what is queued; history"),
+    ("take_back", "", "choose what to take back"),
+    ("search", "", "search the history"),
+    ("stash", "", "stash what is typed"),
+    ("unfold", "", "unfold the last output"),
+    ("todo", "", "to-do list"),
+    ("background", "", "running command to the background"),
+    ("editor", "", "external editor"),
+    ("paste_image", "", "paste an image"),
+    ("suspend", "", "suspend"),
+    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
 )
 
 _WRITING_KEYS = [chr(code) for code in range(0x20, 0x7F)]
 
 
-def key_bindings(app: TerminalApp) -> KeyBindings:
-    """The table of keys: `bind("key", "other key", to=action, when=filter)`; a space joins the keys of a sequence."""
+def key_help(keys: Mapping[str, Sequence[str]]) -> list[tuple[list[str], str]]:
+    """The keys of each action that has one, and what it does."""
+    rows = []
+    for action, more, text in _HELP:
+        if action == "complete" and keys["queue"] != keys["complete"]:
+            rows += [([label(key) for key in keys["complete"]], "complete")]
+            action, text = "queue", "while it works: queue for afterwards"
+        labels = [label(key) for key in keys.get(action, ())]
+        rows.append((labels + ([more] if more else []), text))
+    return [(labels, text) for labels, text in rows if labels]
+
+
+def key_bindings(app: TerminalApp, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
+    """The table of keys: `bind("key", "other key", to=action, when=filter)` for those that are fixed.
+
+    `act("action", to=…, when=…)` binds what the person has chosen.
+    """
     keys = KeyBindings()
     composer, asking = app.composer, app.asking
     area = composer.area
@@ -60,28 +78,56 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
         def handle(event: KeyPressEvent) -> None:
             to()
 
-        for sequence in sequences:
-            keys.add(*sequence.split(), filter=when)(handle)
+        for key in sequences:
+            keys.add(*sequence(key), filter=when)(handle)
+
+    def act(action: str, *, to: Callable[[], object], when: Filter) -> None:
+        for key in chosen[action]:
+            first, _, second = key.partition(" ")
+            if second:
+                bind(first, to=partial(app.begin_chord, first), when=when)
+                bind(second, to=partial(app.end_chord, to), when=when & claim(partial(app.is_in_chord, first)))
+            else:
+                bind(key, to=to, when=when)
+
+    bind("c-o", "c-z", to=lambda: None, when=Always())  # without an action, prompt_toolkit's own would empty the input
 
     # Sending
-    bind("enter", to=app.enter, when=no_menu)
+    act("newline", to=lambda: buffer.insert_text("\n"), when=writing)
+    act("send", to=app.enter, when=no_menu)
+    act("send", to=app.accept_with_menu, when=menu)
     bind("enter", to=app.accept_with_menu, when=menu)
-    bind("escape enter", "c-j", to=lambda: buffer.insert_text("\n"), when=writing)
-    bind("tab", to=area.take_completion, when=menu)
-    bind("tab", to=lambda: app.accept(queue=True), when=no_menu & is_busy & ~is_empty & ~answering)
-    bind("tab", to=buffer.start_completion, when=no_menu & ~is_busy & ~answering)
+    bind("enter", to=app.enter, when=no_menu & answering)
+    act("complete", to=area.take_completion, when=menu)
+    act("complete", to=buffer.start_completion, when=no_menu & ~is_busy & ~answering)
+    act("queue", to=lambda: app.accept(queue=True), when=no_menu & is_busy & ~is_empty & ~answering)
 
     # Menus, queue, history
     bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=menu)
     bind("down", "c-n", to=lambda: area.move_in_menu(1), when=menu)
-    bind("up", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
-    bind("escape up", to=app.choose_queued, when=writing & ~answering)
-    bind("c-r", to=app.search_history, when=writing & ~answering)
+    act("previous", to=buffer.auto_up, when=no_menu & ~has_selection)
+    act("previous", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
+    act("next", to=buffer.auto_down, when=no_menu & ~has_selection)
+    act("take_back", to=app.choose_queued, when=writing & ~answering)
+    act("search", to=app.search_history, when=writing & ~answering)
 
     # Interrupting and leaving
-    bind("escape", to=app.escape, when=writing & (~vi_insert_mode | is_empty))
-    bind("c-c", "<sigint>", to=app.control_c, when=Always())
-    bind("c-d", to=app.control_d, when=writing & is_empty)
+    act("interrupt", to=app.escape, when=writing & (~vi_insert_mode | claim(lambda: app.escape_closes)))
+    bind("escape", to=app.escape, when=writing & claim(lambda: app.has_card) | menu & ~vi_insert_mode)
+    bind("<sigint>", to=app.control_c, when=Always())
+    act("cancel", to=app.control_c, when=Always())
+    act("leave", to=app.control_d, when=writing & is_empty)
+
+    # Modes and views
+    act("mode", to=app.next_mode, when=Always())
+    act("todo", to=app.toggle_todo, when=Always())
+    act("redraw", to=app.redraw, when=Always())
+    act("suspend", to=app.suspend, when=Always())
+    act("unfold", to=app.unfold, when=~picking)
+    act("background", to=app.to_background, when=writing & claim(lambda: app.runs_command))
+    act("stash", to=composer.stash, when=writing & ~answering)
+    act("paste_image", to=app.paste_image, when=writing & ~answering)
+    act("editor", to=app.edit_outside, when=writing & ~answering)
 
     # Approvals
     bind("enter", to=asking.enter_at_approval, when=asked)
@@ -111,19 +157,6 @@ def key_bindings(app: TerminalApp) -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         if event.data.isprintable():
             asking.type_in_picker(event.data)
-
-    # Modes and views
-    bind("s-tab", to=app.next_mode, when=Always())
-    bind("c-t", to=app.toggle_todo, when=Always())
-    bind("c-l", to=app.redraw, when=Always())
-    bind("c-z", to=app.suspend, when=Always())
-    bind("c-o", to=app.unfold, when=~picking)
-    bind("c-b", to=app.to_background, when=writing & claim(lambda: app.runs_command))
-    bind("c-s", to=composer.stash, when=writing & ~answering)
-    bind("c-v", to=app.paste_image, when=writing & ~answering)
-    bind("c-g", to=app.edit_outside, when=writing & ~answering)
-    bind("c-x", to=app.control_x, when=writing & ~answering)
-    bind("c-e", to=app.edit_outside, when=writing & claim(lambda: app.ctrl_x_pressed))
 
     # Editing: the token of a paste is one unit
     behind_token = writing & claim(lambda: composer.token_at(ahead=False) is not None)

@@ -44,11 +44,12 @@ class Live:
     asked: dict[str, float] = field(default_factory=dict)  # what waits for a yes, and since when
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
+    interrupt_key: str = "Esc"
     _waits_since: float = 0.0
 
     def clear(self) -> None:
         """Another session begins."""
-        vars(self).update(vars(Live()))
+        vars(self).update(vars(Live(interrupt_key=self.interrupt_key)))
 
     def ask(self, id: str) -> None:
         """Something waits for the person, whose time is not the turn's nor the call's."""
@@ -117,7 +118,7 @@ class Live:
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, since in self.commands.items():
             if now - since >= SHOW_TAIL_AFTER_S:
-                text = f" /{name} · {now - since:.0f} s · Esc interrupts"
+                text = f" /{name} · {now - since:.0f} s · {self.interrupt_key} interrupts"
                 rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
         return rows[:most]
 
@@ -129,9 +130,14 @@ class Live:
         if self.waiting:
             left = max(0.0, self.waiting_until - now)
             why = " ".join(self.waiting.split())
-            return [clipped([("warning", f"{spinner(now)} Again in {left:.0f} s (Esc gives up): {why}")], columns)]
+            return [
+                clipped(
+                    [("warning", f"{spinner(now)} Again in {left:.0f} s ({self.interrupt_key} gives up): {why}")],
+                    columns,
+                )
+            ]
         what = "Thinking" if self.thinking else "Working"
-        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · Esc interrupts")]
+        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · {self.interrupt_key} interrupts")]
         rows = [clipped(row, columns)]
         if self.thinking:
             lines = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from agentcli.frontends.terminal.keys import KEY_HELP
+from agentcli.frontends.terminal.keys import key_help
 from agentcli.frontends.terminal.screen import Row
 from agentcli.frontends.terminal.text_width import clipped
 from agentcli.frontends.terminal.todo_list import todo_lines
 from agentcli.tools.builtin.arguments import TodoItem
 
 
-def key_rows(columns: int) -> list[Row]:
-    return [clipped([("accent", f"  {key:<28}"), ("muted", text)], columns) for key, text in KEY_HELP]
+def key_rows(columns: int, keys: Mapping[str, Sequence[str]]) -> list[Row]:
+    """A row for each action; where the window is narrow only the first of its keys."""
+    rows = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in key_help(keys)]
+    width = max(len(names) for names, _ in rows) + 2
+    return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
+
+
+def _fitting(labels: list[str], most: int) -> str:
+    while len(labels) > 1 and len(", ".join(labels)) > most:
+        labels = labels[:-1]
+    return ", ".join(labels)
 
 
 def todo_rows(items: Sequence[TodoItem], columns: int) -> list[Row]:

@@ -13,7 +13,7 @@ from agentcli.tools.media_types import dimensions_of
 MOST_LINES = 8  # of a paste that is shown as it is
 MOST_CHARACTERS = 1_000
 
-_TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)[^\[\]\n]*\]")
+_TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
@@ -72,12 +72,20 @@ class Pastes:
         """The tokens in `text` and what they stand for, to be kept with it."""
         return {found.group(): self._contents[found.group()] for found in self._tokens(text)}
 
-    def restore(self, contents: Mapping[str, str | Image]) -> None:
-        """Take in what `contents` gave in an earlier session."""
-        for token, content in contents.items():
-            if found := _TOKEN.fullmatch(token):
-                self._contents[token] = content
+    def adopt(self, text: str, contents: Mapping[str, str | Image]) -> str:
+        """Take in a text with what `contents` gave for it; tokens that mean something else here get new numbers."""
+        tokens: dict[str, str] = {}
+        for found in _TOKEN.finditer(text):
+            token = found.group()
+            if token in tokens or token not in contents:
+                continue
+            if self._contents.get(token, contents[token]) != contents[token]:
+                tokens[token] = self._new_token(found[1], found[3].strip(), contents[token])
+            else:
+                tokens[token] = token
+                self._contents[token] = contents[token]
                 self._last[found[1]] = max(self._last[found[1]], int(found[2]))
+        return _TOKEN.sub(lambda found: tokens.get(found.group(), found.group()), text)
 
     def _new_token(self, kind: str, size: str, content: str | Image) -> str:
         self._last[kind] += 1
@@ -96,6 +104,13 @@ class Pastes:
             yield found.group(), self._contents[found.group()]
             position = found.end()
         yield "", text[position:]
+
+
+def without_images(text: str, contents: Mapping[str, str | Image]) -> tuple[str, dict[str, str | Image]]:
+    """The text without the tokens of images, and what is left of its contents."""
+    texts: dict[str, str | Image] = {token: text for token, text in contents.items() if isinstance(text, str)}
+    images = contents.keys() - texts.keys()
+    return _TOKEN.sub(lambda found: "" if found.group() in images else found.group(), text), texts
 
 
 def clean(text: str) -> str:

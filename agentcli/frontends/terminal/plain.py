@@ -19,6 +19,7 @@ from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.theme import Theme
 from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.llm.messages import Block
 
 MOST_PREVIEW_LINES = 200
 WIDTH = 80  # for tables and diffs, which need one
@@ -82,7 +83,7 @@ class PlainTerminal:
             at_line_start=lambda: self._output.at_line_start,
             stream=AsWritten,
             is_live=False,
-            unfolds=False,
+            unfold_key="",
         )
         self._desk = TerminalDesk(house, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()
@@ -231,6 +232,9 @@ class PlainTerminal:
 
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
+
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        pass  # it stands where it was typed
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(request)

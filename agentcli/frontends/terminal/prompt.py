@@ -8,7 +8,6 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import History
 from prompt_toolkit.layout import BufferControl, Layout, Window
 from prompt_toolkit.layout.mouse_handlers import MouseHandlers
 from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, PasswordProcessor
@@ -22,12 +21,26 @@ from agentcli.frontends.terminal.text_width import clipped, width
 MENU_ROWS = 6
 
 
+class PromptBuffer(Buffer):
+    """A buffer whose history is another's: `recall` steps back in it, or forwards where the number is below 0."""
+
+    recall: Callable[[int], None] | None = None
+
+    def history_backward(self, count: int = 1) -> None:
+        if self.recall is not None:
+            self.recall(count)
+
+    def history_forward(self, count: int = 1) -> None:
+        if self.recall is not None:
+            self.recall(-count)
+
+
 class PromptArea:
     """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
 
     def __init__(self, *, mark: Callable[[], str], placeholder: Callable[[], str]) -> None:
         self._mark = mark
-        self.buffer = Buffer(
+        self.buffer = PromptBuffer(
             complete_while_typing=Condition(lambda: self.completes),
             multiline=True,
             name="prompt",
@@ -81,13 +94,6 @@ class PromptArea:
             rows.append(clipped(row, columns))
         return rows
 
-    def use_history(self, history: History) -> None:
-        """From now on; what was typed so far stays."""
-        typed, cursor = self.buffer.text, self.buffer.cursor_position
-        self.buffer.history = history
-        self.buffer.reset(Document(typed, cursor))
-        self.buffer.load_history_if_not_yet_loaded()
-
     def take_completion(self) -> None:
         """Put the marked completion into the text; behind a folder completion goes on inside it."""
         buffer = self.buffer
@@ -115,6 +121,7 @@ class PromptArea:
     def replace_text(self, text: str) -> None:
         """Another text in place of this one, which no undo brings back."""
         self.buffer.reset(Document(text))
+        self.buffer.on_text_changed.fire()
 
     def set_text(self, text: str) -> None:
         """Replace what is typed, as one step that can be undone."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, get_args
 from agentcli.agent.commands.command import Command, Desk
 from agentcli.conversation.entries import Assistant, retracted_ids
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.terminal.theme import CHOICES
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
 
@@ -28,12 +27,12 @@ _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib
 def screen_commands(app: TerminalApp) -> Sequence[Command]:
     async def theme(desk: Desk, choice: str) -> str:
         if not choice:
-            found = await desk.choose("Theme", [(name, "") for name in CHOICES])
+            found = await desk.choose("Theme", [(name, "") for name in app.themes])
             if found is None:
-                return f"{app.console.theme.palette}. Another one: /theme {'|'.join(CHOICES)}"
-            choice = CHOICES[found]
-        if choice not in CHOICES:
-            raise UsageError(f"There is no theme {choice!r}; there is {', '.join(CHOICES)}.")
+                return f"{app.console.theme.palette}. Another one: /theme {'|'.join(app.themes)}"
+            choice = app.themes[found]
+        if choice not in app.themes:
+            raise UsageError(f"There is no theme {choice!r}; there is {', '.join(app.themes)}.")
         app.use_theme(choice)
         return f'Theme {choice} until you leave; for good: theme = "{choice}" below [terminal] in config.toml.'
 
@@ -63,13 +62,17 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
 
 
 def argument_options(
-    name: str, typed: str, commands: Iterable[Command], models: Callable[[], Sequence[tuple[str, str]]]
+    name: str,
+    typed: str,
+    commands: Iterable[Command],
+    models: Callable[[], Sequence[tuple[str, str]]],
+    themes: Sequence[str],
 ) -> list[tuple[str, str]]:
     """What may follow a command's name, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]
     match name:
         case "theme":
-            options = ((choice, "") for choice in CHOICES)
+            options = ((choice, "") for choice in themes)
         case "effort":
             options = ((effort, "") for effort in get_args(Effort))
         case "copy":

@@ -44,9 +44,11 @@ class Status(Struct, frozen=True):
         return self.context_tokens / self.context_window if self.context_window else 0.0
 
 
-def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "") -> Row:
+def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
     """One row; parts at the end are left out when the window is narrow."""
     parts: list[tuple[str, str]] = []
+    if vi_mode:
+        parts.append(("muted" if vi_mode == "INSERT" else "accent", vi_mode))
     if hint:
         parts.append(("warning", hint))
     if status.session_id or status.mode != "default":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.look_settings import COLOUR_NAMES
 
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
@@ -95,26 +96,31 @@ BEHIND = {
     "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
-CHOICES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
 BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
 
 
 class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
 
-    def __init__(self, palette: str = "none", *, is_true: bool = False) -> None:
-        """`is_true` for a terminal that shows 24-bit colours."""
+    def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
+        """`own` has codes of roles and colours that a person's theme paints otherwise.
+
+        `is_true` for a terminal that shows 24-bit colours.
+        """
         self._is_true = is_true
-        self.use(palette)
+        self.palette, self._own, self._colours = palette, own, PALETTES[palette]
+        self._codes: dict[str, str] = {"": ""}
 
     @property
     def colours(self) -> bool:
         return self.palette != "none"
 
-    def use(self, palette: str) -> None:
-        """Paint what comes from now on in another palette."""
-        self.palette, self._colours = palette, PALETTES[palette]
-        self._codes: dict[str, str] = {"": ""}
+    def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
+        """Paint what comes from now on in another palette. False when it is the one before."""
+        if (palette, own) == (self.palette, self._own):
+            return False
+        self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
+        return True
 
     def code(self, roles: str) -> str:
         """The SGR parameters of space separated roles; empty for plain text."""
@@ -126,28 +132,37 @@ class Theme:
     def _made(self, roles: Sequence[str]) -> str:
         if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
             return self._changed(change, roles)
-        colour, attributes = -1, []
+        code = ""
+        attributes: list[int] = []
         for role in roles:
             attributes += [a for a in _ATTRIBUTES.get(role, ()) if a not in attributes]
-            name = _ROLE_COLOURS.get(role)
-            if name is not None and self.colours:
-                colour = self._colours[name]
-                if colour < 0 and FAINT not in attributes:
+            name = _ROLE_COLOURS.get(role, "")
+            if self.colours and (own := self._own.get(role) or self._own.get(name)):
+                code = own
+            elif self.colours and name:
+                code = _code(self._colours[name]) if self._colours[name] >= 0 else ""
+                if not code and FAINT not in attributes:
                     attributes.append(FAINT)
-        return ";".join([*map(str, attributes), *_foreground(colour)])
+        return ";".join([*map(str, attributes), *([code] if code else [])])
 
     def _changed(self, change: str, roles: Sequence[str]) -> str:
         """A part of a diff: its code in colours over a background, else all of it in one colour."""
         is_word = change.endswith("_word")
-        if self.palette not in BEHIND:
-            colour = self._colours[_ROLE_COLOURS[change]] if self.colours else -1
-            return ";".join([*([str(REVERSE)] if is_word else []), *_foreground(colour)])
+        own = self._own.get(change) or self._own.get(_ROLE_COLOURS[change])
+        if self.palette not in BEHIND or own:
+            code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.colours else ""
+            return ";".join([*([str(REVERSE)] if is_word else []), *([code] if code else [])])
         behind, palette, word_colour = BEHIND[self.palette]
-        names = [_ROLE_COLOURS[role] for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        colour = word_colour if is_word else PALETTES[palette][names[-1]] if names else -1
+        syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        if is_word:
+            code = _code(word_colour)
+        else:
+            code = next((self._own[role] for role in syntax if role in self._own), "") or (
+                _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]]) if syntax else ""
+            )
         index, rgb = behind[change.removesuffix("_sign")]
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
-        return ";".join([*_foreground(colour), background])
+        return ";".join([*([code] if code else []), background])
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Text with codes; ends in the terminal's own look."""
@@ -165,10 +180,6 @@ class Theme:
         return "".join(out)
 
 
-def _foreground(colour: int) -> list[str]:
-    return [] if colour < 0 else [str(30 + colour)] if colour < 8 else [f"38;5;{colour}"]
-
-
 def _switch(before: str, after: str) -> str:
     if not after:
         return "\x1b[m"
@@ -176,11 +187,59 @@ def _switch(before: str, after: str) -> str:
 
 
 def _is_colour(code: str) -> bool:
-    return code.startswith("3") and (len(code) == 2 or code.startswith("38;5;")) and ";48" not in code
+    return (len(code) == 2 and code[0] in "39") or (code.startswith(("38;5;", "38;2;")) and ";48;" not in code)
+
+
+def _code(colour: int) -> str:
+    """The SGR parameters of a colour of the xterm palette."""
+    return str(30 + colour) if colour < 8 else f"38;5;{colour}"
+
+
+def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The SGR parameters for a person's theme, as near to it as the terminal can paint."""
+    return {role: _nearest_code(colour, environment) for role, colour in table.items()}
+
+
+def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
+    if colour == "default":
+        return "39"
+    if colour in COLOUR_NAMES:
+        colour = COLOUR_NAMES.index(str(colour))
+    has_256 = has_256_colours(environment)
+    if isinstance(colour, int):
+        if has_256 or colour < 16:
+            return str(82 + colour) if 8 <= colour < 16 else _code(colour)
+        rgb = xterm_rgb(colour)
+    else:
+        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        rgb = red, green, blue
+        if has_true_colours(environment) or environment.get("TERM", "").endswith("-direct"):
+            return f"38;2;{red};{green};{blue}"
+    return _code(_nearest_of_256(rgb) if has_256 else _nearest_of_8(rgb))
+
+
+def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
+    """The nearest of the cube and the greys; the first sixteen look as the person's terminal has them."""
+    red, green, blue = (0 if part < 48 else 1 if part < 115 else (part - 35) // 40 for part in rgb)
+    in_cube = 16 + 36 * red + 6 * green + blue
+    grey = 232 + max(0, min(23, round((sum(rgb) / 3 - 8) / 10)))
+    return min(in_cube, grey, key=lambda index: _distance(xterm_rgb(index), rgb))
+
+
+def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
+    """By which of red, green and blue are strong in it; greys become black or white."""
+    strong = max(96, max(rgb) * 2 // 3)
+    return sum(1 << bit for bit, part in enumerate(rgb) if part >= strong)
+
+
+def _distance(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """The palette for a choice (one of `CHOICES`); `background` is what the terminal said: dark, light or nothing.
+    """The palette for a choice (one of `THEMES`, or a person's own, which stands on that for `auto`).
+
+    `background` is what the terminal said: dark, light or nothing.
 
     NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
     """
@@ -190,7 +249,7 @@ def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: boo
         return "none"
     if choice == "high-contrast":
         return f"high-contrast-{background or _told_background(environment) or 'dark'}"
-    if choice != "auto":
+    if choice in PALETTES:
         return choice
     if not has_256_colours(environment):
         return "ansi"

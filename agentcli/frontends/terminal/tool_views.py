@@ -37,17 +37,17 @@ class Folded(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """`fragments` go on the screen; `folded` is what Ctrl-O unfolds."""
+    """`fragments` go on the screen; `folded` is what unfolding shows."""
 
     fragments: list[Fragment]
     folded: Folded | None = None
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfolds: bool = True
+    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
 ) -> View:
-    """The view of a finished call; `unfolds` says whether Ctrl-O shows the whole of what is cut."""
-    diff, rest = _diff_of(event), " (Ctrl-O shows all)" if unfolds else ""
+    """The view of a finished call; `unfold_key` shows the whole of what is cut, where there is one."""
+    diff, rest = _diff_of(event), f" ({unfold_key} shows all)" if unfold_key else ""
     if event.answer.startswith("declined"):  # which the line says
         return View(_failed_line(event, title, columns))
     if event.result.is_error:

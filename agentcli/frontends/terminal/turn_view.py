@@ -68,7 +68,7 @@ class TurnView:
     """Shows a session's events through `print`; `columns` tells how wide the window is now.
 
     `stream` makes what prints an answer (None: Markdown). Without a live screen calls are told of when they start, and
-    what was typed stands there already. `unfolds` says whether Ctrl-O shows the whole of what is cut. With `wraps`
+    what was typed stands there already. `unfold_key` shows the whole of what is cut, where there is one. With `wraps`
     prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
     """
 
@@ -81,7 +81,7 @@ class TurnView:
         at_line_start: Callable[[], bool],
         stream: Callable[[], TextStream] | None = None,
         is_live: bool = True,
-        unfolds: bool = True,
+        unfold_key: str = "Ctrl-O",
         wraps: bool = True,
         home: str = "",
     ) -> None:
@@ -94,7 +94,7 @@ class TurnView:
         self._is_live = is_live
         self._wraps = wraps and is_live
         self._home = home
-        self._unfolds = unfolds
+        self._unfold_key = unfold_key
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
@@ -277,7 +277,7 @@ class TurnView:
 
     def _show_tool(self, event: ToolFinished, title: str) -> None:
         shown = event.id in self._previewed
-        view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfolds=self._unfolds)
+        view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfold_key=self._unfold_key)
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
@@ -296,7 +296,7 @@ class TurnView:
         words = len(thought.split())
         self.folded.append(Folded("Thinking", thought))
         self._begin("calls")
-        rest = " (Ctrl-O)" if self._unfolds else ""
+        rest = f" ({self._unfold_key})" if self._unfold_key else ""
         self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
 
     def _end_text(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
 from agentcli.frontends.terminal.completion import PromptCompleter
-from agentcli.frontends.terminal.file_index import FileIndex
+from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
 
 
 @dataclass(frozen=True)
@@ -39,28 +40,31 @@ def arguments(name: str, typed: str) -> Iterable[tuple[str, str]]:
     return [(value, note) for value, note in values if value.startswith(typed)]
 
 
-def completions(text: str, after: str = "", *, with_files: bool = True) -> list[Completion]:
+def completions(text: str, after: str = "", *, with_files: bool = True, home: Path = Path("/")) -> list[Completion]:
+    def elsewhere(typed: str) -> Sequence[str]:
+        return paths_elsewhere(typed, home / "work/project", home)
+
     async def run() -> list[Completion]:
-        completer = PromptCompleter(lambda: COMMANDS, FileIndex(files) if with_files else None, arguments)
+        completer = PromptCompleter(lambda: COMMANDS, FileIndex(files) if with_files else None, arguments, elsewhere)
         document = Document(text + after, len(text))
         return [found async for found in completer.get_completions_async(document, CompleteEvent())]
 
     return asyncio.run(run())
 
 
-def results(text: str, after: str = "") -> list[str]:
+def results(text: str, after: str = "", *, home: Path = Path("/")) -> list[str]:
     """The input before the cursor after each completion."""
-    return [text[: len(text) + found.start_position] + found.text for found in completions(text, after)]
+    return [text[: len(text) + found.start_position] + found.text for found in completions(text, after, home=home)]
 
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("/", ["/model ", "/clear", "/remodel", "/quit"]),
-        ("/mod", ["/model ", "/remodel"]),
-        ("/rem", ["/remodel"]),
-        ("/ex", ["/quit"]),
-        ("/ew", ["/clear"]),
+        ("/", ["/model ", "/clear ", "/remodel ", "/quit "]),
+        ("/mod", ["/model ", "/remodel "]),
+        ("/rem", ["/remodel "]),
+        ("/ex", ["/quit "]),
+        ("/ew", ["/clear "]),
         ("/zzz", []),
         ("what is /mod", []),
         ("/etc/mod", []),
@@ -80,7 +84,7 @@ def test_a_command_that_came_later_is_offered() -> None:
     commands = list(COMMANDS)
     completer = PromptCompleter(lambda: commands, None)
     commands.append(Entry("shout", "say it louder"))
-    assert [c.text for c in completer.get_completions(Document("/sh"), CompleteEvent())] == ["/shout"]
+    assert [c.text for c in completer.get_completions(Document("/sh"), CompleteEvent())] == ["/shout "]
 
 
 @pytest.mark.parametrize(
@@ -105,17 +109,17 @@ def test_an_argument_is_shown_with_its_note() -> None:
 @pytest.mark.parametrize(
     ("typed", "first"),
     [
-        ("@ma", "@main.py"),
-        ("see @ma", "see @main.py"),
-        ("first line\n@ma", "first line\n@main.py"),
-        ("see @./ma", "see @main.py"),
+        ("@ma", "@main.py "),
+        ("see @ma", "see @main.py "),
+        ("first line\n@ma", "first line\n@main.py "),
+        ("see @./ma", "see @main.py "),
         ("see @sr", "see @src/"),
-        ("@src/ap", "@src/app.py"),
-        ("@my", '@"src/my app.py"'),
-        ('@"my', '@"src/my app.py"'),
-        ('@"src/my a', '@"src/my app.py"'),
-        ("@it", '@"it\'s.py"'),
-        ('@"main', '@"main.py"'),
+        ("@src/ap", "@src/app.py "),
+        ("@my", '@"src/my app.py" '),
+        ('@"my', '@"src/my app.py" '),
+        ('@"src/my a', '@"src/my app.py" '),
+        ("@it", '@"it\'s.py" '),
+        ('@"main', '@"main.py" '),
     ],
 )
 def test_an_at_sign_offers_files(typed: str, first: str) -> None:
@@ -123,10 +127,10 @@ def test_an_at_sign_offers_files(typed: str, first: str) -> None:
 
 
 def test_a_folder_can_be_gone_on_from() -> None:
-    assert results("@src/") == ["@src/app.py", '@"src/my app.py"']
+    assert results("@src/") == ["@src/app.py ", '@"src/my app.py" ']
     [folder] = [text for text in results("@fol") if text.endswith("/")]
     assert folder == '@"a folder/'
-    assert results(folder) == ['@"a folder/x.py"']
+    assert results(folder) == ['@"a folder/x.py" ']
 
 
 def test_a_closing_quotation_mark_that_is_there_is_not_written_twice() -> None:
@@ -136,6 +140,48 @@ def test_a_closing_quotation_mark_that_is_there_is_not_written_twice() -> None:
 @pytest.mark.parametrize("text", ["", "main", "me@main", "@main.py ", '@"main.py" ', "@main.py,", "@@ma", "x\n"])
 def test_other_text_offers_nothing(text: str) -> None:
     assert results(text) == []
+
+
+@pytest.mark.parametrize("after", [" and more", "\nand more"])
+def test_a_space_that_is_there_is_not_written_twice(after: str) -> None:
+    assert results("@ma", after)[0] == "@main.py"
+    assert results("/mod", after)[0] == "/model"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in ("work/project/x", "work/Other/", "work/.hidden", "notes.md", "no tes/a", "work/other.md"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.touch()
+    (tmp_path / "work/loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("@~", ["@~/"]),
+        ("@..", ["@../"]),
+        ("@~/no", ['@"~/no tes/', "@~/notes.md "]),
+        ("see @~/work/OT", []),
+        ("see @~/work/Ot", ["see @~/work/Other/"]),
+        ("@../oth", ["@../Other/", "@../other.md "]),
+        ("@../.h", ["@../.hidden "]),
+        ("@../lo", ["@../loop "]),
+        ('@"~/no tes/', ['@"~/no tes/a" ']),
+        ("@../../ote", ["@../../notes.md "]),
+        ("@../nothing/x", []),
+        ("@~/notes.md", []),
+    ],
+)
+def test_paths_out_of_the_project_are_offered_by_folder(home: Path, typed: str, offered: list[str]) -> None:
+    assert results(typed, home=home) == offered
+
+
+def test_absolute_paths_are_offered(home: Path) -> None:
+    assert results(f"@{home}/no", home=home) == [f'@"{home}/no tes/', f"@{home}/notes.md "]
+    assert "@/etc/" in results("@/et", home=home)
 
 
 def test_without_an_index_there_are_no_files() -> None:

@@ -32,7 +32,7 @@ def test_the_tokens_of_a_draft_mean_the_same_in_the_next_session(file: Path) -> 
     Drafts(file).save(text, pastes.contents(text))
     draft, later = Drafts(file).load(), Pastes()
     assert draft is not None
-    later.restore(draft.pastes)
+    later.adopt(draft.text, draft.pastes)
     assert later.expand(draft.text) == "fix " + "line\n" * 20
     assert later.token_for("other\n" * 20) == "[Pasted #2 +20 lines]"
 

@@ -12,15 +12,17 @@ from agentcli.frontends.terminal.fragments import plain
 from agentcli.frontends.terminal.theme import (
     BACKGROUNDS,
     BEHIND,
-    CHOICES,
     PALETTES,
     ROLES,
     Theme,
     background_of,
     contrast,
+    own_codes,
     palette_for,
     xterm_rgb,
 )
+from agentcli.look_settings import COLOUR_NAMES, COLOURS, THEMES
+from agentcli.look_settings import ROLES as ROLES_OF_SETTINGS
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 
@@ -137,7 +139,7 @@ def test_the_palette_for_a_choice(choice: str, environment: dict[str, str], back
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(CHOICES),
+    st.sampled_from(THEMES),
     st.dictionaries(st.sampled_from(["TERM", "COLORTERM", "COLORFGBG", "NO_COLOR", "FORCE_COLOR"]), st.text()),
     st.booleans(),
     st.sampled_from(["dark", "light", ""]),
@@ -166,3 +168,62 @@ def test_output_that_is_no_terminal_has_colours_only_by_force() -> None:
 )
 def test_the_background_is_in_the_terminals_answer(reply: str, background: str) -> None:
     assert background_of(reply) == background
+
+
+def test_the_settings_know_the_roles_and_colours_there_are() -> None:
+    assert set(ROLES_OF_SETTINGS) == set(ROLES)
+    assert set(COLOURS) == set(PALETTES["dark"])
+    assert {choice for choice in THEMES if choice not in ("auto", "high-contrast")} <= set(PALETTES)
+
+
+TRUE, MANY, FEW = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, {"TERM": "xterm-256color"}, {"TERM": "xterm"}
+
+
+@pytest.mark.parametrize(
+    ("colour", "true", "many", "few"),
+    [
+        ("#5f87ff", "38;2;95;135;255", "38;5;69", "34"),
+        ("#5e88fe", "38;2;94;136;254", "38;5;69", "34"),
+        ("#808080", "38;2;128;128;128", "38;5;244", "37"),
+        ("#000000", "38;2;0;0;0", "38;5;16", "30"),
+        ("#FFFFFF", "38;2;255;255;255", "38;5;231", "37"),
+        ("#ff0000", "38;2;255;0;0", "38;5;196", "31"),
+        (176, "38;5;176", "38;5;176", "35"),
+        (3, "33", "33", "33"),
+        ("yellow", "33", "33", "33"),
+        ("bright-black", "90", "90", "90"),
+        ("default", "39", "39", "39"),
+    ],
+)
+def test_a_colour_of_ones_own_is_painted_as_near_as_the_terminal_can(
+    colour: int | str, true: str, many: str, few: str
+) -> None:
+    for environment, code in ((TRUE, true), (MANY, many), (FEW, few)):
+        theme = Theme("dark", own_codes({"keyword": colour}, environment))
+        assert theme.code("keyword") == code
+        assert theme.paint([("keyword", "if"), ("", " x")]) == f"\x1b[{code}mif\x1b[m x"
+
+
+def test_a_theme_of_ones_own_changes_what_it_names_and_no_more() -> None:
+    theme = Theme("dark", own_codes({"blue": "green", "heading1": "#ff0000"}, MANY))
+    plain = Theme("dark")
+    assert theme.code("accent") == "32"
+    assert theme.code("heading1") == "1;4;38;5;196"
+    assert theme.code("error") == plain.code("error")
+    assert Theme("none", own_codes({"blue": "green"}, MANY)).code("accent") == ""
+    assert palette_for("mine", TRUE, is_terminal=True, background="light") == "light"
+
+
+def test_every_name_of_a_colour_has_a_code() -> None:
+    assert all(own_codes({"blue": name}, FEW)["blue"] for name in COLOUR_NAMES)
+
+
+@given(st.tuples(*[st.integers(0, 255)] * 3))
+def test_the_nearest_of_256_is_near(rgb: tuple[int, int, int]) -> None:
+    code = own_codes({"blue": "#{:02x}{:02x}{:02x}".format(*rgb)}, MANY)["blue"]
+    found = xterm_rgb(int(code.removeprefix("38;5;")))
+
+    def distance(other: tuple[int, int, int]) -> int:
+        return sum((a - b) ** 2 for a, b in zip(rgb, other, strict=True))
+
+    assert distance(found) == min(distance(xterm_rgb(index)) for index in range(16, 256))

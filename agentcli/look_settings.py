@@ -1,0 +1,131 @@
+"""Settings of the terminal's keys and colours: the actions with their keys, and what a theme may paint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields
+
+from agentcli.near_names import did_you_mean
+
+THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
+# What roles share that have no colour of their own; the roles are those of frontends/terminal/theme.py.
+COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
+ROLES = (
+    *"bold italic underline strike heading1 heading2 heading3 quote link table_header added_word removed_word".split(),
+    *"selected prompt dim muted marker code url fence rule table_rule keyword string comment number name".split(),
+    *"added removed added_sign removed_sign hunk line_number ok error warning accent said completion".split(),
+)
+COLOUR_NAMES = (
+    *"black red green yellow blue magenta cyan white".split(),
+    *"bright-black bright-red bright-green bright-yellow bright-blue bright-magenta bright-cyan bright-white".split(),
+    "default",
+)
+_RGB = re.compile(r"#[0-9a-fA-F]{6}\Z")
+_COLOUR_IN_WORDS = f'write "#rrggbb", a number from 0 to 255, or one of {", ".join(COLOUR_NAMES)}'
+
+_MOVES = "up|down|left|right|home|end|insert|delete|pageup|pagedown"
+_KEY = (
+    "enter|tab|escape|up|down|pageup|pagedown|insert|(?:c-)?f(?:[1-9]|1[0-9]|2[0-4])|c-[a-gj-ln-z]|c-space|c-enter|"
+    f"s-(?:enter|tab)|(?:s|c|c-s)-(?:{_MOVES})|a-(?:enter|tab|backspace|up|down|left|right|c-[a-z]|[!-~])"
+)
+_KEYS = f"(?:c-[a-gj-ln-z] )?(?:{_KEY})"
+_KEY_IN_WORDS = (
+    "write a key such as c-o (Ctrl), a-x (Alt), s-tab (Shift), enter, escape, f2, c-f2, pageup, c-up, "
+    'or two in a row such as "c-x c-e"'
+)
+Keys = str | tuple[str, ...]
+
+
+class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The keys of the input, one or a list for each action; an empty list leaves an action without a key.
+
+    `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back what is queued, else steps through the history. What is
+    asked (approvals, lists) keeps its own keys, the rest of editing those of `editing_mode`.
+    """
+
+    send: Keys = ("enter",)
+    newline: Keys = ("a-enter", "c-j", "s-enter")
+    complete: Keys = ("tab",)
+    queue: Keys = ("tab",)
+    interrupt: Keys = ("escape",)
+    cancel: Keys = ("c-c",)
+    leave: Keys = ("c-d",)
+    mode: Keys = ("s-tab",)
+    previous: Keys = ("up",)
+    next: Keys = ("down",)
+    take_back: Keys = ("a-up",)
+    search: Keys = ("c-r",)
+    stash: Keys = ("c-s",)
+    unfold: Keys = ("c-o",)
+    todo: Keys = ("c-t",)
+    background: Keys = ("c-b",)
+    editor: Keys = ("c-g", "c-x c-e")
+    paste_image: Keys = ("c-v",)
+    redraw: Keys = ("c-l",)
+    suspend: Keys = ("c-z",)
+
+    def by_action(self) -> dict[str, tuple[str, ...]]:
+        """The keys of each action."""
+        return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
+
+
+_NEEDED = ("send", "cancel")
+_MAY_SHARE = frozenset(("complete", "queue"))  # one while it rests, one while it works
+# What a terminal sends is the same; a modified Enter is read as Ctrl-J (see frontends/terminal/keyboard.py).
+SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
+
+
+def look_problems(
+    keys: KeySettings, theme: str, themes: Mapping[str, Mapping[str, int | str]]
+) -> Iterator[tuple[str, str]]:
+    """What is wrong, as a dotted key and a sentence."""
+    known = [*THEMES, *themes]
+    if theme not in known:
+        hint = did_you_mean(theme, known)
+        yield "terminal.theme", f"there is no theme {theme!r}{hint}; it is one of {', '.join(known)}."
+    for name, table in themes.items():
+        if name in THEMES:
+            yield f"terminal.themes.{name}", f"{name} is a theme of agentcli's own: choose another name."
+        for role, colour in table.items():
+            key = f"terminal.themes.{name}.{role}"
+            if role not in ROLES and role not in COLOURS:
+                roles = [*COLOURS, *ROLES]
+                yield key, f"there is no such role{did_you_mean(role, roles)}; there is {', '.join(roles)}."
+            elif not _is_colour(colour):
+                yield key, f"{colour!r} is no colour: {_COLOUR_IN_WORDS}."
+    if keys != KeySettings():
+        yield from _key_problems(keys)
+
+
+def _is_colour(colour: int | str) -> bool:
+    if isinstance(colour, int):
+        return 0 <= colour <= 255
+    return colour in COLOUR_NAMES or _RGB.match(colour) is not None
+
+
+def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
+    actions = settings.by_action()
+    defaults = {field.name: field.default for field in fields(KeySettings)}
+    changed = [action for action, keys in actions.items() if keys != defaults[action]]
+    for action in _NEEDED:
+        if not actions[action]:
+            yield f"terminal.keys.{action}", "it needs a key."
+    for action in changed:
+        for key in actions[action]:
+            if not re.fullmatch(_KEYS, key):
+                yield f"terminal.keys.{action}", f"{key!r} is no key that can be chosen: {_KEY_IN_WORDS}."
+                continue
+            for other, others in actions.items():
+                clash = next((one for one in others if other != action and _clashes(key, one)), None)
+                if clash is not None and {action, other} != _MAY_SHARE:
+                    message = f"{key} is a key of {other} already" + (f" ({clash})" if clash != key else "")
+                    yield f"terminal.keys.{action}", f"{message}: choose another one, or give {other} another."
+
+
+def _clashes(key: str, other: str) -> bool:
+    """Whether they are the same, or one begins the other."""
+    one, two = SENT_AS.get(key, key).split(), SENT_AS.get(other, other).split()
+    return one[: len(two)] == two[: len(one)]

@@ -1,0 +1,108 @@
+"""Keys and themes of one's own: what is taken, what is refused, and what they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prompt_toolkit.key_binding import KeyBindings
+
+from agentcli.frontends.terminal.key_names import label, sequence
+from agentcli.frontends.terminal.keys import key_help
+from agentcli.look_settings import KeySettings, look_problems
+
+DEFAULTS = KeySettings().by_action()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"stash": "f2"},
+        {"stash": (), "editor": ()},
+        {"stash": "c-o", "unfold": ("f2", "a-o")},
+        {"send": "a-enter", "newline": ("enter", "c-j")},
+        {"complete": "c-space", "queue": ("a-q", "c-up")},
+        {"interrupt": "escape"},
+        {"editor": "c-x c-e", "redraw": "c-x c-l"},
+        {"newline": ("s-enter", "c-enter", "c-j")},
+    ],
+)
+def test_what_is_no_clash_is_taken(keys: dict[str, Any]) -> None:
+    assert list(look_problems(KeySettings(**keys), "auto", {})) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "action", "says"),
+    [
+        ({"stash": "c-o"}, "stash", "c-o is a key of unfold already"),
+        ({"queue": "s-enter"}, "queue", "s-enter is a key of newline already (c-j)"),
+        ({"todo": "c-x"}, "todo", "c-x is a key of editor already (c-x c-e)"),
+        ({"todo": "f2", "mode": ("f3", "f2")}, "mode", "f2 is a key of todo already"),
+        ({"send": ()}, "send", "it needs a key"),
+        ({"stash": "x"}, "stash", "'x' is no key"),
+        ({"stash": "ctrl-o"}, "stash", "'ctrl-o' is no key"),
+        ({"stash": ("f2", "c-é")}, "stash", "'c-é' is no key"),
+        ({"stash": ""}, "stash", "'' is no key"),
+        ({"stash": "c-m"}, "stash", "'c-m' is no key"),
+        ({"stash": "c-x c-y c-z"}, "stash", "is no key"),
+        ({"complete": "enter"}, "complete", "enter is a key of send already"),
+    ],
+)
+def test_what_clashes_or_is_no_key_is_told(keys: dict[str, Any], action: str, says: str) -> None:
+    found = dict(look_problems(KeySettings(**keys), "auto", {}))
+    assert says in found[f"terminal.keys.{action}"]
+
+
+@pytest.mark.parametrize(
+    ("theme", "themes", "key", "says"),
+    [
+        ("pink", {}, "terminal.theme", "it is one of auto, dark, "),
+        ("mien", {"mine": {}}, "terminal.theme", "(did you mean mine?)"),
+        ("auto", {"dark": {}}, "terminal.themes.dark", "agentcli's own"),
+        ("auto", {"mine": {"keywrd": 1}}, "terminal.themes.mine.keywrd", "(did you mean keyword?)"),
+        ("auto", {"mine": {"keyword": 256}}, "terminal.themes.mine.keyword", "256 is no colour"),
+        ("auto", {"mine": {"keyword": "#12345"}}, "terminal.themes.mine.keyword", "'#12345' is no colour"),
+        ("auto", {"mine": {"keyword": "pink"}}, "terminal.themes.mine.keyword", "bright-black"),
+    ],
+)
+def test_a_theme_that_cannot_be_is_told(theme: str, themes: dict[str, Any], key: str, says: str) -> None:
+    assert says in dict(look_problems(KeySettings(), theme, themes))[key]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("c-o", "Ctrl-O"),
+        ("s-tab", "Shift-Tab"),
+        ("escape", "Esc"),
+        ("a-up", "Alt-Up"),
+        ("c-x c-e", "Ctrl-X Ctrl-E"),
+        ("c-s-pageup", "Ctrl-Shift-PageUp"),
+        ("f12", "F12"),
+        ("a--", "Alt--"),
+        ("a-c-b", "Alt-Ctrl-B"),
+    ],
+)
+def test_keys_are_called_as_people_call_them(key: str, name: str) -> None:
+    assert label(key) == name
+
+
+@pytest.mark.parametrize(
+    "key",
+    [key for keys in DEFAULTS.values() for key in keys]
+    + "f1 f24 c-f24 c-space a-x a-! a-- a-c-b a-backspace s-up c-s-left c-pagedown s-insert c-delete pageup".split(),
+)
+def test_every_key_that_can_be_written_can_be_bound(key: str) -> None:
+    assert not list(look_problems(KeySettings(background=key), "auto", {})) or key in sum(DEFAULTS.values(), ())
+    for one in key.split():
+        KeyBindings().add(*sequence(one))(lambda event: None)
+
+
+def test_the_card_shows_the_keys_that_were_chosen() -> None:
+    rows = key_help(KeySettings(stash=(), unfold="f2", queue="a-q", mode=("f3", "f4")).by_action())
+    by_text = {text: labels for labels, text in rows}
+    assert "stash what is typed" not in by_text
+    assert by_text["unfold the last output"] == ["F2"]
+    assert by_text["next permission mode"] == ["F3", "F4"]
+    assert (by_text["complete"], by_text["while it works: queue for afterwards"]) == (["Tab"], ["Alt-Q"])
