@@ -292,12 +292,23 @@ class Background(Struct, frozen=True, tag="background"):
 
 
 class RunCommand(Struct, frozen=True, tag="run_command"):
-    """Run the person's own shell command at once, also while a turn runs; nobody is asked.
+    """Run the person's own shell command at once, also while a turn runs; nobody is asked, and nothing confines it.
 
     With `to_model` the command and its output become part of the conversation.
     """
 
     command: str
+    to_model: bool = True
+
+
+class CommandRan(Struct, frozen=True, tag="command_ran"):
+    """Keep the person's own command that the front end ran in a terminal (`own_command.run_in_terminal`).
+
+    `output` is all or most of what it said, as text, and how it ended.
+    """
+
+    command: str
+    output: str
     to_model: bool = True
 
 
@@ -322,5 +333,6 @@ Op = (
     | SetEffort
     | Background
     | RunCommand
+    | CommandRan
     | ClientResult
 )

@@ -18,7 +18,6 @@ from agentcli.agent.events import (
     ModeChanged,
     Prompt,
     ProviderSwitched,
-    RunCommand,
     RunQueued,
     Steer,
     ToolFinished,
@@ -83,6 +82,10 @@ class Front(Protocol):
 
     async def run_outside(self, arguments: Sequence[str]) -> int:
         """Run a program that has the terminal to itself; gives its exit code."""
+        ...
+
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command of the person's own in the session; returns at once."""
         ...
 
     def put_into_input(self, text: str) -> None: ...
@@ -336,7 +339,7 @@ class TerminalDesk:
         command = text.lstrip("!").strip()
         if command:
             self._view.typed(text)
-            self.session.submit(RunCommand(command, to_model))
+            self._front.run_own(command, to_model=to_model)
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         session = self.session

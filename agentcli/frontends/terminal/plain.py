@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import ApprovalRequested, Approve, Interrupt
+from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval import ApprovalPanel
@@ -221,6 +221,9 @@ class PlainTerminal:
             return await (await asyncio.create_subprocess_exec(*arguments)).wait()
         finally:
             loop.add_reader(self._stdin, self._read)
+
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        self._desk.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
         self._approvals.clear()
