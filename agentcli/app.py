@@ -96,7 +96,10 @@ class Warmable(Protocol):
 
 
 class Builder:
-    """Opens sessions with one configuration, one store and one set of providers."""
+    """Opens sessions with one configuration, one store and one set of providers.
+
+    With `goes_on` an answer that breaks off is gone on with once, unasked.
+    """
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class Builder:
         store: SessionStore,
         extras: Extras = Extras(),
         can_ask: bool = False,
+        goes_on: bool = False,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config = config
@@ -112,6 +116,7 @@ class Builder:
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
         self._can_ask = can_ask
+        self._goes_on = goes_on
         self._on_notice = on_notice
         self._data = DataFolder(
             config.paths.state / "data",
@@ -145,6 +150,7 @@ class Builder:
             Limits(settings.limits.max_turns, settings.tokens.max_output, settings.limits.max_budget_usd),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
+            int(self._goes_on),
             RetryPolicy(settings.retry.max, settings.retry.initial_delay),
             settings.tokens.temperature,
             settings.tokens.effort,

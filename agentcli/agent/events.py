@@ -178,7 +178,10 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class TurnFailed(Struct, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class."""
+    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class.
+
+    With `broke_off` an answer had begun, and `GoOn` goes on where it stopped.
+    """
 
     error: str
     is_retryable: bool
@@ -187,6 +190,7 @@ class TurnFailed(Struct, frozen=True, tag="turn_failed"):
     usage: Usage = Usage()
     cost_usd: float | None = None
     denials: tuple[ToolUse, ...] = ()
+    broke_off: bool = False
 
 
 Event = (
@@ -244,6 +248,10 @@ class TakeBack(Struct, frozen=True, tag="take_back"):
 
 class RunQueued(Struct, frozen=True, tag="run_queued"):
     """Start a turn with the first message that waits; nothing happens while one runs."""
+
+
+class GoOn(Struct, frozen=True, tag="go_on"):
+    """Go on with an answer that broke off, where it stopped; nothing happens where the conversation ends otherwise."""
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):
@@ -326,6 +334,7 @@ Op = (
     | Steer
     | TakeBack
     | RunQueued
+    | GoOn
     | Interrupt
     | Approve
     | SetModel

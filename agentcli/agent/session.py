@@ -18,6 +18,7 @@ from agentcli.agent.events import (
     CommandRan,
     Done,
     Event,
+    GoOn,
     Interrupt,
     ModeChanged,
     Notice,
@@ -32,7 +33,7 @@ from agentcli.agent.events import (
     TakeBack,
     TurnFailed,
 )
-from agentcli.agent.loop import Runtime, Turn, begin_turn, run_turn, store
+from agentcli.agent.loop import Runtime, Turn, begin_turn, go_on_turn, half_answer, run_turn, store
 from agentcli.agent.modes import mode_notes, untold_mode
 from agentcli.agent.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.permissions import parse_mode
@@ -136,6 +137,9 @@ class Session:
             case RunQueued():
                 if state.follow_ups and not self.is_busy:
                     self._begin([state.follow_ups.popleft()], from_queue=True)
+            case GoOn():
+                if half_answer(state) and not self.is_busy:
+                    self._start(go_on_turn(state, self.runtime, self._publish))
             case Interrupt():
                 for task in (self._turn, *self._commands):
                     if task is not None:
@@ -246,12 +250,14 @@ class Session:
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
         """Start a turn; what was said is in the log's hands when this returns."""
-        self.turns_begun += 1
         if model:
             self._model_afterwards, self.state.model = self.state.model, model
         if self._next_tools is not None:
             self.runtime.calls.tools, self._next_tools = self._next_tools, None
-        turn = begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue)
+        self._start(begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue))
+
+    def _start(self, turn: Turn) -> None:
+        self.turns_begun += 1
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:

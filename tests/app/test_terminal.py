@@ -320,6 +320,18 @@ def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
     terminal.see("still here")
 
 
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_enter_goes_on_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
+    replies = [{"text": "This is the one half", "error": {"kind": "connection"}}, {"text": " and this the other."}]
+    terminal = open_terminal(replies, "go", columns=columns)
+    shown = terminal.see(r"goes\s+on\s+where\s+it\s+stopped")
+    assert "This is the one half" in shown
+    terminal.settle()
+    terminal.type("\r")
+    terminal.see("and this the other")
+    assert "Go on" not in terminal.transcript()
+
+
 def test_a_question_beside_the_work_is_seen_and_can_be_stopped(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "one"}, {"text": "late", "delay_ms": 30_000}, {"text": "two"}], "go")
     terminal.see("one")

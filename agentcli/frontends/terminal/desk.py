@@ -14,6 +14,7 @@ from agentcli.agent.events import (
     ApprovalRequested,
     Done,
     Event,
+    GoOn,
     Interrupt,
     ModeChanged,
     Prompt,
@@ -133,6 +134,7 @@ class TerminalDesk:
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
         self.is_cut_short = False  # the last turn ended at the limit of requests
+        self.has_broken_off = False  # the last answer did, in the middle of its text
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
         self._job_timer: asyncio.TimerHandle | None = None
@@ -173,6 +175,7 @@ class TerminalDesk:
         self._live.clear()
         self._view.begin_anew()
         self._front.session_opened()
+        self.is_cut_short = self.has_broken_off = False
         self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
         self._context_tokens = _last_context(session)
         if state.entries:
@@ -242,19 +245,22 @@ class TerminalDesk:
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason == "interrupted" else "done")
-                self.is_cut_short = event.reason == "max_turns"
+                self.is_cut_short, self.has_broken_off = event.reason == "max_turns", False
             case TurnFailed():
                 self.refresh_status()
+                self.has_broken_off = event.broke_off
                 self._front.turn_ended("failed")
             case _:
                 pass
 
     def go_on(self) -> None:
-        """What Enter in an empty input means: run what waits, or go on where a limit ended the turn."""
+        """What Enter in an empty input means: run what waits, or go on where a limit or a break ended the turn."""
         if not self.is_open or self.session.is_busy:
             return
         if self.session.state.follow_ups:
             self.session.submit(RunQueued())
+        elif self.has_broken_off:
+            self.session.submit(GoOn())
         elif self.is_cut_short:
             self._say((Text("Go on."),), shown="Go on.", queue=False)
 

@@ -142,7 +142,9 @@ class PlainTerminal:
         elif line:
             self._desk.submit(line)
         elif not self._desk.is_open or not self._desk.session.is_busy:
-            self._ask_for_more()
+            self._desk.go_on()
+            if not self._desk.is_open or not self._desk.session.is_busy:
+                self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
         panel = ApprovalPanel(request)
