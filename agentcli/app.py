@@ -100,7 +100,10 @@ class Warmable(Protocol):
 
 
 class Builder:
-    """Opens sessions with one configuration, one store and one set of providers."""
+    """Opens sessions with one configuration, one store and one set of providers.
+
+    With `goes_on` an answer that breaks off is gone on with once, unasked.
+    """
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class Builder:
         extras: Extras = Extras(),
         can_ask: bool = False,
         is_interactive: bool = False,
+        goes_on: bool = False,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config = config
@@ -118,6 +122,7 @@ class Builder:
         self._extras = extras
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
+        self._goes_on = goes_on
         self._on_notice = on_notice
         self._data = DataFolder(
             config.paths.state / "data",
@@ -156,6 +161,7 @@ class Builder:
             ),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
+            int(self._goes_on),
             RetryPolicy(settings.retry.max, settings.retry.initial_delay),
             settings.tokens.temperature,
             settings.tokens.effort,

@@ -157,12 +157,12 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
 
-    `linger` is how many seconds its server outlives its last user.
+    `linger` is how many seconds its server outlives its last user, where 4 GB of memory are free; 0: not at all.
     """
 
     model: str = ""
     context: Annotated[int, Meta(ge=512)] = 8_192
-    linger: Seconds = 0.0
+    linger: Seconds = 300.0
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -193,7 +193,10 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class TurnFailed(Struct, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class."""
+    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class.
+
+    With `broke_off` an answer had begun, and `GoOn` goes on where it stopped.
+    """
 
     error: str
     is_retryable: bool
@@ -202,6 +205,7 @@ class TurnFailed(Struct, frozen=True, tag="turn_failed"):
     usage: Usage = Usage()
     cost_usd: float | None = None
     denials: tuple[ToolUse, ...] = ()
+    broke_off: bool = False
 
 
 Event = (
@@ -262,6 +266,10 @@ class RunQueued(Struct, frozen=True, tag="run_queued"):
     """Start a turn with the first message that waits; nothing happens while one runs."""
 
 
+class GoOn(Struct, frozen=True, tag="go_on"):
+    """Go on with an answer that broke off, where it stopped; nothing happens where the conversation ends otherwise."""
+
+
 class Interrupt(Struct, frozen=True, tag="interrupt"):
     """End the turn and the person's own commands now; what was said is kept.
 
@@ -311,12 +319,23 @@ class Background(Struct, frozen=True, tag="background"):
 
 
 class RunCommand(Struct, frozen=True, tag="run_command"):
-    """Run the person's own shell command at once, also while a turn runs; nobody is asked.
+    """Run the person's own shell command at once, also while a turn runs; nobody is asked, and nothing confines it.
 
     With `to_model` the command and its output become part of the conversation.
     """
 
     command: str
+    to_model: bool = True
+
+
+class CommandRan(Struct, frozen=True, tag="command_ran"):
+    """Keep the person's own command that the front end ran in a terminal (`own_command.run_in_terminal`).
+
+    `output` is all or most of what it said, as text, and how it ended.
+    """
+
+    command: str
+    output: str
     to_model: bool = True
 
 
@@ -334,6 +353,7 @@ Op = (
     | Steer
     | TakeBack
     | RunQueued
+    | GoOn
     | Interrupt
     | Approve
     | SetModel
@@ -341,5 +361,6 @@ Op = (
     | SetEffort
     | Background
     | RunCommand
+    | CommandRan
     | ClientResult
 )

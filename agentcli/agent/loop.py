@@ -38,11 +38,13 @@ from agentcli.agent.usage import aside_event, paid
 from agentcli.conversation.entries import (
     Assistant,
     Body,
+    ContextNote,
     Entry,
     Result,
     SystemEvent,
     ToolLog,
     User,
+    kept,
     open_calls,
     reminder,
     to_messages,
@@ -63,6 +65,10 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
+GO_ON = (
+    "The connection broke in the middle of your answer. Go on exactly where it stopped, within a word if need be: "
+    "repeat nothing of it, and say nothing about this."
+)
 MOST_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
@@ -97,7 +103,7 @@ class Runtime:
     """What a turn works with and does not change. `resolve` chooses the provider before each request.
 
     `fallback_model` is taken when the chosen one has no room. From the share `warn_at` of the window on, the person
-    is told how full it is.
+    is told how full it is. So many times in a turn as `most_breaks` an answer that breaks off is gone on with unasked.
     """
 
     resolve: Resolve
@@ -107,6 +113,7 @@ class Runtime:
     limits: Limits = Limits()
     fallback_model: str = ""
     warn_at: float = 0.8
+    most_breaks: int = 0
     retry: RetryPolicy = RetryPolicy()
     temperature: float | None = None
     effort: Effort | None = None
@@ -133,6 +140,8 @@ class Turn:
     said: list[str] = field(default_factory=list)
     more_tokens: int = 0
     continuations: int = 0
+    breaks: int = 0
+    has_half_answer: bool = False  # a reply broke off in its text, and no other has come since
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
@@ -158,6 +167,31 @@ def begin_turn(
     turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
     turn.entry_ids = list(turn.prompt_ids)
     return turn
+
+
+def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+    """Go on with the answer that broke off at the end of the turn before; what comes joins what was said."""
+    limit = runtime.limits.max_turns
+    turn = Turn(state, runtime, emit, limit, answer=[half_answer(state)], has_half_answer=True)
+    runtime.calls.denials.clear()
+    runtime.calls.is_stopped = False
+    add_notes(turn)
+    add(turn, reminder(GO_ON))
+    return turn
+
+
+def half_answer(state: AgentState) -> str:
+    """The text with which the conversation ends where it broke off; else empty."""
+    parts: list[str] = []
+    for entry in reversed(kept(state.entries)):
+        match entry.body:
+            case Assistant(content, stop_reason="interrupted"):
+                parts.append("".join(block.text for block in content if isinstance(block, Text)))
+            case SystemEvent() | ContextNote() | User(is_reminder=True):
+                pass
+            case _:
+                break
+    return "".join(reversed(parts))
 
 
 def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
@@ -204,7 +238,12 @@ async def _rounds(turn: Turn) -> DoneReason:
     while turn.number < turn.most_rounds or await goes_on(turn):
         turn.number += 1
         turn.emit(TurnStarted(turn.number))
-        reply = await request_reply(turn)
+        try:
+            reply = await request_reply(turn)
+        except ProviderError as error:
+            if not goes_on_after(turn, error):
+                raise
+            continue
         calls = reply.message.tool_uses
         if not await hook_allows(turn, reply):
             return refuse_calls(turn, calls, "stopped", "Not run: the turn was stopped.")
@@ -242,6 +281,21 @@ async def goes_on(turn: Turn) -> bool:
         add(turn, queue_event(state))
         turn.emit(queue_changed(state))
     return answer.allowed
+
+
+def goes_on_after(turn: Turn, error: ProviderError) -> bool:
+    """Whether an answer that broke off is gone on with by itself, as a reminder then asks."""
+    is_over = turn.number >= turn.most_rounds or over_budget(turn)
+    if is_over or not can_go_on(turn, error) or turn.breaks >= turn.runtime.most_breaks:
+        return False
+    turn.breaks += 1
+    turn.emit(Notice(f"The answer broke off ({told(error).rstrip('.')}): going on where it stopped."))
+    add(turn, reminder(GO_ON))
+    return True
+
+
+def can_go_on(turn: Turn, error: ProviderError | UserError) -> bool:
+    return turn.has_half_answer and isinstance(error, ProviderError) and error.is_retryable
 
 
 async def request_reply(turn: Turn) -> llm.Done:
@@ -293,6 +347,7 @@ def refuse_what_cannot_fit(request: Request, info: ModelInfo) -> None:
 async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
     """The stream's events as ours. Interrupted or broken, what had arrived is kept, and what the server had counted."""
     text_so_far: list[str] = []
+    has_call = False
     used = Usage()
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
@@ -311,14 +366,19 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
                         turn.emit(TextDelta(text))
                     case llm.ThinkingDelta(text):
                         turn.emit(ThinkingDelta(text))
+                    case llm.ToolCallStarted():
+                        has_call = True  # it is shown when it starts to run
                     case llm.UsageUpdate(usage):
                         used = usage
                     case llm.Done():
                         return event
                     case _:
-                        pass  # a call is shown when it starts
+                        pass
     except (asyncio.CancelledError, ProviderError):
-        keep_partial(turn, provider, info, "".join(text_so_far), used)
+        text = "".join(text_so_far)
+        if text.strip():
+            turn.has_half_answer = not has_call
+        keep_partial(turn, provider, info, text, used)
         raise
     raise AssertionError(f"{provider.name} ended its stream without Done")
 
@@ -334,6 +394,7 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
+    turn.has_half_answer = False
     bodies: list[Body] = [
         Assistant(reply.message.content, provider.name, provider.model, reply.usage, reply.stop_reason, cost)
     ]
@@ -554,7 +615,8 @@ def take_back_prompt(turn: Turn) -> None:
 
 async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
-    is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.number == 1
+    is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.number == 1 and bool(turn.prompt_ids)
+    broke_off = can_go_on(turn, error)
     if is_taken_back:
         take_back_prompt(turn)
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
@@ -566,7 +628,8 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     said = [told(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
     denials = tuple(turn.runtime.calls.denials)
-    return TurnFailed(text, is_retryable, type(error).__name__, turn.number, turn.usage, turn.cost_usd, denials)
+    kind = type(error).__name__
+    return TurnFailed(text, is_retryable, kind, turn.number, turn.usage, turn.cost_usd, denials, broke_off)
 
 
 def told(error: ProviderError | UserError) -> str:

@@ -1,18 +1,19 @@
-"""Shell commands that the person types: run at once, shown like a call, and told to the model when that is meant."""
+"""Runs shell commands that the person types: at once, unconfined, and told to the model when that is meant."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from signal import SIGINT
 
 from agentcli.agent.events import Emit
 from agentcli.agent.report import Report
-from agentcli.agent.tool_calls import CallRunner, know_secrets
+from agentcli.agent.tool_calls import CallRunner, know_secrets, masked
 from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.builtin import bash
-from agentcli.tools.builtin.arguments import Bash
+from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolContext
 
 OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
@@ -28,7 +29,7 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
         await know_secrets(runner)
         with runner.detachable() as sign:
             context = ToolContext(runner.workspace, call.id, report.show, sign)
-            output = await bash.run(Bash(command, timeout_ms=bash.LONGEST_TIMEOUT_MS), context)
+            output = await bash.run_own(command, context)
         await know_secrets(runner, is_changed=True)
         report.finish(output)
     except ToolError as error:
@@ -40,7 +41,23 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
     return done[call.id]
 
 
-def own_command_entry(command: str, result: Result, *, to_model: bool) -> Body:
+async def run_in_terminal(runner: CallRunner, command: str, terminal: str) -> str:
+    """Run a command in a terminal, named by its path; gives what to add to its output, such as an exit code.
+
+    Whoever has the other end of the terminal has the output. Cancelled, it ends with all it has started. Raises
+    `ToolError`.
+    """
+    context = ToolContext(runner.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
+    told = str((await bash.run_own(command, context, terminal=terminal)).content)
+    return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
+
+
+async def told_output(runner: CallRunner, output: str) -> str:
+    """What a command has said, as the model may read it: bounded, and without secrets."""
+    return cut_middle(await masked(runner, output))
+
+
+def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
     """The entry of a command: a note for the model, which has not asked for it, or one that it is not told."""
-    text = f"<bash-input>{command}</bash-input>\n<bash-output>{result.result.content}</bash-output>"
+    text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
     return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

@@ -19,8 +19,10 @@ from agentcli.agent.events import (
     Approve,
     Background,
     ClientResult,
+    CommandRan,
     Done,
     Event,
+    GoOn,
     Interrupt,
     ModeChanged,
     Notice,
@@ -35,9 +37,9 @@ from agentcli.agent.events import (
     TakeBack,
     TurnFailed,
 )
-from agentcli.agent.loop import Runtime, Turn, begin_turn, run_turn, store
+from agentcli.agent.loop import Runtime, Turn, begin_turn, go_on_turn, half_answer, run_turn, store
 from agentcli.agent.modes import mode_notes, untold_mode
-from agentcli.agent.own_command import own_command_entry, run_own_command
+from agentcli.agent.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.permissions import Verdict, parse_mode
 from agentcli.agent.queue import queue_changed, queue_event, take_back
 from agentcli.agent.rewind import forget_request, going_back, prompts
@@ -155,6 +157,9 @@ class Session:
             case RunQueued():
                 if state.follow_ups and not self.is_busy:
                     self._begin([state.follow_ups.popleft()], from_queue=True)
+            case GoOn():
+                if half_answer(state) and not self.is_busy:
+                    self._start(go_on_turn(state, self.runtime, self._publish))
             case Interrupt():
                 for task in (self._turn, *self._commands):
                     if task is not None:
@@ -170,10 +175,12 @@ class Session:
                 state.effort = effort
             case Background():
                 self.runtime.calls.to_background()
-            case RunCommand(command, to_model):
-                task = asyncio.create_task(self._run_own(command, to_model=to_model))
+            case RunCommand():
+                task = asyncio.create_task(self._run_own(op))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
+            case CommandRan():
+                self._will_store(asyncio.create_task(self._keep_own(op)))
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
@@ -204,17 +211,26 @@ class Session:
     def keep(self, *bodies: Body) -> None:
         """Store entries that are no turn's. What could not be stored is told and ends nothing."""
         _, stored = store(self.state, self.runtime, self._publish, *bodies)
-        self._storing.add(stored)
-        stored.add_done_callback(self._was_stored)
+        self._will_store(stored)
+
+    def _will_store(self, storing: asyncio.Task[None]) -> None:
+        self._storing.add(storing)
+        storing.add_done_callback(self._was_stored)
 
     def _was_stored(self, storing: asyncio.Task[None]) -> None:
         self._storing.discard(storing)
         if not storing.cancelled() and (error := storing.exception()) is not None:
             self._publish(Notice(str(error)))
 
-    async def _run_own(self, command: str, *, to_model: bool) -> None:
-        result = await run_own_command(self.runtime.calls, command, self._publish)
-        entry = own_command_entry(command, result, to_model=to_model)
+    async def _run_own(self, op: RunCommand) -> None:
+        result = await run_own_command(self.runtime.calls, op.command, self._publish)
+        self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
+
+    async def _keep_own(self, op: CommandRan) -> None:
+        output = await told_output(self.runtime.calls, op.output)
+        self._note_own(own_command_entry(op.command, output, to_model=op.to_model))
+
+    def _note_own(self, entry: Body) -> None:
         if isinstance(entry, User) and self.is_busy:
             self.state.notes.append(entry)  # nothing may stand between a call and its result
         else:
@@ -254,12 +270,14 @@ class Session:
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
         """Start a turn; what was said is in the log's hands when this returns."""
-        self.turns_begun += 1
         if model:
             self._model_afterwards, self.state.model = self.state.model, model
         if self._next_tools is not None:
             self.runtime.calls.tools, self._next_tools = self._next_tools, None
-        turn = begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue)
+        self._start(begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue))
+
+    def _start(self, turn: Turn) -> None:
+        self.turns_begun += 1
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
@@ -341,7 +359,7 @@ class Session:
             if task is not None:
                 task.cancel()
         await self.idle()
-        if self._storing:
+        while self._storing:  # what is kept of a command is made ready first
             await asyncio.wait(self._storing)
         await self.runtime.calls.workspace.sandbox.aclose()
         await self.runtime.log.close()

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from agentcli.cli.output import tell
@@ -15,7 +16,7 @@ from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json
 from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.llm.local_server import weights
-from agentcli.llm.local_server.server import acquire
+from agentcli.llm.local_server.server import acquire, running_servers, stop_servers
 from agentcli.model_choice import EMBEDDED, Models
 
 app = make_app("The model that runs on this machine.")
@@ -57,14 +58,16 @@ class _Progress:
 
 @app.command()
 def status(json: AsJson = False) -> None:
-    """Whether the engine and the weights are here."""
+    """Whether the engine and the weights are here, and which servers run."""
     config = configuration()
     path = Models(config).local_path("default")
+    running = asyncio.run(running_servers(_state(config)))
     told = {
         "engine": find_spec("xllamacpp") is not None,
         "weights": path.is_file(),
         "path": str(path),
         "context": config.settings.local.context,
+        "servers": [msgspec.to_builtins(server) for server in running],
     }
     if json:
         print_json(told)
@@ -72,8 +75,24 @@ def status(json: AsJson = False) -> None:
     tell(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
     tell(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
     tell(f"window   {told['context']:,} tokens")
+    for server in running:
+        ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
+        tell(f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}")
+    if not running:
+        tell("server   none runs")
     if not (told["engine"] and told["weights"]):
         raise typer.Exit(1)
+
+
+@app.command()
+def stop() -> None:
+    """End the model's server, also where it is in use."""
+    ended = asyncio.run(stop_servers(_state(configuration())))
+    tell(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
+
+
+def _state(config: Config) -> Path:
+    return config.paths.state / "local"
 
 
 @app.command()
@@ -87,9 +106,7 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
 
 
 async def _serve(config: Config, path: Path) -> None:
-    server = await acquire(
-        model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
-    )
+    server = await acquire(model_path=path, state_folder=_state(config), context=config.settings.local.context)
     tell(f"Serving {path.name} at {server.base_url} (the key is in the state folder). Ctrl-C ends it.")
     sys.stdout.flush()
     try:

@@ -37,7 +37,12 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     choice, extras = session_choice(options), extras_from(options)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
-        config, store=make_store(config, options, warn), extras=extras, can_ask=takes_stream, on_notice=warn
+        config,
+        store=make_store(config, options, warn),
+        extras=extras,
+        can_ask=takes_stream,
+        goes_on=not takes_stream,
+        on_notice=warn,
     )
     try:
         session = await builder.build_session(choice)

@@ -38,6 +38,7 @@ async def print_answer(
     live = out.isatty()
     safe = PrintableStream()
     titles: dict[str, str] = {}
+    is_in_text = False
     events = session.subscribe()
     session.submit(prompt)
     async for event in events:
@@ -45,8 +46,10 @@ async def print_answer(
             case TextDelta(text) if live:
                 out.write(safe.feed(text))
                 out.flush()
+                is_in_text = True
             case TurnEnded() if live:
                 out.write(safe.close())
+                is_in_text = False
             case ToolStarted(id, _, _, title):
                 titles[id] = title
             case ToolFinished(id, _, result, _, summary) if live or verbose:
@@ -55,7 +58,7 @@ async def print_answer(
             case Retry(number, delay_s, error):
                 _say(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
             case Notice(text):
-                _say(log, text)
+                _say(log, text, after_text=is_in_text)
             case ProviderSwitched(before, after):
                 _say(log, f"Went from {before} to {after}.")
             case TurnFailed(error):

@@ -241,6 +241,8 @@ class Sandbox(Protocol):
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
         profile: Profile | None = None,
+        is_own: bool = False,
+        terminal: str = "",
     ) -> CommandResult:
         """Run a shell command without input. When it outlives `timeout_s` it is ended with all it has started.
 
@@ -249,6 +251,9 @@ class Sandbox(Protocol):
         `detach` is set the command goes on as a background job, whose file holds its output from the beginning; so
         does a server that listens and is silent (then `stall` says so), and what a command leaves running.
         `profile` holds this command closer than the session's own, or not at all.
+
+        A command with `is_own` is the person's: nothing confines it, and it sees their whole environment. It may be
+        given a `terminal` by its path, which it reads, writes and is controlled by: then its output is nowhere else.
         """
         ...
 

@@ -116,7 +116,7 @@ def test_what_happens_in_between_is_told(place: Place) -> None:
     [
         (TURN, ["--max-turns", "1"], 53, "error_max_turns", "max_turns"),
         (({"error": {"kind": "auth"}},), [], 1, "error_during_execution", "AuthError"),
-        (({"text": "Half", "error": {"kind": "connection"}},), [], 1, "error_during_execution", "ConnectionFailed"),
+        (({"text": "Half", "error": {"kind": "connection"}},) * 2, [], 1, "error_during_execution", "ConnectionFailed"),
         (ASKS, ["--fail-on-denial"], 56, "error_permission", "permission_denied"),
         (({"text": "No.", "stop_reason": "refusal"},), [], 1, "error_during_execution", "UserError"),
         ((), [], 1, "error_during_execution", "BadRequest"),

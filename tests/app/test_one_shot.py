@@ -189,14 +189,16 @@ def test_a_used_up_budget_is_exit_code_54(place: Place) -> None:
 
 
 def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
-    model = place.script({"text": "Half", "error": {"kind": "connection", "message": "The line went dead."}})
+    half = {"text": "Half", "error": {"kind": "connection", "message": "The line went dead."}}
+    model = place.script(half, half)
     ran = place.run("-m", model, "-p", "go", "--output-format", "json")
     assert ran.code == 1
     assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
     assert (ran.result["result"], ran.result["terminal_reason"]) == ("The line went dead.", "ConnectionFailed")
     ran = place.run("-m", model, "-p", "go")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "agentcli: The line went dead.\n"
+    broke_off = "The answer broke off (The line went dead): going on where it stopped."
+    assert ran.err == f"{broke_off}\nagentcli: The line went dead.\n"
 
 
 def test_retries_are_told_on_stderr(place: Place) -> None:

@@ -250,12 +250,43 @@ def test_a_body_that_ends_inside_an_event_is_broken_and_tried_again(place: Place
         assert len(server.requests) == 2
 
 
-def test_a_body_that_ends_inside_an_event_after_text_fails_and_keeps_the_text(place: Place) -> None:
-    with chat_server([Reply(chat_sse([chat_chunk({"content": "Half"})], done=False) + b'data: {"cho')]) as server:
+def test_a_body_that_ends_inside_an_event_after_text_fails_the_second_time_and_keeps_the_text(place: Place) -> None:
+    half = Reply(chat_sse([chat_chunk({"content": "Half"})], done=False) + b'data: {"cho')
+    with chat_server([half, half]) as server:
         ran = asked(place, server.url)
+        assert len(server.requests) == 2
     assert "in the middle of an event" in failure_of(ran)
     shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
-    assert "Half" in shown
+    assert shown.count('"Half"') >= 2
+
+
+@pytest.mark.parametrize("form", ["json", "text", "stream-json"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_an_answer_that_breaks_off_is_gone_on_with_once_and_joined(place: Place, provider: str, form: str) -> None:
+    serve, reply, name = (
+        (chat_server, chat_reply, "openai/test-model")
+        if provider == "openai"
+        else (anthropic_server, anthropic_reply, "anthropic/claude-sonnet-5-5")
+    )
+    whole = reply("All is well wi")
+    half = whole.but(breaks_after=whole.body.index(b"\n\n", whole.body.index(b"well wi")) + 2)
+    with serve([half, reply("th it.")]) as server:
+        ran = place.run("-m", name, "-p", "go", "--output-format", form, env=addresses(server.url))
+        first, second = (received.body for received in server.requests)
+    assert ran.code == 0, ran
+    if form == "text":
+        assert ran.out == "All is well with it.\n"
+        assert "going on where it stopped" in ran.err
+        return
+    assert ran.result["result"] == "All is well with it."
+    assert ran.result["num_turns"] == 2
+    sent = json.loads(second)["messages"]
+    assert sent[-2]["role"] == "assistant"
+    assert "All is well wi" in str(sent[-2])
+    assert "Go on exactly where it stopped" in str(sent[-1])
+    assert len(sent) == len(json.loads(first)["messages"]) + 2
+    usage = 2 if provider == "anthropic" else 1  # what the first had counted when it broke
+    assert ran.result["usage"]["cache_read_input_tokens"] == 1_000 * usage
 
 
 def test_nothing_lost_after_the_finish_reason_is_a_failure(place: Place) -> None:
@@ -781,7 +812,7 @@ def goes_on(place: Place, *arguments: str) -> dict[str, Any]:
 
 
 BROKEN = {
-    "after text": ([{"content": "Half"}], 1),
+    "after text, and again": ([{"content": "Half"}], 2),
     "in its thinking": ([{"reasoning_content": "Hm"}], 1),
     "in a call, and again": ([{"tool_calls": [call_delta(0, "a", "bash", '{"comm')]}], 2),
     "in silence, and again": ([{"content": ""}], 2),
@@ -837,7 +868,7 @@ def test_an_interrupted_reply_is_paid_for_now_and_after_a_restart(priced: Place)
 
 def test_a_reply_that_broke_before_anything_was_counted_leaves_the_price_known(priced: Place) -> None:
     body = chat_sse([chat_chunk({"content": "Half"})], done=False)
-    with chat_server([Reply(body, breaks_after=len(body))]) as server:
+    with chat_server([Reply(body, breaks_after=len(body))] * 2) as server:
         assert asked(priced, server.url).result["total_cost_usd"] == 0
     assert round(goes_on(priced)["cost_usd"], 6) == 0.011
 

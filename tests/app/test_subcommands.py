@@ -345,6 +345,8 @@ def test_local_status_says_how_to_get_the_weights(program: Program) -> None:
 
 
 def test_serving_weights_that_are_missing_is_an_error(program: Program) -> None:
+    assert json.loads(program("local", "status", "--json").stdout)["servers"] == []
+    assert program("local", "stop").stdout == "No server runs.\n"
     assert program("local", "serve").returncode == 2
 
 

@@ -10,6 +10,7 @@ import asyncio
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentcli.llm.local_server.server import LocalServer, acquire
+from agentcli.llm.local_server.server import LocalServer, acquire, running_servers, stop_servers
 
 GGUF = os.environ.get("AGENTCLI_TEST_GGUF", "")
 
@@ -229,6 +230,55 @@ def test_a_server_lingers_for_the_next_user(tmp_path: Path) -> None:
         assert second.pid == first.pid
         second.release()
         assert await asyncio.to_thread(ends_within, second.pid, 8)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_lingers_ends_when_told_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, linger_s=60)
+        (running,) = await running_servers(tmp_path)
+        assert (running.pid, running.context, running.linger_s) == (first.pid, CONTEXT, 60)
+        first.release()
+        assert await stop_servers(tmp_path) == 1
+        assert ends_within(first.pid, 5)
+        assert await running_servers(tmp_path) == []
+        assert await stop_servers(tmp_path) == 0
+
+    asyncio.run(scenario())
+
+
+def test_one_that_only_lingers_gives_way_to_another_and_one_in_use_does_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        unused = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, linger_s=60)
+        unused.release()
+        used = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT // 2, linger_s=60)
+        assert ends_within(unused.pid, 5)
+        other = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT)
+        assert used.is_running
+        used.release()
+        other.release()
+        assert await stop_servers(tmp_path) >= 1
+
+    asyncio.run(scenario())
+
+
+def test_a_server_ends_when_its_model_file_is_another_one(tmp_path: Path) -> None:
+    copied = tmp_path / "copied.gguf"
+    shutil.copyfile(GGUF, copied)
+
+    async def scenario() -> None:
+        first = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT, linger_s=60)
+        first.release()
+        copied.unlink()
+        assert await asyncio.to_thread(ends_within, first.pid, 10)
+        shutil.copyfile(GGUF, copied)
+        second = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT, linger_s=60)
+        copied.touch()
+        third = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT)
+        assert third.pid != second.pid
+        assert ends_within(second.pid, 5)
+        third.release()
 
     asyncio.run(scenario())
 

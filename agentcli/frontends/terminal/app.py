@@ -6,15 +6,18 @@ import asyncio
 import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
+from agentcli.agent.events import ApprovalRequested, Background, CommandRan, SetMode, TakeBack
+from agentcli.agent.own_command import run_in_terminal
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
+from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.approval import marked_cell
 from agentcli.frontends.terminal.asking import Asking
@@ -30,6 +33,7 @@ from agentcli.frontends.terminal.key_names import label
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
+from agentcli.frontends.terminal.own_terminal import lend_terminal
 from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
 from agentcli.frontends.terminal.screen import Frame, Row
@@ -37,6 +41,7 @@ from agentcli.frontends.terminal.screen_commands import argument_options, screen
 from agentcli.frontends.terminal.status_bar import custom_status, mode_label, short_model, status_row
 from agentcli.frontends.terminal.text_width import clipped
 from agentcli.frontends.terminal.theme import background_of, own_codes, palette_for
+from agentcli.frontends.terminal.tool_views import Folded
 from agentcli.frontends.terminal.turn_view import TurnView
 from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
 from agentcli.frontends.terminal.wrapping import wrapped
@@ -369,6 +374,25 @@ class TerminalApp:
             process = await asyncio.create_subprocess_exec(*arguments)
             with keys_are_not_ours():
                 return await process.wait()
+
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        self.desk.spawn(self._run_own(command, to_model=to_model))
+
+    async def _run_own(self, command: str, *, to_model: bool) -> None:
+        session, said = self.desk.session, ""
+        try:
+            async with self.console.hand_over():
+                said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
+        except ToolError as error:
+            ended = f"[{error}]"
+        if ended is None:
+            ended = "[ended by the user; it may have had effects]"
+        if ended:
+            self.view.line(ended, "warning")
+        if said.count("\n") > UNFOLD_LINES:
+            self.view.folded.append(Folded(f"!{command}", said))
+        whole = "\n".join(part for part in (said.rstrip(), ended) if part)
+        session.submit(CommandRan(command, whole, to_model))
 
     def put_into_input(self, text: str) -> None:
         self.composer.area.set_text(text)

@@ -104,6 +104,7 @@ class Console:
         self._failure: BaseException | None = None
         self._first_frame: Callable[[], Awaitable[Face]] | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
         self.area = PromptArea(
@@ -198,6 +199,8 @@ class Console:
         self.leave()
 
     def leave(self) -> None:
+        if self._outside is not None:
+            self._outside.cancel()
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
 
@@ -332,4 +335,8 @@ class Console:
         """Another program has the terminal for a while."""
         async with in_terminal():
             self.screen.hand_over()
-            yield
+            self._outside = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._outside = None

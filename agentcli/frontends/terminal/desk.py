@@ -17,11 +17,11 @@ from agentcli.agent.events import (
     Done,
     EntryStored,
     Event,
+    GoOn,
     Interrupt,
     ModeChanged,
     Prompt,
     ProviderSwitched,
-    RunCommand,
     RunQueued,
     Steer,
     ToolFinished,
@@ -97,6 +97,10 @@ class Front(Protocol):
         """Run a program that has the terminal to itself; gives its exit code."""
         ...
 
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command of the person's own in the session; returns at once."""
+        ...
+
     def put_into_input(self, text: str) -> None: ...
 
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
@@ -146,6 +150,7 @@ class TerminalDesk:
         self._tasks: set[asyncio.Task[None]] = set()
         self._context_tokens = 0
         self._said_by_commands: dict[tuple[Block, ...], tuple[Block, ...]] = {}  # the newest one, as it was typed
+        self.has_broken_off = False  # the last answer did, in the middle of its text
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._commands: set[asyncio.Task[Outcome]] = set()
         self._job_timer: asyncio.TimerHandle | None = None
@@ -186,6 +191,7 @@ class TerminalDesk:
         self._live.clear()
         self._view.begin_anew()
         self._front.session_opened()
+        self.has_broken_off = False
         self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
         self._context_tokens = _last_context(session)
         if state.entries:
@@ -262,8 +268,10 @@ class TerminalDesk:
             case Done():
                 self.refresh_status()
                 self._front.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
+                self.has_broken_off = False
             case TurnFailed():
                 self.refresh_status()
+                self.has_broken_off = event.broke_off
                 self._front.turn_ended("failed")
             case _:
                 pass
@@ -278,9 +286,13 @@ class TerminalDesk:
             self._front.give_back(prompts)
 
     def go_on(self) -> None:
-        """What Enter in an empty input means: run what waits."""
-        if self.is_open and not self.session.is_busy and self.session.state.follow_ups:
+        """What Enter in an empty input means: run what waits, or go on with an answer that broke off."""
+        if not self.is_open or self.session.is_busy:
+            return
+        if self.session.state.follow_ups:
             self.session.submit(RunQueued())
+        elif self.has_broken_off:
+            self.session.submit(GoOn())
 
     def answer(self, answer: Approve) -> None:
         """What the person said to a question."""
@@ -369,7 +381,7 @@ class TerminalDesk:
         command = text.lstrip("!").strip()
         if command:
             self._view.typed(text)
-            self.session.submit(RunCommand(command, to_model))
+            self._front.run_own(command, to_model=to_model)
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         session = self.session

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import ApprovalRequested, Approve, Interrupt
+from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval import ApprovalPanel
@@ -147,7 +147,9 @@ class PlainTerminal:
         elif line:
             self._desk.submit(line)
         elif not self._desk.is_open or not self._desk.session.is_busy:
-            self._ask_for_more()
+            self._desk.go_on()
+            if not self._desk.is_open or not self._desk.session.is_busy:
+                self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
         panel = ApprovalPanel(request)
@@ -226,6 +228,9 @@ class PlainTerminal:
             return await (await asyncio.create_subprocess_exec(*arguments)).wait()
         finally:
             loop.add_reader(self._stdin, self._read)
+
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        self._desk.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
         self._approvals.clear()

@@ -138,8 +138,8 @@ class Screen(Renderer):
         self.output.flush()
 
     def hand_over(self) -> None:
-        """Before another program writes: the line in progress ends here."""
-        self._start_line()
+        """Before another program writes: the transcript is written whole, the line in progress ends here."""
+        self.finish()
 
     def clear(self) -> None:
         """Draw the region again (Ctrl-L); the transcript stays where it is."""

@@ -154,6 +154,8 @@ class TurnView:
             case TurnFailed(error):
                 self._end_turn()
                 self.line(f"✗ {error}", "error")
+                if event.broke_off:
+                    self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
                 self.gap()
             case Done():
                 self._done(event)

@@ -184,7 +184,7 @@ class Supervisor:
         """Start the command in a session of its own; its number."""
         header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
         fields = self._read(int.from_bytes(header, "big")).split(b"\0")
-        keeps_output, limit, most, launcher, targets, cwd, count, *words = fields
+        keeps_output, limit, most, launcher, terminal, targets, cwd, count, *words = fields
         self._most = int(most)
         argv, variables = words[: int(count)], words[int(count) :]
         environment = dict(variable.split(b"=", 1) for variable in variables if variable)
@@ -197,11 +197,12 @@ class Supervisor:
             self._pipe, output = os.pipe()
             self._take_pipe()
         os.chdir(cwd)
-        streams = [(output, 1), (output, 2), *zip(sources, wanted, strict=True)]
+        streams = [(0 if terminal else output, number) for number in (1, 2)]
+        streams += zip(sources, wanted, strict=True)
         if int(launcher):
             main = _fork_bounded(argv[int(launcher) :], environment, streams, plan=wanted[-1])
         else:
-            main = _spawn(argv, environment, streams)
+            main = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
         for descriptor in (output, *passed, *sources):
             os.close(descriptor)
@@ -336,14 +337,17 @@ class Supervisor:
             pass
 
 
-def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]]) -> int:
-    """Start a program in a session of its own with these descriptors, each under its new number; its process number."""
+def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
+    """Start a program in a session of its own with these descriptors, each under its new number; its process number.
+
+    A terminal that is opened as its standard input becomes the one that controls it: it is the first of its session.
+    """
     return os.posix_spawn(
         argv[0],
         argv,
         environment,
         file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY if stdin == b"/dev/null" else os.O_RDWR, 0),
             *((os.POSIX_SPAWN_DUP2, source, target) for source, target in streams),
         ],
         setsid=True,

@@ -54,10 +54,16 @@ class Running:
 
 
 class Starter:
-    """Starts the commands of one session, and knows those that have not ended."""
+    """Starts the commands of one session, and knows those that have not ended.
 
-    def __init__(self, environment: Mapping[str, str], launch: Launcher) -> None:
+    `environment` is what they see, `own_environment` what the person's own see.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], launch: Launcher, own_environment: Mapping[str, str] | None = None
+    ) -> None:
         self._environment = environment
+        self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
         self._shell = shell_argv()
@@ -74,20 +80,27 @@ class Starter:
         keeps_output: bool = False,
         time_limit_s: float | None = None,
         profile: Profile | None = None,
+        is_own: bool = False,
+        terminal: str = "",
     ) -> Running:
-        """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised."""
+        """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised.
+
+        With `is_own` it is the person's own command, which nothing confines.
+        """
+        confined = unconfined if is_own else self._launch
         with ExitStack() as confinement:
-            launch = confinement.enter_context(self._launch([*self._shell, script], cwd, pass_fds, profile))
+            launch = confinement.enter_context(confined([*self._shell, script], cwd, pass_fds, profile))
             process = await self._keeper.start(
                 launch.argv,
                 cwd=cwd,
-                environment={**self._environment, **launch.environment},
+                environment={**(self._own_environment if is_own else self._environment), **launch.environment},
                 output=output,
                 pass_fds=launch.pass_fds,
                 keeps_output=keeps_output,
                 time_limit_s=time_limit_s,
                 launcher=launch.launcher,
                 journal=launch.journal,
+                terminal=terminal,
             )
             running = Running(command, process, confinement.pop_all(), launch.refusal, launch.put_back)
         self._running = {other for other in self._running if not other.is_over()} | {running}

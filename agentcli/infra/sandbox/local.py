@@ -45,7 +45,7 @@ _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to ha
 
 
 class LocalSandbox:
-    """Implements `Sandbox`. `environment` is what commands see, credentials taken out.
+    """Implements `Sandbox`. `environment` is the person's; commands see it with credentials taken out.
 
     `limits` say what commands may do, `choose` what confines them; without them nothing does. Files that hold secrets,
     and those that `kept` speaks of at that time, are kept from every tool.
@@ -70,7 +70,7 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._shell = Shell(self._environment, job_folder, launch=self._confined.launch)
+        self._shell = Shell(self._environment, job_folder, launch=self._confined.launch, own_environment=environment)
 
     @property
     def profile(self) -> Profile:
@@ -167,9 +167,13 @@ class LocalSandbox:
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
         profile: Profile | None = None,
+        is_own: bool = False,
+        terminal: str = "",
     ) -> CommandResult:
-        await self._confined.make_ready()
-        watched = newcomers.watched(self.roots) if (profile or self.profile) == "workspace-write" else {}
+        if not is_own:
+            await self._confined.make_ready()
+        is_kept_in = (profile or self.profile) == "workspace-write" and not is_own
+        watched = newcomers.watched(self.roots) if is_kept_in else {}
         result = await self._shell.exec(
             command,
             cwd=cwd,
@@ -178,6 +182,8 @@ class LocalSandbox:
             most_bytes=most_bytes,
             detach=detach,
             profile=profile,
+            is_own=is_own,
+            terminal=terminal,
         )
         made = newcomers.made_or_changed(watched)
         return replace(result, made=tuple(made)) if made else result

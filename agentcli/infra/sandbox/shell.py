@@ -42,7 +42,8 @@ _REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/nu
 
 
 class Shell:
-    """Runs commands for a sandbox. `environment` is what they see, credentials taken out already.
+    """Runs commands for a sandbox. `environment` is what they see, credentials taken out already; the person's own
+    commands see `own_environment`.
 
     `launch` confines them. The output of jobs is kept in `job_folder`; of other commands what is too long for a
     result, in `data_folder`.
@@ -55,8 +56,9 @@ class Shell:
         *,
         launch: Launcher = unconfined,
         data_folder: Path | None = None,
+        own_environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._starter = Starter(environment, launch)
+        self._starter = Starter(environment, launch, own_environment)
         self._jobs = Jobs(job_folder)
         self._data_folder = data_folder or job_folder
 
@@ -70,10 +72,14 @@ class Shell:
         most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
         profile: Profile | None = None,
+        is_own: bool = False,
+        terminal: str = "",
     ) -> CommandResult:
         for _ in range(MOST_PLANS):
             output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
-            foreground = await self._start(command, cwd, output, on_output, profile=profile)
+            foreground = await self._start(
+                command, cwd, output, on_output, profile=profile, is_own=is_own, terminal=terminal
+            )
             try:
                 async with asyncio.timeout(timeout_s):
                     goes_on = await foreground.wait(detach)
@@ -96,6 +102,8 @@ class Shell:
         on_output: Callable[[str], None],
         *,
         profile: Profile | None,
+        is_own: bool,
+        terminal: str,
     ) -> _Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
@@ -107,6 +115,8 @@ class Shell:
                 output=pipe_write,
                 pass_fds=(report_write,),
                 profile=profile,
+                is_own=is_own,
+                terminal=terminal,
             )
         except BaseException as error:
             os.close(report)
@@ -117,7 +127,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return _Foreground(running, output, pipe, report, on_output)
+        return _Foreground(running, output, pipe, report, on_output, is_watched=not terminal)
 
     async def _to_background(self, foreground: _Foreground) -> CommandResult:
         try:
@@ -192,13 +202,22 @@ class Shell:
 class _Foreground:
     """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last.
 
-    `was_refused` says after `close` that its confinement could not be set up, and that nothing of it ran.
+    `was_refused` says after `close` that its confinement could not be set up, and that nothing of it ran. One that is
+    not watched, since it has a terminal, may be silent for as long as it likes.
     """
 
     def __init__(
-        self, running: Running, output: CommandOutput, pipe: int, report: int, on_output: Callable[[str], None]
+        self,
+        running: Running,
+        output: CommandOutput,
+        pipe: int,
+        report: int,
+        on_output: Callable[[str], None],
+        *,
+        is_watched: bool,
     ) -> None:
         self.was_refused = False
+        self._is_watched = is_watched
         self._running = running
         self._output = output
         self._on_output = on_output
@@ -230,7 +249,7 @@ class _Foreground:
         """
         process = self._running.process
         exited = asyncio.ensure_future(process.wait())
-        others = {asyncio.ensure_future(self._watch())}
+        others = {asyncio.ensure_future(self._watch())} if self._is_watched else set()
         if detach is not None:
             others.add(asyncio.ensure_future(_set(detach)))
         try:

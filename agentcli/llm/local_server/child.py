@@ -6,7 +6,9 @@
 Every user of the server holds a connection to the control socket and is told `ready` on it, one line, once
 the model is loaded. A user that dies, however it dies, loses its connection; when none has been open for
 `--linger` seconds the process ends. The record (JSON, 0600) says where the server is and with which key it
-may be used.
+may be used. It also ends when its model file is another one, or its record is gone, as soon as nobody uses it.
+
+A connection that says `yield` ends it if there is no other, one that says `stop` in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from agentcli.errors import UserError
 from agentcli.llm.local_server.chat_template import chat_template_for
-from agentcli.llm.local_server.gguf import read_header
+from agentcli.llm.local_server.gguf import read_header, stamp_of
 
 READY = b"ready\n"
 
@@ -36,6 +38,9 @@ nothing."""
 BATCH = 256
 """Prompt tokens between two looks at whether the caller is still there: about 5 s on two slow cores. The
 engine's own 2048 kept both cores busy for 46 s after a request had been given up."""
+
+LOOK_EVERY_S = 2.0
+"""How often the model file and the record are looked at."""
 
 FIRST_USER_S = 15.0
 """How long the process waits for its first user; the one that started it connects within milliseconds."""
@@ -80,6 +85,7 @@ async def _serve(options: argparse.Namespace) -> int:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
     users = _Users(options.linger, on_deserted=end)
+    served = stamp_of(options.model)
     control = await _listen(options.control, users)
     key = secrets.token_urlsafe(32)
     loading = _in_daemon_thread(lambda: _start_server(options, key))
@@ -87,9 +93,11 @@ async def _serve(options: argparse.Namespace) -> int:
         loading.add_done_callback(lambda _: loaded_or_stopped.set())
         await loaded_or_stopped.wait()
         if not stop.is_set():
-            _write_record(options, port=loading.result(), key=key)
+            _write_record(options, port=loading.result(), key=key, served=served)
             users.tell_ready()
+            watching = asyncio.create_task(_watch(options, served, users))
             await stop.wait()
+            watching.cancel()
         return 0
     finally:
         # First the record, so that nobody new is sent here; who connects from now on is cut off and starts
@@ -97,6 +105,13 @@ async def _serve(options: argparse.Namespace) -> int:
         _remove_own_record(options.record)
         _remove(options.control)
         control.close()
+
+
+async def _watch(options: argparse.Namespace, served: str, users: _Users) -> None:
+    """Let the server go with its users once it serves what nobody asks for any more."""
+    while stamp_of(options.model) == served and options.record.exists():
+        await asyncio.sleep(LOOK_EVERY_S)
+    users.no_longer_linger()
 
 
 class _Users:
@@ -119,8 +134,9 @@ class _Users:
         if self._ready:
             writer.write(READY)
         try:
-            while await reader.read(4096):  # nothing is expected; only the end matters
-                pass
+            while said := await reader.read(4096):  # from those who only use it just the end comes
+                if said == b"stop\n" or (said == b"yield\n" and self._open == {writer}):
+                    self._end()
         except (OSError, asyncio.CancelledError):  # cancelled: we end, and streams would log that as a fault of theirs
             pass
         finally:
@@ -129,6 +145,11 @@ class _Users:
             if not self._open:
                 self._timer.cancel()
                 self._timer = asyncio.get_running_loop().call_later(self._linger, self._end)
+
+    def no_longer_linger(self) -> None:
+        self._linger = 0.0
+        if not self._open:
+            self._end()
 
     def tell_ready(self) -> None:
         self._ready = True
@@ -198,7 +219,7 @@ def _start_server(options: argparse.Namespace, key: str) -> int:
     return int(server.listening_address.rsplit(":", 1)[1])
 
 
-def _write_record(options: argparse.Namespace, *, port: int, key: str) -> None:
+def _write_record(options: argparse.Namespace, *, port: int, key: str, served: str) -> None:
     record = {
         "pid": os.getpid(),
         "port": port,
@@ -206,6 +227,8 @@ def _write_record(options: argparse.Namespace, *, port: int, key: str) -> None:
         "model": str(options.model),
         "context": options.context,
         "control": str(options.control),
+        "stamp": served,
+        "linger": options.linger,
     }
     unfinished = options.record.with_name(f"{options.record.name}.{os.getpid()}.tmp")
     unfinished.unlink(missing_ok=True)

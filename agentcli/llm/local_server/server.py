@@ -19,14 +19,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import filelock
 import msgspec
 
 from agentcli.errors import UserError
-from agentcli.llm.local_server.gguf import read_header
+from agentcli.llm.local_server.gguf import read_header, stamp_of
 
 DEFAULT_CONTEXT = 8192
 """Tokens; the pinned model needs about 230 MB of memory for them."""
@@ -36,6 +36,9 @@ START_DEADLINE_S = 120.0
 
 ANSWER_DEADLINE_S = 5.0
 """A running server answers its control socket and its health address within milliseconds."""
+
+LEAST_FREE_TO_LINGER = 4 * 1024**3
+"""Bytes of free memory before the start; with less the server ends with its last user."""
 
 _READY = b"ready\n"
 _LONGEST_SOCKET_PATH = 100
@@ -90,13 +93,85 @@ async def acquire(
     model_path = _readable_model(model_path)
     places = _Places.of(state_folder, model_path, context)
     async with _locked(places.lock, on_wait):
-        running = await _join_running(places)
+        running = await _join_running(places, model_path)
         if running is not None:
             return running
         _require_engine()
+        await _end_unused(places)
+        if _free_memory() < LEAST_FREE_TO_LINGER:
+            linger_s = 0.0
         if on_wait is not None:
-            on_wait(f"starting the local model ({model_path.name})")
+            stays = f"; it stays for {linger_s:g} s after its last use (agentcli local stop)" if linger_s else ""
+            on_wait(f"starting the local model ({model_path.name}){stays}")
         return await _start(places, model_path, context, linger_s)
+
+
+def _free_memory() -> int:
+    """Bytes that programs could still have; all there is where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        told = dict(line.split(":", 1) for line in lines)
+        return int(told["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that runs now. `linger_s` is how long it outlives its last user."""
+
+    pid: int
+    model: str
+    context: int
+    linger_s: float
+
+
+async def running_servers(state_folder: Path) -> list[Running]:
+    found = []
+    for record in _records(_folder(state_folder)):
+        if (server := await _connect_ready(record)) is not None:
+            server.release()
+            found.append(Running(record.pid, record.model, record.context, record.linger))
+    return found
+
+
+async def stop_servers(state_folder: Path) -> int:
+    """End all servers, also those that are in use; gives how many there were."""
+    ended = [await _tell(record, b"stop\n") for record in _records(_folder(state_folder))]
+    return sum(ended)
+
+
+async def _end_unused(places: _Places) -> None:
+    """End the servers of other models that only linger: two would take twice the memory."""
+    for record in _records(places.record.parent):
+        await _tell(record, b"yield\n")
+
+
+async def _tell(record: _Record, word: bytes) -> bool:
+    """Say something to a server; whether it ended within a second or two."""
+    try:
+        async with asyncio.timeout(ANSWER_DEADLINE_S):
+            connection = await _connect(Path(record.control))
+    except (OSError, TimeoutError):
+        return False
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_sendall(connection, word)
+        async with asyncio.timeout(2):
+            while await loop.sock_recv(connection, 64):
+                pass
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.close()
+    return True
+
+
+def _records(folder: Path) -> Iterator[_Record]:
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            yield msgspec.json.decode(path.read_bytes(), type=_Record)
 
 
 def _readable_model(path: Path) -> Path:
@@ -114,6 +189,12 @@ class _Record(msgspec.Struct, frozen=True):
     model: str
     context: int
     control: str
+    stamp: str
+    linger: float
+
+
+def _folder(state_folder: Path) -> Path:
+    return state_folder.expanduser().resolve() / "local-server"
 
 
 class _Places(msgspec.Struct, frozen=True):
@@ -126,7 +207,7 @@ class _Places(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(state_folder: Path, model_path: Path, context: int) -> _Places:
-        folder = state_folder.expanduser().resolve() / "local-server"
+        folder = _folder(state_folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = hashlib.sha256(f"{model_path}\0{context}".encode()).hexdigest()[:16]
         control = folder / f"{key}.sock"
@@ -165,18 +246,18 @@ async def _locked(path: Path, on_wait: Callable[[str], None] | None) -> AsyncIte
         lock.release()
 
 
-async def _join_running(places: _Places) -> LocalServer | None:
-    """The server of the record, if it lives, answers and is healthy; a stale record is removed."""
+async def _join_running(places: _Places, model_path: Path) -> LocalServer | None:
+    """The server of the record, if it lives, answers, is healthy and has read this file; a stale record is removed."""
     try:
         record = msgspec.json.decode(places.record.read_bytes(), type=_Record)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError):
         record = None
-    if record is not None:
-        server = await _connect_ready(record)
-        if server is not None:
-            return server
+    if record is not None and record.stamp != stamp_of(model_path):
+        await _tell(record, b"stop\n")
+    elif record is not None and (server := await _connect_ready(record)) is not None:
+        return server
     places.record.unlink(missing_ok=True)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -42,7 +43,12 @@ def _require_command(given: Bash) -> None:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
 
 
-async def run(given: Bash, context: ToolContext) -> ToolOutput:
+async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
+    """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
+    return await run(Bash(command, LONGEST_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
+
+
+async def run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     workspace = context.workspace
     _require_command(given)
     lost = ""
@@ -57,11 +63,13 @@ async def run(given: Bash, context: ToolContext) -> ToolOutput:
     result = await workspace.sandbox.exec(
         given.command,
         cwd=start,
-        timeout_s=_limit_s(given),
+        timeout_s=inf if terminal else _limit_s(given),
         on_output=context.emit,
         most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
         profile=_profile(given, context),
+        is_own=is_own,
+        terminal=terminal,
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)

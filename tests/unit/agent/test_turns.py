@@ -15,6 +15,7 @@ from agentcli.agent.events import (
     Done,
     EntryStored,
     Event,
+    GoOn,
     Notice,
     ProviderSwitched,
     Retry,
@@ -458,12 +459,52 @@ async def test_a_link_lost_after_text_keeps_the_partial_reply_and_is_not_tried_a
         failed = await stage.ask("Go")
         assert isinstance(failed, TurnFailed)
         assert failed.is_retryable
+        assert failed.broke_off
         assert stage.of(Retry) == []
         (partial,) = [entry.body for entry in stage.entries if isinstance(entry.body, Assistant)]
         assert partial == Assistant((Text("Half of it"),), "scripted", "script", stop_reason="interrupted")
         assert stage.is_valid
         await stage.ask("Go on")
     assert [notes_in(message) for message in stage.provider.requests[1].messages] == ["Go", "Half of it", "Go on"]
+
+
+async def test_an_answer_that_broke_off_goes_on_where_it_stopped_however_often_it_takes(tmp_path: Folder) -> None:
+    broken = {"error": {"kind": "connection"}}
+    replies = [{"text": "Half of", **broken}, *[broken] * 4, {"text": " all ", **broken}, {"text": "of it."}]
+    async with on_stage(tmp_path, replies) as stage:
+        failed = await stage.ask("Go")
+        for number in (2, 3):  # the link is down, then breaks again
+            assert isinstance(failed, TurnFailed)
+            assert failed.broke_off
+            stage.submit(GoOn())
+            failed = await stage.ended(number)
+        stage.submit(GoOn())
+        done = await stage.ended(4)
+        assert isinstance(done, Done)
+        assert done.text == "Half of all of it."
+        assert stage.is_valid
+        assert stage.prompts() == ["Go"]
+        stage.submit(GoOn())  # nothing has broken off now
+        await stage.session.idle()
+        assert stage.session.turns_begun == 4
+    last = [notes_in(message) for message in stage.provider.requests[-1].messages]
+    assert last[:2] == ["Go", "Half of"]
+    assert "Go on exactly where it stopped" in last[-1]
+
+
+async def test_a_call_that_broke_off_behind_text_is_not_gone_on_with(tmp_path: Folder) -> None:
+    replies = [
+        {
+            "text": "Looking.",
+            "tool_calls": [call("bash", command="touch made", id="c")],
+            "error": {"kind": "connection"},
+        }
+    ]
+    async with on_stage(tmp_path, replies, mode="bypassPermissions", most_breaks=1) as stage:
+        failed = await stage.ask("Go")
+        assert isinstance(failed, TurnFailed)
+        assert not failed.broke_off
+        assert not (stage.workspace / "made").exists()
 
 
 async def test_thinking_alone_that_broke_off_leaves_nothing_behind(tmp_path: Folder) -> None:
@@ -631,7 +672,8 @@ async def test_hooks_see_every_reply_and_every_result(tmp_path: Folder) -> None:
 
 async def test_a_hook_sees_a_reply_that_was_broken_off(tmp_path: Folder) -> None:
     hooks = Hooks()
-    async with on_stage(tmp_path, [{"text": "Half", "error": {"kind": "connection"}}], hooks=hooks) as stage:
+    replies = [{"text": "Half", "error": {"kind": "connection"}}]
+    async with on_stage(tmp_path, replies, hooks=hooks) as stage:
         await stage.ask("Go")
     assert [text for entry in hooks.messages for text in [entry.body.content[0].text]] == ["Half"]  # type: ignore[union-attr]
     assert hooks.errors == [("scripted connection error", True)]

@@ -1,0 +1,46 @@
+"""What a command has said in a terminal, as it is read afterwards."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agentcli.frontends.terminal.own_terminal import MOST_KEPT, Heard, as_read
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07\r\n", "red link\n"),
+        ("10 %\r50 %\r100 %\x1b[K\r\ndone", "100 %\ndone"),
+        ("100 %\r\x1b[K", "100 %"),
+        ("pyhto\b\b\b\x1b[Kthon\r\n", "python\n"),
+        ("|\b/\b-\b\\\b done", " done"),
+        ("\b\bx", "x"),
+        ("before\r\n\x1b[?1049h\x1b[2Jscreen\x1b[?1049lafter", "before\nafter"),
+        ("before\r\n\x1b[?1049hscreen that never ends", "before\n"),
+        ("a\tb\r\n\r\nc", "a\tb\n\nc"),
+        ("", ""),
+    ],
+)
+def test_it_is_what_a_terminal_would_show_in_the_end(said: str, read: str) -> None:
+    assert as_read(said) == read
+
+
+def test_of_much_output_the_beginning_and_the_end_are_kept() -> None:
+    heard = Heard()
+    for number in range(100_000):
+        heard.add(b"line %06d\r\n" % number)
+    assert heard.text.startswith("line 000000\nline 000001\n")
+    assert heard.text.endswith("line 099998\nline 099999\n")
+    assert "bytes cut]" in heard.text
+    assert len(heard.text) < 4 * MOST_KEPT
+
+
+def test_many_corrections_take_no_time() -> None:
+    began = time.monotonic()
+    assert as_read("x" * 100_000 + "\b" * 100_000 + "y") == "y"
+    assert as_read("x\r" * 100_000) == "x"
+    assert time.monotonic() - began < 2
