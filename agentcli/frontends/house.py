@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentcli.agent.commands.command import Topic
+from agentcli.agent.events import SetEffort, SetMode
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.llm.messages import Block
@@ -28,3 +29,14 @@ class SessionHouse(Protocol):
         ...
 
     def describe(self, topic: Topic) -> str: ...
+
+
+async def open_after(house: SessionHouse, before: Session, session_id: str | None, *, fork: bool) -> Session:
+    """Open the session that follows another one. A new one, or a copy, keeps what the person chose for that one."""
+    chosen = before.state
+    opened = await house.open(session_id, model=chosen.model, fork=fork)
+    if session_id is None or fork:
+        opened.submit(SetMode(chosen.mode))
+        opened.submit(SetEffort(chosen.effort))
+        opened.state.mode_before_plan = chosen.mode_before_plan
+    return opened

@@ -16,7 +16,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, SystemEvent
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.house import SessionHouse
+from agentcli.frontends.house import SessionHouse, open_after
 from agentcli.llm.messages import Block, Usage
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class ScreenlessDesk:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        self._session = await self._house.open(session_id, model=before.state.model, fork=fork)
+        self._session = await open_after(self._house, before, session_id, fork=fork)
         await before.close()
         return self._session
 

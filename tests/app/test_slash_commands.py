@@ -313,6 +313,18 @@ def test_clear_and_resume_begin_another_session_with_an_init_of_its_own(place: P
     assert prompts_of(place, opened[0]) == ["one", "three"]
 
 
+def test_clear_keeps_what_was_chosen_for_the_conversation_before(place: Place) -> None:
+    another = place.script(USED)
+    with talk(place, USED) as running:
+        for text in ("/plan", f"/model {another} high", "/clear", "/status"):
+            running.control("command", text=text, id=text)
+        ran = running.ended()
+    assert ran.of("system", "init")[1]["permission_mode"] == "plan"
+    assert ran.of("system", "init")[1]["model"] == another
+    status = ran.of("system", "command")[-1]["output"]
+    assert f"{another}, effort high" in status
+
+
 def test_another_session_is_not_opened_while_a_turn_runs(place: Place) -> None:
     with talk(place, SLOW, flags=("--include-partial-messages",)) as running:
         running.say("count")

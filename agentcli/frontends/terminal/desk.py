@@ -30,7 +30,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation.entries import kept
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
-from agentcli.frontends.house import SessionHouse
+from agentcli.frontends.house import SessionHouse, open_after
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
@@ -183,7 +183,7 @@ class TerminalDesk:
         before = self._session
         if before is not None and session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        opened = await self._house.open(session_id, model=self.session.state.model, fork=fork)
+        opened = await open_after(self._house, self.session, session_id, fork=fork)
         self._take(opened)
         if before is not None:
             await self._end(before)
