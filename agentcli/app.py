@@ -210,7 +210,7 @@ class Builder:
 
     @property
     def _can_search(self) -> bool:
-        return self._extras.search is not None or bool(self.config.environment.get("TAVILY_API_KEY"))
+        return self._extras.search is not None or bool(self.config.place_of_key("TAVILY_API_KEY"))
 
     @cached_property
     def _every_tool(self) -> ToolRegistry:
@@ -268,13 +268,14 @@ class Builder:
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
         masking = import_module("agentcli.tools.secrets.masking")
-        made: Masker = masking.Masker((*credentials_in(self.config.environment), *values))
+        own = (*credentials_in(self.config.environment), *self.config.kept_keys.values)
+        made: Masker = masking.Masker((*own, *values))
         return made
 
     def _web(self) -> WebAccess:
         """What fetches and searches; importing it takes 55 ms."""
         web, searching = import_module("agentcli.tools.web.web"), import_module("agentcli.tools.web.searching")
-        key = self.config.environment.get("TAVILY_API_KEY", "")
+        key = self.config.key("TAVILY_API_KEY")
         search = self._extras.search or (searching.Tavily(key) if key else None)
         made: WebAccess = web.Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
         return made

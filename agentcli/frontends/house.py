@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentcli.agent.commands.command import Topic
 from agentcli.agent.events import SetEffort, SetMode
@@ -22,7 +22,13 @@ class SessionHouse(Protocol):
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
-    def check_model(self, name: str) -> str: ...
+    def check_model(self, name: str) -> str:
+        """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
+        ...
+
+    async def models(self) -> Sequence[tuple[str, str]]: ...
+
+    def keep(self, key: str, value: Any) -> str: ...
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         """A prompt with the files that the part of it that was typed names."""

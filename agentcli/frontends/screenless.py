@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
+from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Picked, Topic
 from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -158,8 +159,19 @@ class ScreenlessDesk:
         await before.close()
         return self._session
 
-    def check_model(self, name: str) -> str:
+    async def check_model(self, name: str) -> str:
         return self._house.check_model(name)
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._house.models()
+
+    async def keep(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._house.keep, key, value)
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        return None
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return None

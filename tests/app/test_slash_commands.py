@@ -158,7 +158,7 @@ def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_comman
         said = ["Say hello to Ann.\n\n<stdin>\ndata\n\n</stdin>"]
         assert prompts_of(place, ran.result["session_id"]) == said
         ran = place.run("-m", place.script(), "-p", "/effort high", *output, stdin="data\n")
-        assert ran.result["result"] == "Effort from the next request on: high."
+        assert ran.result["result"].startswith("Effort from the next request on: high.")
 
 
 @pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
@@ -196,9 +196,8 @@ def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
     kinds = [line["type"] for line in ran.lines if line["type"] == "result" or line.get("subtype") == "command"]
     assert kinds == ["system", "result"]
     (told,) = ran.of("system", "command")
-    assert (told["command"], told["output"], told["is_error"]) == (
-        "/effort", "Effort from the next request on: high.", False,
-    )  # fmt: skip
+    assert (told["command"], told["is_error"]) == ("/effort", False)
+    assert told["output"].startswith("Effort from the next request on: high.")
     (acknowledged,) = ran.of("system", "control")
     assert (acknowledged["id"], acknowledged["ok"]) == ("e1", True)
 

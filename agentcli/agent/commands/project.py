@@ -78,7 +78,7 @@ def _folder(cwd: Path, name: str) -> Path:
 
 PROJECT_COMMANDS = (
     Command("diff", "show the uncommitted changes of the repository", _diff, is_aside=True),
-    Command("review", "let the model review the uncommitted changes, or what you name", _review, "[WHAT]"),
+    Command("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
     Command("init", "let the model write AGENTS.md for this repository", _init),
     Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
 )

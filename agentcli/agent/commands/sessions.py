@@ -131,7 +131,14 @@ def _write_new(cwd: Path, name: str, text: str) -> Path:
 
 SESSION_COMMANDS = (
     Command("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
-    Command("resume", "go on with a stored conversation", _resume, "[NUMBER|ID|NAME]", ("sessions", "continue")),
+    Command(
+        "resume",
+        "go on with a stored conversation",
+        _resume,
+        "[ID]",
+        ("sessions", "continue"),
+        forms=("", "NUMBER|ID|NAME"),
+    ),
     Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
     Command("rewind", "go back to before one of your prompts", _rewind, "[NUMBER]", ("checkpoint",)),
     Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),

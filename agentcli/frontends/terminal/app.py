@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from prompt_toolkit.history import History
 
-from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Background, SetMode, TakeBack
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
@@ -19,7 +20,7 @@ from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.completion import PromptCompleter
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import HINT, Console
-from agentcli.frontends.terminal.desk import House, TerminalDesk
+from agentcli.frontends.terminal.desk import House, NothingChosen, TerminalDesk
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex
@@ -28,6 +29,7 @@ from agentcli.frontends.terminal.live import TICK_S, Live, said
 from agentcli.frontends.terminal.notify import notification
 from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
+from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.status_bar import custom_status, status_row
@@ -37,6 +39,7 @@ from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
 UNFOLD_LINES = 60  # longer output goes to a pager
+_BARE_COMMAND = re.compile(r"/\S+ +")
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 
 
@@ -68,6 +71,7 @@ class TerminalApp:
         self.console = console
         self._house = house
         self._look = look
+        self.theme_choice = look.theme
         self._background = ""
         self.live = Live()
         self.asking = Asking(self)
@@ -204,10 +208,11 @@ class TerminalApp:
             self._has_focus = report == "I"
         elif report.startswith("11;"):
             self._background = background_of(report)
-            self.use_theme(self._look.theme)
+            self.use_theme(self.theme_choice)
 
     def use_theme(self, choice: str) -> None:
         """Paint what comes from now on as `choice` (of theme.py's `CHOICES`) says."""
+        self.theme_choice = choice
         theme, environment = self.console.theme, self.console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
         if palette != theme.palette:
@@ -228,7 +233,7 @@ class TerminalApp:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        return argument_options(name, typed, self.desk.commands, self._house.models)
+        return argument_options(name, typed, self.desk.commands, self._house.known_models)
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
@@ -252,6 +257,14 @@ class TerminalApp:
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return await self.asking.choose(title, options)
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    ) -> Picked | None:
+        picked = await self.asking.pick(Picker(title, options, current=current, can_keep=can_keep))
+        if picked is None:
+            raise NothingChosen
+        return picked
 
     async def ask_secret(self, question: str) -> str | None:
         return await self.asking.ask_secret(question)
@@ -317,7 +330,11 @@ class TerminalApp:
     def accept_with_menu(self) -> None:
         """Enter takes what is marked; a command that needs nothing more is run at once."""
         area = self.composer.area
-        before = area.buffer.text
+        before, menu = area.buffer.text, area.buffer.complete_state
+        if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
+            area.buffer.cancel_completion()  # nobody has marked the first of its arguments
+            self.accept()
+            return
         area.take_completion()
         text = area.buffer.text
         is_command = text.startswith("/") and "\n" not in text

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
@@ -14,23 +12,27 @@ from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.openai import Quirks
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server: its address, the environment variable of its key, and its quirks."""
+    """A server: its address, the environment variable of its key, and its quirks.
+
+    `key_path` is what only a key opens, where the list of models needs none.
+    """
 
     base_url: str
     key_env: str = ""
     needs_key: bool = True
+    key_path: str = ""
     quirks: Quirks = Quirks()
 
 
 @cache
 def presets() -> dict[str, Preset]:
-    text = files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8")
-    return {name: msgspec.convert(row, Preset) for name, row in tomllib.loads(text).items()}
+    return {name: msgspec.convert(row, Preset) for name, row in preset_rows().items()}
 
 
 class OpenAICompatProvider:
@@ -49,7 +51,7 @@ class OpenAICompatProvider:
         self.info = info
         self._quirks = preset.quirks
         self._has_key = bool(api_key) or not preset.needs_key
-        self._key_env = preset.key_env
+        self._key_env, self._key_path = preset.key_env, preset.key_path
         sent = dict(headers or {})
         if api_key:
             sent["authorization"] = f"Bearer {api_key}"
@@ -73,14 +75,17 @@ class OpenAICompatProvider:
     async def health_check(self) -> Health:
         try:
             self._require_key()
+            if self._key_path:
+                await self._http.get_json(self._key_path)
             listed = await self._http.get_json("/models")
         except ProviderError as error:
             return Health(False, str(error))
         rows = listed.get("data") if isinstance(listed, dict) else listed
-        ids = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        ids = tuple(map(str, found))
         if ids and self.model not in ids:
-            return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(map(str, ids[:8]))}")
-        return Health(True, f"{self.model} answers")
+            return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
+        return Health(True, f"{self.model} answers", ids)
 
     def _require_key(self) -> None:
         if not self._has_key:

@@ -72,7 +72,7 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
 
 
 def test_commands_of_the_screen_say_so_elsewhere() -> None:
-    assert [command.name for command in screen_commands(cast("Any", None))] == list(SCREEN_COMMANDS)
+    assert {command.name for command in screen_commands(cast("Any", None))} == set(SCREEN_COMMANDS)
     for name in SCREEN_COMMANDS:
         with pytest.raises(UsageError, match="needs the terminal's screen"):
             conversation_commands().parse(f"/{name} x")
@@ -93,7 +93,7 @@ def test_a_command_that_is_added_is_found_and_listed() -> None:
 async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
     async with at_desk(tmp_path) as desk:
         listed = await desk.says("/help")
-        names = [line.split()[0] for line in listed.splitlines()]
+        names = [line.split()[0] for line in listed.splitlines() if line.startswith(" ")]
         assert names == [f"/{command.name}" for command in desk.commands]
         assert set(
             "/model /effort /clear /context /usage /resume /fork /rewind /rename /export /diff /review /init "
@@ -110,13 +110,13 @@ async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
 async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder) -> None:
     async with at_desk(tmp_path, [END, END, END]) as desk:
         state = desk.session.state
-        assert (await desk.says("/model")).startswith("scripted/script. Another one:")
-        assert (
-            await desk.says("/model scripted/script high") == "From the next request on: scripted/script. Effort high."
+        assert (await desk.says("/model")).splitlines()[1] == "● scripted/script  here"
+        assert (await desk.says("/model scripted/script high")).startswith(
+            "From the next request on: scripted/script. Effort high."
         )
         await desk.stage.ask("Go")
         assert desk.stage.provider.requests[-1].effort == "high"
-        assert (await desk.says("/effort")).startswith("Effort: high.")
+        assert "● high" in await desk.says("/effort")
         await desk.says("/effort low")
         await desk.stage.ask("Go")
         assert desk.stage.provider.requests[-1].effort == "low"
@@ -124,6 +124,15 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         assert state.effort is None
         await desk.says("/model scripted/other")
         assert state.model == "scripted/other"
+        assert desk.kept == {}
+        await desk.says("/model scripted/script max keep")
+        await desk.says("/effort default keep")
+        assert desk.kept == {"provider.model": "scripted/script", "tokens.effort": None}
+        desk.picks = [0, 2]
+        await desk.says("/model")
+        await desk.says("/effort")
+        assert (state.model, state.effort) == ("scripted/other", "medium")
+        assert desk.kept == {"provider.model": "scripted/other", "tokens.effort": "medium"}
         for wrong in ("/model nothing", "/model scripted/script hard", "/effort hard"):
             with pytest.raises(UsageError):
                 await desk.says(wrong)
@@ -384,7 +393,7 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
         await desk.says("/approvals deny Bash(rm *)")
         said = await desk.says("/permissions")
         assert said.splitlines() == [
-            "Mode default.",
+            "Mode default: edits ask, and what acts beyond the project. Another one: /permissions mode MODE",
             "  refused  bash(curl *)  (settings)",
             "  refused  bash(rm *)  (session)",
             "  allowed  bash(make *)  (session)",
