@@ -244,6 +244,41 @@ def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:
     terminal.see("Hello.")
 
 
+# Conversations
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("how", ["/resume", "-r"])
+def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: Open, columns: int, how: str) -> None:
+    first = open_terminal(
+        [ANSWER, ANSWER, ANSWER], "Hello!\n\nMend the parser, please, so that it reads long lines too"
+    )
+    first.see("Hello\\.")
+    first.type("And the tests?\r")
+    first.see("tests.\n\nHello")
+    first.type("/clear\r")
+    first.see("A new conversation")
+    first.type("say something\r")
+    first.see("something\n\nHello")
+    first.type("/rename talk\r")
+    first.see("is called talk")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    second = open_terminal([ANSWER], *(["-r"] if how == "-r" else []), columns=columns)
+    if how == "/resume":
+        ready(second).type("/resume\r")
+    second.see("❯ just now")
+    named, other = picker(second)
+    assert named.startswith("❯ just now    talk")
+    assert other.startswith("  just now    Mend the parser")
+    if columns > 40:
+        assert "so that it reads…" in other
+        assert "say something" in named
+        assert "→ And the" in other
+    second.type("parser" + ENTER)
+    second.see("And the tests")
+
+
 # Help
 
 
