@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked, Topic
 from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -98,7 +98,7 @@ class ScreenlessDesk:
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
             else:
-                text = outcome
+                text = outcome.text if isinstance(outcome, AsDiff) else outcome
             cost = _cost_of(session.state.entries[entries_before:])
             return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
         except UserError as error:

@@ -279,6 +279,28 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     second.see("And the tests")
 
 
+# Changes
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
+    change = {"name": "file_edit", "input": {"path": "a.py", "old_string": "hi", "new_string": "ho"}}
+    replies = [{"tool_calls": [change]}, {"text": "Done."}]
+    terminal = ready(open_terminal(replies, "--permission-mode", "acceptEdits", columns=columns))
+    terminal.type("go\r")
+    terminal.see("Done\\.")
+    terminal.type("/diff\r")
+    terminal.see(r"a\.py  \+1 -1")
+    rows = terminal.settle().splitlines()
+    at = max(number for number, row in enumerate(rows) if row.startswith("a.py  +1 -1"))
+    removed, added = rows[at + 1 : at + 3]
+    assert 'print("hi")' in removed
+    assert 'print("ho")' in added
+    colours = [terminal.screen.buffer[at + 1 + line][removed.index("print")] for line in (0, 1)]
+    assert (colours[0].fg, colours[0].bg) != (colours[1].fg, colours[1].bg)
+    assert "@@" not in terminal.text()
+
+
 # Help
 
 

@@ -354,3 +354,60 @@ def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
         ran = running.left()
     assert ran.code == 0
     assert [line["result"] for line in ran.of("result")] == ["Hello.", ""]
+
+
+def edit(path: str, old: str, new: str) -> dict[str, Any]:
+    return {"tool_calls": [call("file_edit", path=path, old_string=old, new_string=new)]}
+
+
+def diff_after(place: Place, *replies: Any, then: str = "") -> str:
+    """What /diff says after these replies and a change from elsewhere."""
+    flags = ("-m", place.script(*replies, {"text": "Done."}), "-p")
+    place.run(*flags, "go", "--permission-mode", "bypassPermissions")
+    if then:
+        (place.folder / "a.py").write_text(then)
+    return place.run("-m", place.script(), "-c", "-p", "/diff").out
+
+
+LINES = "".join(f"line {number}\n" for number in range(1, 30))
+
+
+def test_diff_shows_the_edits_of_the_session_taken_together(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    (place.folder / "b.py").write_text("same\n")
+    made = [
+        edit("a.py", "line 2\n", "line two\n"),
+        edit("a.py", "line two\n", "line II\nline II b\n"),
+        edit("a.py", "line 20\n", "line XX\n"),
+        edit("b.py", "same", "other"),
+        edit("b.py", "other", "same"),
+        {"tool_calls": [call("file_write", path="new.txt", content="no end")]},
+        {"tool_calls": [call("bash", command="ls")]},
+    ]
+    said = diff_after(place, *made)
+    assert said == (
+        "--- a/a.py\n+++ b/a.py\n@@ -1,5 +1,6 @@\n line 1\n-line 2\n+line II\n+line II b\n line 3\n line 4\n line 5\n"
+        "@@ -17,7 +18,7 @@\n line 17\n line 18\n line 19\n-line 20\n+line XX\n line 21\n line 22\n line 23\n"
+        "--- a/new.txt\n+++ b/new.txt\n@@ -0,0 +1 @@\n+no end\n\\ No newline at end of file\n"
+    )
+
+
+def test_diff_leaves_out_what_others_changed_elsewhere_in_the_file(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    after = LINES.replace("line 2\n", "line two\n").replace("line 25\n", "line 25, mine\n")
+    said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), then=after)
+    assert "+line two" in said
+    assert "mine" not in said
+
+
+def test_diff_says_what_it_cannot_know(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    touched = {"tool_calls": [call("bash", command="sed -i s/line/row/ a.py")]}
+    said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), touched)
+    assert "+line two" in said
+    assert "a.py was changed by something else since: each edit is shown as it was made." in said
+    assert "What 1 command may have changed is not known here: /diff all shows what git sees." in said
+
+
+def test_diff_of_a_session_without_edits_names_the_other_one(place: Place) -> None:
+    assert diff_after(place) == "This session's edits have changed no file.\n/diff all shows what git sees.\n"

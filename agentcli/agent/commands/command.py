@@ -93,7 +93,27 @@ class AsPrompt:
     model: str = ""
 
 
-Outcome = str | AsPrompt  # a text to show (empty: nothing), or a prompt to submit
+@dataclass(frozen=True)
+class FileDiff:
+    """The unified diff of one file."""
+
+    path: str
+    diff: str
+
+
+@dataclass(frozen=True)
+class AsDiff:
+    """A command's outcome that is shown as changes of files; `note` stands below them."""
+
+    files: tuple[FileDiff, ...]
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.rstrip("\n") for part in (*(file.diff for file in self.files), self.note) if part)
+
+
+Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt to submit, changes to show
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked, Topic
 from agentcli.agent.events import (
     ApprovalRequested,
     Done,
@@ -329,6 +329,13 @@ class TerminalDesk:
         if isinstance(outcome, AsPrompt):
             content = self._house.attach(outcome.text, self.session, typed=outcome.text)
             self._say(content, shown="", queue=queue, model=outcome.model)
+        elif isinstance(outcome, AsDiff):
+            self._view.gap()
+            for file in outcome.files:
+                self._view.diff(file.path, file.diff)
+            if outcome.note:
+                self._view.line(outcome.note)
+            self._view.gap()
         elif outcome:
             self._view.gap()
             self._view.line(outcome)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import Commands, Desk, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, Commands, Desk, Outcome, Picked, Topic
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -96,6 +96,11 @@ class FakeDesk:
         assert found is not None
         command, argument = found
         return await command.run(self, argument)
+
+    async def shows(self, typed: str) -> str:
+        said = await self.outcome(typed)
+        assert isinstance(said, AsDiff), said
+        return said.text
 
     async def says(self, typed: str) -> str:
         said = await self.outcome(typed)

@@ -338,18 +338,18 @@ async def test_diff_shows_what_is_not_committed(tmp_path: Folder) -> None:
     async with at_desk(tmp_path) as desk:
         work = desk.stage.workspace
         with pytest.raises(UserError, match="There is no diff"):
-            await desk.says("/diff")
+            await desk.shows("/diff all")
         git(work, "init", "-q")
         (work / "a é.txt").write_text("one\n")
-        assert await desk.says("/diff") == "Untracked: a é.txt"
+        assert await desk.shows("/diff all") == "Untracked: a é.txt"
         git(work, "add", ".")
-        assert "+one" in await desk.says("/diff")
+        assert "+one" in await desk.shows("/diff all")
         git(work, "commit", "-qm", "x")
-        assert await desk.says("/diff") == "Nothing has changed."
+        assert await desk.shows("/diff all") == "Nothing has changed."
         (work / "a é.txt").write_text("two\n")
         (work / "new").touch()
         git(work, "config", "diff.external", "touch ran; true")
-        said = await desk.says("/diff")
+        said = await desk.shows("/diff all")
         assert "-one\n+two" in said
         assert said.endswith("Untracked: new")
         assert not (work / "ran").exists()
