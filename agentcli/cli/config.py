@@ -35,7 +35,7 @@ def show(json: AsJson = False) -> None:
         tell(f"# {notice}")
     for line in key_lines(config):
         tell(f"# {line}")
-    tell(to_toml(config.settings) or "# Every setting has its default.")
+    tell(to_toml(config.settings).rstrip() or "# Every setting has its default.")
 
 
 def _with_defaults(value: Any) -> Any:

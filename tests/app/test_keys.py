@@ -168,3 +168,29 @@ def test_a_server_of_the_settings_has_its_key_kept_too(place: Place) -> None:
         )
         assert "work takes the key" in place.run("login", "work", stdin=KEY).out
         assert place.run("-m", "work/test-model", "-p", "go").out == "Hi.\n"
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1), (404, 0)])
+def test_where_anybody_sees_the_models_the_key_is_shown_to_another_path(place: Place, status: int, code: int) -> None:
+    with chat_server() as server:
+        server._routes["GET /v1/key"] = json_reply({"data": {}}, status)
+        place.home.mkdir()
+        (place.home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n')
+        assert place.run("login", "openrouter", stdin=KEY).code == code
+
+
+def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(place: Place) -> None:
+    ran = place.run("doctor")
+    assert ran.code == 1
+    assert all(way in ran.out for way in ("agentcli login", "Ollama", "agentcli local install"))
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(
+        '[terminal]\ntheme = "dark"\n[limits]\nmax_turns = 25\n'
+        '[providers.a]\nbase_url = "http://a"\nheaders = { x = "1" }\n'
+    )
+    shown = (
+        '[providers.a]\nbase_url = "http://a"\n\n[providers.a.headers]\nx = "1"\n\n'
+        '[retry]\ninitial_delay = 0.01\n\n[terminal]\ntheme = "dark"\n'
+    )
+    assert place.run("config", "show").out == shown
+    assert place.run("-m", place.script(), "-p", "/config").out.endswith(shown)

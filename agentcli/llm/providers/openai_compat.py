@@ -16,6 +16,8 @@ from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.openai import Quirks
 
+NOT_FOUND = 404
+
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server: its address, the environment variable of its key, and its quirks.
@@ -75,8 +77,7 @@ class OpenAICompatProvider:
     async def health_check(self) -> Health:
         try:
             self._require_key()
-            if self._key_path:
-                await self._http.get_json(self._key_path)
+            await self._show_key()
             listed = await self._http.get_json("/models")
         except ProviderError as error:
             return Health(False, str(error))
@@ -86,6 +87,15 @@ class OpenAICompatProvider:
         if ids and self.model not in ids:
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)
+
+    async def _show_key(self) -> None:
+        """Have the key checked where the list of models needs none. Raises `ProviderError` when it is refused."""
+        if self._key_path:
+            try:
+                await self._http.get_json(self._key_path)
+            except ProviderError as error:
+                if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
+                    raise
 
     def _require_key(self) -> None:
         if not self._has_key:
