@@ -166,6 +166,13 @@ class Models:
         places = (self._config.place_of_key(variable) for variable in self.key_variables(provider))
         return next(filter(None, places), "")
 
+    def has_key(self, provider: str) -> bool:
+        """True also for one that needs none."""
+        try:
+            return not self.key_variables(provider) or bool(self.place_of_key(provider))
+        except ConfigError:  # told where the key is asked for
+            return False
+
     def require_key(self, name: str) -> None:
         """Raises `NoKey` where `provider/model` could only fail for want of one."""
         provider, _ = split_name(name)

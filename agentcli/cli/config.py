@@ -51,6 +51,7 @@ def path(json: AsJson = False) -> None:
     config = configuration()
     rows = {
         "user settings": config.paths.user_config,
+        "keys": config.paths.credentials,
         "state": config.paths.state,
         "sessions": config.paths.sessions,
         "cache": config.paths.cache,

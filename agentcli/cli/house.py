@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
@@ -56,9 +56,7 @@ class ConfiguredHouse:
         """The models of the table: those that a key is there for first."""
         models = self._builder.models
         infos = list(models.table())
-        has_key = {
-            name: not models.key_variables(name) or bool(models.place_of_key(name)) for name in _providers(infos)
-        }
+        has_key = {name: models.has_key(name) for name in {info.provider for info in infos}}
         infos.sort(key=lambda info: not has_key[info.provider])
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 
@@ -79,10 +77,6 @@ class ConfiguredHouse:
         from agentcli.cli.doctor import checks, row  # typer: 50 ms that only this needs
 
         return "\n".join(row(name, mark, text) for name, mark, text in checks(self._config))
-
-
-def _providers(infos: Iterable[ModelInfo]) -> set[str]:
-    return {info.provider for info in infos}
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:

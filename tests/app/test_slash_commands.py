@@ -356,6 +356,46 @@ def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
     assert [line["result"] for line in ran.of("result")] == ["Hello.", ""]
 
 
+def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place: Place) -> None:
+    typed = (
+        "/model",
+        "/effort",
+        "/permissions",
+        "/permissions mode plan",
+        "/effort high keep",
+        "/effort",
+        "/permissions",
+    )
+    with talk(place) as running:
+        for number, text in enumerate(typed):
+            running.control("command", text=text, id=str(number))
+        ran = running.ended()
+    assert not any(is_error for _, is_error in of_commands(ran))
+    models, effort, permissions, mode, kept, effort_after, permissions_after = (
+        line["output"] for line in ran.of("system", "command")
+    )
+    assert models.startswith("● scripted/")
+    assert any(line.split()[:4] == ["anthropic/claude-sonnet-5-5", "no", "key", "1M"] for line in models.splitlines())
+    assert effort.startswith("● default  as the model has it\n  low      quick")
+    assert permissions.startswith("Mode default: edits ask")
+    assert mode == "Mode plan: nothing is changed."
+    assert kept == f"Effort from the next request on: high. Kept in {place.home / 'config.toml'}."
+    assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
+    assert "\n● high" in effort_after
+    assert permissions_after.startswith("Mode plan")
+
+
+def test_a_setting_is_not_kept_in_a_file_that_cannot_be_read(place: Place) -> None:
+    with talk(place, USED) as running:
+        running.say("hi")
+        running.wait_for_type("result")
+        (place.home / "config.toml").write_text("[tokens\n")
+        running.control("command", text="/effort high keep")
+        told = running.wait_for_type("system", "command")
+    assert told["is_error"]
+    assert (place.home / "config.toml").read_text() == "[tokens\n"
+
+
 def edit(path: str, old: str, new: str) -> dict[str, Any]:
     return {"tool_calls": [call("file_edit", path=path, old_string=old, new_string=new)]}
 

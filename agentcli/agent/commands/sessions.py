@@ -71,10 +71,10 @@ def age(seconds: float) -> str:
     """How long ago something was, in words; a clock that was wrong says nothing."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
-    for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 60), ("months", 2_629_746, 24)):
+    for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
         if seconds < length * most:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds / 31_556_952:.0f} y ago"
+            return f"{int(seconds / length)} {unit} ago"
+    return f"{int(seconds / 31_556_952)} y ago"
 
 
 async def _fork(desk: Desk, argument: str) -> Outcome:

@@ -217,7 +217,8 @@ class PlainTerminal:
         return None  # the command lists them, and says how to take one
 
     async def ask_secret(self, question: str) -> str | None:
-        return None  # the terminal would show it; a key goes into the environment
+        self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
+        return None
 
     async def run_outside(self, arguments: Sequence[str]) -> int:
         loop = asyncio.get_running_loop()

@@ -99,7 +99,11 @@ class OpenAICompatProvider:
 
     def _require_key(self) -> None:
         if not self._has_key:
-            where = f"set {self._key_env}" if self._key_env else f"set providers.{self.name}.api_key_env"
+            where = (
+                f"set {self._key_env}, or keep one with agentcli login {self.name}"
+                if self._key_env
+                else f"set providers.{self.name}.api_key_env"
+            )
             raise AuthError(f"No key for {self.name}: {where}.")
 
     async def aclose(self) -> None:

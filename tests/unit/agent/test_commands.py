@@ -11,6 +11,7 @@ import pytest
 
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, Desk
 from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
@@ -494,3 +495,12 @@ async def test_the_mode_the_model_and_the_effort_may_change_while_a_turn_runs(tm
         await desk.stage.heard(ToolFinished)
         done = await desk.stage.ended()
         assert done.text == "One two"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(5, "just now"), (119, "1 min ago"), (3_599, "59 min ago"), (3 * 3_600, "3 h ago"), (86_400 * 60, "60 d ago"),
+     (86_400 * 61, "2 months ago"), (86_400 * 800, "2 y ago"), (-5, "just now"), (-500, "some time")],
+)  # fmt: skip
+def test_how_long_ago_something_was(seconds: float, said: str) -> None:
+    assert age(seconds) == said
