@@ -77,7 +77,10 @@ def _looked(config: Config) -> Iterator[tuple[str, bool | Mark, str]]:
     yield "local model", True, "engine installed" if has_local else "engine not installed (./install.sh --extras local)"
     yield "keys", *_keys(config)
     try:
-        yield "model", True, wait_for(Models(config).default())
+        models = Models(config)
+        model = wait_for(models.default())
+        models.require_key(model)
+        yield "model", True, model
     except AgentcliError as error:
         yield "model", False, str(error)
 

@@ -86,7 +86,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.type("/permissions\r")
     terminal.see("❯ ● default +edits ask")
     terminal.type(DOWN * 2 + ENTER)
-    terminal.see("Mode plan: nothing is changed")
+    terminal.see("Mode plan: changes nothing")
     terminal.type("/theme\r")
     terminal.see("❯ ● auto +as the")
     terminal.type(DOWN + ENTER)
@@ -232,6 +232,18 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         terminal.see("large speaks")
         assert "GET /v1/key" in {f"{other.method} {other.path}" for other in server.others}
     assert tomllib.loads((home / "config.toml").read_text())["provider"] == {"model": "openrouter/large"}
+
+
+def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: Open) -> None:
+    with chat_server([chat_reply("from the server")], models=keyed) as server:
+        terminal = open_terminal(None, "-m", "openai/small", OPENAI_BASE_URL=server.url)
+        terminal.see("Paste the key for openai")
+        terminal.type("sk-right\r")
+        terminal.see("❯ Keep it")
+        terminal.type(DOWN + ENTER)
+        terminal.see("used in this session")
+        terminal.type("hello\r")
+        terminal.see("from the server")
 
 
 def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:

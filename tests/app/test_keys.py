@@ -183,6 +183,7 @@ def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(pla
     ran = place.run("doctor")
     assert ran.code == 1
     assert all(way in ran.out for way in ("agentcli login", "Ollama", "agentcli local install"))
+    assert "✗ model         groq needs a key" in place.run("doctor", env={"AGENTCLI_MODEL": "groq/llama"}).out
     place.home.mkdir(exist_ok=True)
     (place.home / "config.toml").write_text(
         '[terminal]\ntheme = "dark"\n[limits]\nmax_turns = 25\n'

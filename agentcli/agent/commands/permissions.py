@@ -43,10 +43,10 @@ _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 _IN_WORDS: dict[Mode, str] = {
     "default": "edits ask, and what acts beyond the project",
-    "acceptEdits": "edits in the project do not ask",
-    "plan": "nothing is changed",
-    "auto": "nothing asks that stays in the project",
-    "dontAsk": "what would ask is refused",
+    "acceptEdits": "edits do not ask, in the project",
+    "plan": "changes nothing",
+    "auto": "asks only beyond the project",
+    "dontAsk": "refuses what would ask",
     "bypassPermissions": "nothing asks at all",
 }
 
