@@ -32,7 +32,7 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
@@ -210,7 +210,10 @@ class Builder:
 
     @property
     def _can_search(self) -> bool:
-        return self._extras.search is not None or bool(self.config.place_of_key("TAVILY_API_KEY"))
+        try:
+            return self._extras.search is not None or bool(self.config.place_of_key("TAVILY_API_KEY"))
+        except ConfigError:  # told where a key is needed, and by doctor
+            return False
 
     @cached_property
     def _every_tool(self) -> ToolRegistry:

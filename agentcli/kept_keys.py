@@ -88,7 +88,7 @@ class KeptKeys:
             return {}
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise ConfigError(f"could not be read ({error.strerror}).", file=str(self._file)) from error

@@ -108,6 +108,8 @@ def test_a_file_that_others_can_read_is_not_used(place: Place, mode: int) -> Non
     assert ran.code == 2
     assert f"credentials.json: holds keys and is not yours alone (mode {mode:o})" in ran.err
     assert KEY not in ran.err
+    assert "chmod 600" in place.run("doctor").out
+    assert place.run("-m", place.script({"text": "Hi."}), "-p", "no key needed").out == "Hi.\n"
 
 
 def test_a_keyring_is_used_where_there_is_one(place: Place, tmp_path: Path) -> None:
