@@ -33,7 +33,7 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
@@ -63,6 +63,7 @@ from agentcli.tools.web.later import WebLater
 
 if TYPE_CHECKING:
     from agentcli.tools.secrets.masking import Masker
+    from agentcli.tools.web.searching import SearchProvider
 
 
 class SessionChoice(Struct, frozen=True):
@@ -78,7 +79,8 @@ class SessionChoice(Struct, frozen=True):
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `search` is what
+    web_search asks, in place of Tavily.
     """
 
     system_prompt: str | None = None
@@ -87,6 +89,7 @@ class Extras(Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
     hooks: TurnHooks | None = None
     brings_tools: bool = False
+    search: SearchProvider | None = None
 
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
@@ -134,7 +137,7 @@ class Builder:
     async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
-        registry = self.tool_registry()
+        registry = self._offered(self.tool_registry())
         log, entries = await self._open(choice)
         rules = self.rules()
         workspace = self._workspace(log.session_id, rules)
@@ -214,6 +217,21 @@ class Builder:
                     raise self.config.error(message, key, item=name if key == "tools.only" else "")
         return tools.clone(only=[name for name in only if name != "none"] if only else None)
 
+    def _offered(self, tools: ToolRegistry) -> ToolRegistry:
+        """The tools that can work here: without a provider a search could only fail."""
+        if self._can_search or "web_search" not in tools:
+            return tools
+        if "web_search" in self.config.settings.tools.only:
+            self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
+        return tools.clone(exclude=("web_search",))
+
+    @property
+    def _can_search(self) -> bool:
+        try:
+            return self._extras.search is not None or bool(self.config.place_of_key("TAVILY_API_KEY"))
+        except ConfigError:  # told where a key is needed, and by doctor
+            return False
+
     @cached_property
     def _every_tool(self) -> ToolRegistry:
         added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._extras.tools)
@@ -284,16 +302,16 @@ class Builder:
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
         masking = import_module("agentcli.tools.secrets.masking")
-        made: Masker = masking.Masker((*credentials_in(self.config.environment), *values))
+        own = (*credentials_in(self.config.environment), *self.config.kept_keys.values)
+        made: Masker = masking.Masker((*own, *values))
         return made
 
     def _web(self) -> WebAccess:
         """What fetches and searches; importing it takes 55 ms."""
         web, searching = import_module("agentcli.tools.web.web"), import_module("agentcli.tools.web.searching")
-        key = self.config.environment.get("TAVILY_API_KEY", "")
-        made: WebAccess = web.Web(
-            granted_hosts=self.config.settings.web.hosts, search_provider=searching.Tavily(key) if key else None
-        )
+        key = self.config.key("TAVILY_API_KEY")
+        search = self._extras.search or (searching.Tavily(key) if key else None)
+        made: WebAccess = web.Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
         return made
 
     def _confinement(self, state: Path) -> Confinement:

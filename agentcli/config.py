@@ -20,6 +20,7 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from agentcli.errors import ConfigError
+from agentcli.kept_keys import KeptKeys
 from agentcli.look_settings import THEMES, KeySettings, look_problems
 from agentcli.near_names import did_you_mean
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
@@ -235,6 +236,17 @@ class Config(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     command_folders: tuple[Path, ...] = ()
     layers: tuple[Layer, ...] = ()
+    kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
+
+    def key(self, variable: str) -> str:
+        """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
+        keys = self.kept_keys
+        return keys.typed(variable) or self.environment.get(variable, "") or keys.get(variable)
+
+    def place_of_key(self, variable: str) -> str:
+        """Where a key comes from, in words; empty where there is none. Raises `ConfigError`."""
+        in_environment = self.environment.get(variable) and not self.kept_keys.typed(variable)
+        return "in the environment" if in_environment else self.kept_keys.place(variable)
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """An error about a setting, or one item of a list, that names the source it comes from."""
@@ -301,6 +313,7 @@ def load_config(
         tuple(notices),
         tuple(command_folders),
         tuple(layers),
+        KeptKeys(paths.credentials),
     )
     terminal = config.settings.terminal
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
@@ -484,13 +497,21 @@ def _keys_in_json(text: str) -> Iterator[tuple[int, str, bool]]:
 
 def to_toml(settings: Settings) -> str:
     """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
-    return tomli_w.dumps(_without_none(msgspec.to_builtins(settings)))
+    return tomli_w.dumps(_that_differ(settings))
 
 
-def _without_none(value: Any) -> Any:
+def _that_differ(value: Any) -> Any:
+    """A struct as a table of what was set in it; a table in which nothing was has no heading."""
+    if isinstance(value, Struct):
+        set_here = {
+            field.encode_name: given
+            for field in msgspec.structs.fields(value)
+            if (given := getattr(value, field.name)) is not None and given != field.default
+        }
+        return {name: _that_differ(given) for name, given in set_here.items() if given not in ({}, ())}
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
+        return {key: _that_differ(item) for key, item in value.items() if item is not None}
+    return msgspec.to_builtins(value)
 
 
 # Variables of that form that are no settings: the program's and its installer's.

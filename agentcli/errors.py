@@ -3,6 +3,7 @@
 AgentcliError
 ├── UserError              shown to the person, without a traceback; the message says what to do
 │   ├── UsageError         a wrong flag or argument (exit code 2)
+│   │   └── NoKey          a model whose provider takes a key that is not there
 │   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
 │   └── StorageError       the session log could not be read or written
 ├── ToolError              shown to the model as a failed result
@@ -47,6 +48,15 @@ class UsageError(UserError):
     """A flag or an argument is wrong."""
 
     exit_code = 2
+
+
+class NoKey(UsageError):
+    """A provider's key is not there; `provider` is its name, `variable` where the key is looked for."""
+
+    def __init__(self, provider: str, variable: str) -> None:
+        super().__init__(f"{provider} needs a key: set {variable}, or keep one with agentcli login {provider}.")
+        self.provider = provider
+        self.variable = variable
 
 
 class ConfigError(UserError):

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Interrupt, Prompt, TurnFailed
 from agentcli.agent.hooks import TurnHooks
@@ -25,6 +25,9 @@ from agentcli.llm.provider import ToolSpec
 from agentcli.paths import current_folder, find_paths
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool]]
 PATIENCE_S = 1.0  # with a stream that nobody reads, while another prompt waits for it
@@ -49,8 +52,9 @@ class Agent:
 
     `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml.
     `tools` are `Tool`s, or functions as `@tool` takes them. `approve` decides what the permission mode would ask;
-    without it such calls are denied. The conversation lives as long as the agent and is not stored. Warnings go to the
-    logger `agentcli`. Raises `UserError` for what is wrong with these.
+    without it such calls are denied. `search` is what web_search asks, in place of Tavily. The conversation lives as
+    long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises `UserError` for what is wrong with
+    these.
     """
 
     def __init__(
@@ -64,13 +68,14 @@ class Agent:
         hooks: TurnHooks | None = None,
         approve: Decide | None = None,
         settings: dict[str, Any] | None = None,
+        search: SearchProvider | None = None,
     ) -> None:
         flags = {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
         config = load_config(paths, _folder(cwd), os.environ, flags=flags, caller="settings")
         own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
-        extras = Extras(system_prompt=system_prompt, tools=own, hooks=hooks, brings_tools=True)
+        extras = Extras(system_prompt=system_prompt, tools=own, hooks=hooks, brings_tools=True, search=search)
         self._builder = Builder(
             config, store=MemorySessions(), extras=extras, can_ask=approve is not None, on_notice=log.warning
         )

@@ -12,10 +12,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.config import Config, ServerSettings, problem_in
-from agentcli.errors import ConfigError, UsageError
+from agentcli.errors import ConfigError, NoKey, UsageError
+from agentcli.kept_keys import KeptKeys
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
-from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, provider_class, provider_module, provider_names
+from agentcli.llm.provider import Health, Provider
+from agentcli.llm.providers.catalog import (
+    PROVIDERS,
+    ProviderPool,
+    preset_rows,
+    provider_class,
+    provider_module,
+    provider_names,
+)
 from agentcli.llm.server_address import is_address, is_header_name, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
@@ -27,14 +35,15 @@ KEYED_MODELS = (  # the environment variable of a key, and the model it stands f
     ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
 )
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
+KEY_TEST_S = 15.0
 PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
 
 NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
 
 NO_MODEL = """No model is set up. Three ways to get one:
-  a key            export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, DEEPSEEK_API_KEY), or -m PROVIDER/MODEL
-  a local server   start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
-  the built-in one agentcli local install   (about 1.2 GB, runs on this machine)
+  a key             agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, DEEPSEEK_API_KEY)
+  an own server     start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
+  the built-in one  agentcli local install (about 1.2 GB, runs on this machine)
 To see the program at work without a model: agentcli demo"""
 
 
@@ -108,32 +117,100 @@ class Models:
         settings, environment = self._config.settings, self._config.environment
         if settings.provider.model:
             return settings.provider.model
-        if keyed := next((model for variable, model in KEYED_MODELS if environment.get(variable)), ""):
+        places = (environment.get, self._config.kept_keys.place)
+        if keyed := next((model for place in places for variable, model in KEYED_MODELS if place(variable)), ""):
             named = environment.get("ANTHROPIC_MODEL")
             return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
-        if running := await self._running_server():
-            return running
+        if running := await self.running():
+            return running[0]
         if find_spec("xllamacpp") and self.embedded_path().is_file():
             return EMBEDDED
         raise NoModel(NO_MODEL)
 
-    async def _running_server(self) -> str:
-        """A model of an Ollama or LM Studio on this machine, or an empty string."""
+    async def running(self) -> list[str]:
+        """The models of an Ollama and an LM Studio on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
-        for name, address, path, rows, key in (
+        servers = (
             ("ollama", ollama, "/api/tags", "models", "name"),
             ("lmstudio", "http://127.0.0.1:1234", "/v1/models", "data", "id"),
-        ):
-            listed = await _listed(address, path)
+        )
+        names: list[str] = []
+        answers = await asyncio.gather(*(_listed(address, path) for _, address, path, _, _ in servers))
+        for (provider, _, _, rows, key), listed in zip(servers, answers, strict=True):
             found = listed.get(rows) if isinstance(listed, dict) else None
-            if isinstance(found, list) and found and isinstance(found[0], dict):
-                return f"{name}/{found[0].get(key, '')}"
-        return ""
+            models = [row.get(key) for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+            names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
+        return names
+
+    # Keys
+
+    def takers_of_keys(self) -> list[str]:
+        """Every provider that takes a key, the settings' own included."""
+        names = dict.fromkeys(("anthropic", *preset_rows(), *self._config.settings.providers))
+        return [name for name in names if self.key_variables(name)]
+
+    def key_variables(self, provider: str) -> tuple[str, ...]:
+        """Where a provider's key is looked for, the usual variable first; empty for one that needs none."""
+        server = self._config.settings.providers.get(provider, ServerSettings())
+        if provider == "anthropic":
+            return server.api_key_env or "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"
+        if provider in PROVIDERS:
+            return ()
+        row = preset_rows().get(provider, {})
+        variable = server.api_key_env or row.get("key_env", "")
+        takes_one = bool(variable) if server.needs_key is None else server.needs_key
+        return (variable,) if variable and takes_one else ()
+
+    def place_of_key(self, provider: str) -> str:
+        """Where a provider's key comes from, in words; empty where there is none. Raises `ConfigError`."""
+        places = (self._config.place_of_key(variable) for variable in self.key_variables(provider))
+        return next(filter(None, places), "")
+
+    def has_key(self, provider: str) -> bool:
+        """True also for one that needs none."""
+        try:
+            return not self.key_variables(provider) or bool(self.place_of_key(provider))
+        except ConfigError:  # told where the key is asked for
+            return False
+
+    def require_key(self, name: str) -> None:
+        """Raises `NoKey` where `provider/model` could only fail for want of one."""
+        provider, _ = split_name(name)
+        if (variables := self.key_variables(provider)) and not self.place_of_key(provider):
+            raise NoKey(provider, variables[0])
+
+    async def try_key(self, provider: str, key: str) -> Health:
+        """What the provider says of a key; `ok` when it takes it. Costs no tokens."""
+        keys = KeptKeys()
+        keys.hold(self.key_variables(provider)[0], key)
+        models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
+        try:
+            async with asyncio.timeout(KEY_TEST_S):
+                health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
+        except TimeoutError:
+            return Health(False, f"{provider} did not answer within {KEY_TEST_S:g} s")
+        finally:
+            await models.aclose()
+        if health.models:  # it lists them to whoever has a key, whether or not the one asked about is among them
+            return Health(True, f"{provider} takes the key and lists {len(health.models):,} models", health.models)
+        return Health(health.ok, health.detail)
+
+    def usual_model(self, provider: str) -> str:
+        """The model that answers when only the provider is known, or an empty string."""
+        usual = [model for _, model in KEYED_MODELS if model.startswith(f"{provider}/")]
+        known = [f"{info.provider}/{info.id}" for info in self.table() if info.provider == provider]
+        return next(iter([*usual, *known]), "")
+
+    def forget(self, provider: str) -> None:
+        """Make a provider anew, with the key it has by now."""
+        self._pool.forget(provider)
 
     def load(self, name: str) -> None:
-        """Import what a model's provider needs; safe in a thread. Raises `UsageError`."""
+        """Import what a model's provider needs, and read its key; safe in a thread. Raises `UserError`."""
         provider, _ = split_name(name)
         provider_class(provider if provider in PROVIDERS else "openai_compat")
+        for variable in self.key_variables(provider)[:1]:
+            self._config.key(variable)
 
     def info(self, name: str) -> ModelInfo:
         """What is known of `provider/model`. Raises `UsageError`."""
@@ -166,11 +243,14 @@ class Models:
         timeout = settings.provider.read_timeout
         match provider:
             case "anthropic":
+                key_name = self.key_variables(provider)[0]
+                typed = self._config.kept_keys.typed(key_name)
+                token = "" if typed else environment.get("ANTHROPIC_AUTH_TOKEN", "")
                 made = provider_class("anthropic")(
                     info,
                     base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
-                    api_key=environment.get(server.api_key_env or "ANTHROPIC_API_KEY", ""),
-                    auth_token=environment.get("ANTHROPIC_AUTH_TOKEN", ""),
+                    api_key=environment.get(key_name, "") if token else self._config.key(key_name),
+                    auth_token=token,
                     headers=server.headers,
                     read_timeout=timeout,
                     **(
@@ -210,7 +290,7 @@ class Models:
         if provider not in presets and not server.base_url:
             raise UsageError(_no_provider(provider, self._config))
         preset = _with_settings(presets.get(provider), server)
-        key = self._config.environment.get(preset.key_env, "") if preset.key_env else ""
+        key = self._config.key(preset.key_env) if preset.key_env else ""
         made: Provider = provider_class("openai_compat")(
             info,
             preset=preset,

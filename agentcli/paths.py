@@ -28,13 +28,18 @@ class Paths(Struct, frozen=True):
         return self.config / "config.toml"
 
     @property
+    def credentials(self) -> Path:
+        """The keys the person keeps."""
+        return self.config / "credentials.json"
+
+    @property
     def sessions(self) -> Path:
         return self.state / "sessions.db"
 
     @property
     def secret(self) -> tuple[Path, ...]:
         """Keys, and what was said in any project."""
-        return self.user_config, self.config / "credentials.json", self.state
+        return self.user_config, self.credentials, self.state
 
     @property
     def models(self) -> Path:

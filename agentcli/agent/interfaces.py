@@ -13,7 +13,7 @@ from agentcli.conversation.entries import Body, Entry
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session without its entries. Times are seconds since 1970; `title` is the first prompt's first line."""
+    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line."""
 
     id: str
     cwd: str
@@ -22,6 +22,7 @@ class SessionInfo(Struct, frozen=True):
     updated: float
     entries: int
     name: str = ""
+    last_prompt: str = ""
 
 
 class Stored(Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from agentcli.app import Builder
+from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import project_files, to_toml, trust_project
@@ -32,7 +33,9 @@ def show(json: AsJson = False) -> None:
         return
     for notice in config.notices:
         tell(f"# {notice}")
-    tell(to_toml(config.settings) or "# Every setting has its default.")
+    for line in key_lines(config):
+        tell(f"# {line}")
+    tell(to_toml(config.settings).rstrip() or "# Every setting has its default.")
 
 
 def _with_defaults(value: Any) -> Any:
@@ -48,6 +51,7 @@ def path(json: AsJson = False) -> None:
     config = configuration()
     rows = {
         "user settings": config.paths.user_config,
+        "keys": config.paths.credentials,
         "state": config.paths.state,
         "sessions": config.paths.sessions,
         "cache": config.paths.cache,

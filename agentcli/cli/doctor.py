@@ -14,6 +14,7 @@ import typer
 
 from agentcli import __version__
 from agentcli.app import Builder
+from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
 from agentcli.config import Config
@@ -41,8 +42,14 @@ def check() -> None:
     failed = False
     for name, mark, said in checks(config):
         failed = failed or mark == "✗"
-        tell(f"{mark} {name:<12} {said}")
+        tell(row(name, mark, said))
     raise typer.Exit(int(failed))
+
+
+def row(name: str, mark: Mark, said: str) -> str:
+    """A check in columns; what takes more lines goes on below itself."""
+    first, *others = said.split("\n")
+    return "\n".join([f"{mark} {name:<12}  {first}", *(f"  {line}" for line in others)])
 
 
 def checks(config: Config) -> Iterator[tuple[str, Mark, str]]:
@@ -68,10 +75,22 @@ def _looked(config: Config) -> Iterator[tuple[str, bool | Mark, str]]:
     yield "git", has_git, "found" if has_git else "missing: apt-get install git"
     has_local = find_spec("xllamacpp") is not None
     yield "local model", True, "engine installed" if has_local else "engine not installed (./install.sh --extras local)"
+    yield "keys", *_keys(config)
     try:
-        yield "model", True, wait_for(Models(config).default())
+        models = Models(config)
+        model = wait_for(models.default())
+        models.require_key(model)
+        yield "model", True, model
     except AgentcliError as error:
-        yield "model", False, str(error).split("\n", 1)[0]
+        yield "model", False, str(error)
+
+
+def _keys(config: Config) -> tuple[bool, str]:
+    """Where the keys that are there come from; none of them is shown."""
+    try:
+        return True, "; ".join(key_lines(config)) or "none (agentcli login keeps one)"
+    except AgentcliError as error:
+        return False, str(error)
 
 
 def _sandbox(config: Config) -> tuple[bool | Mark, str]:

@@ -28,13 +28,14 @@ COMMANDS = {
     "sessions": "list and show stored sessions",
     "tools": "list the tools, or run one by hand",
     "models": "list the models that are known",
+    "login": "try a provider's key and keep it",
     "config": "show the settings, trust this project's",
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
     "doctor": "check this installation",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp blame eval hooks login mcp redo replay serve skills undo usage".split())
+PLANNED = frozenset("acp blame eval hooks mcp redo replay serve skills undo usage".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

@@ -16,9 +16,11 @@ from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.interactive import banner
+from agentcli.cli.keys import forget_key, keep_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
+from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import Look, TerminalApp
 from agentcli.frontends.terminal.console import Console
@@ -27,7 +29,8 @@ from agentcli.frontends.terminal.drafts import drafts_of
 from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
-from agentcli.model_choice import KEYED_MODELS, NoModel
+from agentcli.llm.provider import Health
+from agentcli.model_choice import NoModel
 from agentcli.paths import folder_text, project_root
 
 
@@ -74,6 +77,15 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         await house.aclose()
 
 
+class Login(msgspec.Struct, frozen=True):
+    """A key the person gave: a sentence on it, and the models its provider lists."""
+
+    provider: str
+    said: str
+    models: tuple[str, ...]
+    is_kept: bool
+
+
 class TerminalHouse(ConfiguredHouse):
     """Opens sessions for a terminal. Implements the desk's `House`."""
 
@@ -99,13 +111,18 @@ class TerminalHouse(ConfiguredHouse):
 
     async def first(self, front: Front) -> Session:
         choice = session_choice(self._options)
+        models = self._builder.models
         model = ""
         while not model:
             try:
-                model = await self._builder.models.default()
+                model = await models.default()
             except NoModel as missing:
-                await self._set_up_model(front, missing)
-        await asyncio.to_thread(self._builder.models.load, model)
+                model = await self._set_up_model(front, missing)
+        try:
+            models.require_key(model)
+        except NoKey as missing:  # a session can be looked at, and another model taken, without one
+            self.tell(await self.ask_key(front, missing.provider) or str(missing))
+        await asyncio.to_thread(models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         await self._tell_of_sandbox(session)
@@ -116,12 +133,15 @@ class TerminalHouse(ConfiguredHouse):
         if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
             self.tell(warning)
 
-    async def _set_up_model(self, front: Front, missing: NoModel) -> None:
-        """The guided choice of a first start. Raises `missing` when the person would rather leave."""
+    async def _set_up_model(self, front: Front, missing: NoModel) -> str:
+        """The guided choice of a first start: a model, or an empty string where it is to be looked for again.
+
+        Raises `missing` when the person would rather leave.
+        """
         chosen = await front.choose(
             "No model is set up. What shall answer?",
             [
-                ("A key of mine", "for this session; in the environment it is there each time"),
+                ("A key of mine", "from Anthropic, OpenAI, OpenRouter or another"),
                 ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
                 ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
                 ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
@@ -130,7 +150,7 @@ class TerminalHouse(ConfiguredHouse):
         )
         match chosen:
             case 0:
-                await self._take_key(front, missing)
+                return await self._set_up_key(front)
             case 1:
                 await front.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
             case 2:
@@ -139,24 +159,74 @@ class TerminalHouse(ConfiguredHouse):
                 await front.run_outside([sys.executable, "-m", "agentcli", "demo"])
             case _:
                 raise missing
+        return ""
 
-    async def _take_key(self, front: Front, missing: NoModel) -> None:
-        kinds = [(variable, model) for variable, model in KEYED_MODELS if variable.endswith("_API_KEY")]
-        chosen = await front.choose("A key for", [(model.partition("/")[0], variable) for variable, model in kinds])
+    async def _set_up_key(self, front: Front) -> str:
+        """A model of the provider whose key the person gives; of those it lists where none is known."""
+        login = await self._log_in(front, "")
+        if login is None:
+            return ""
+        self.tell(login.said)
+        if (usual := self._builder.models.usual_model(login.provider)) or not login.models:
+            return usual
+        chosen = await front.choose("Which model shall answer?", [(name, "") for name in login.models])
         if chosen is None:
-            return
-        variable = kinds[chosen][0]
-        key = await front.ask_secret(f"Paste the key. It is kept for this session only; for good: export {variable}=…")
-        if not key:
-            raise missing
-        before = self._builder
-        self._config = msgspec.structs.replace(self._config, environment={**self._config.environment, variable: key})
-        self._builder = self._new_builder()
-        await before.aclose()
+            return ""
+        model = f"{login.provider}/{login.models[chosen]}"
+        if login.is_kept:
+            self.tell(f"{model}: {await asyncio.to_thread(self.keep, 'provider.model', model)}")
+        return model
 
-    def models(self) -> Sequence[tuple[str, str]]:
-        table = self._builder.models.table()
-        return [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in table]
+    async def ask_key(self, front: Front, provider: str = "") -> str:
+        login = await self._log_in(front, provider)
+        return login.said if login else ""
+
+    async def _log_in(self, front: Front, provider: str) -> Login | None:
+        """Ask for a key until one works or is to be used all the same. None when the person leaves."""
+        models = self._builder.models
+        takers = models.takers_of_keys()
+        if not provider:
+            chosen = await front.choose("A key for", [(name, self._about_key(name)) for name in takers])
+            if chosen is None:
+                return None
+            provider = takers[chosen]
+        elif provider not in takers:
+            raise UsageError(f"{provider} takes no key; those that do: {', '.join(takers)}.")
+        question = f"Paste the key for {provider}. It is tried once, which costs nothing."
+        while key := await front.ask_secret(question):
+            health = await models.try_key(provider, key)
+            if health.ok or await self._is_used_all_the_same(front, provider, health.detail):
+                return await self._use_key(front, provider, key, health)
+        return None
+
+    def _about_key(self, provider: str) -> str:
+        models = self._builder.models
+        return f"{models.key_variables(provider)[0]} {models.place_of_key(provider)}".strip()
+
+    async def _is_used_all_the_same(self, front: Front, provider: str, said: str) -> bool:
+        self.tell(f"The key was tried: {said}")
+        ways = [("Another key", "type it again"), ("This one all the same", f"{provider} may be out of reach just now")]
+        return await front.choose("The key does not work", ways) == 1
+
+    async def _use_key(self, front: Front, provider: str, key: str, health: Health) -> Login:
+        """Use a key from now on; the person says for how long."""
+        variable = self._builder.models.key_variables(provider)[0]
+        ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
+        is_kept = await front.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
+        self._config.kept_keys.hold(variable, key)
+        self._builder.models.forget(provider)
+        said = f"{health.detail}.\n" if health.ok else ""
+        if is_kept:
+            said += await asyncio.to_thread(keep_key, self._config, provider, variable, key)
+        else:
+            said += f"The key for {provider} is used in this session."
+        return Login(provider, said, health.models, is_kept)
+
+    def forget_key(self, provider: str) -> str:
+        models = self._builder.models
+        said = forget_key(self._config, provider, models.key_variables(provider))
+        models.forget(provider)
+        return said
 
     def window(self, model: str) -> int:
         return self._builder.models.info(model).window

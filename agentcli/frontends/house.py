@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentcli.agent.commands.command import Topic
+from agentcli.agent.events import SetEffort, SetMode
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.llm.messages import Block
@@ -21,10 +22,27 @@ class SessionHouse(Protocol):
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
-    def check_model(self, name: str) -> str: ...
+    def check_model(self, name: str) -> str:
+        """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
+        ...
+
+    async def models(self) -> Sequence[tuple[str, str]]: ...
+
+    def keep(self, key: str, value: Any) -> str: ...
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         """A prompt with the files that the part of it that was typed names."""
         ...
 
     def describe(self, topic: Topic) -> str: ...
+
+
+async def open_after(house: SessionHouse, before: Session, session_id: str | None, *, fork: bool) -> Session:
+    """Open the session that follows another one. A new one, or a copy, keeps what the person chose for that one."""
+    chosen = before.state
+    opened = await house.open(session_id, model=chosen.model, fork=fork)
+    if session_id is None or fork:
+        opened.submit(SetMode(chosen.mode))
+        opened.submit(SetEffort(chosen.effort))
+        opened.state.mode_before_plan = chosen.mode_before_plan
+    return opened

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked, Topic
 from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -16,7 +17,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, SystemEvent
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.house import SessionHouse
+from agentcli.frontends.house import SessionHouse, open_after
 from agentcli.llm.messages import Block, Usage
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class ScreenlessDesk:
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
             else:
-                text = outcome
+                text = outcome.text if isinstance(outcome, AsDiff) else outcome
             cost = _cost_of(session.state.entries[entries_before:])
             return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
         except UserError as error:
@@ -154,12 +155,23 @@ class ScreenlessDesk:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        self._session = await self._house.open(session_id, model=before.state.model, fork=fork)
+        self._session = await open_after(self._house, before, session_id, fork=fork)
         await before.close()
         return self._session
 
-    def check_model(self, name: str) -> str:
+    async def check_model(self, name: str) -> str:
         return self._house.check_model(name)
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._house.models()
+
+    async def keep(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._house.keep, key, value)
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        return None
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return None

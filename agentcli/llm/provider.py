@@ -91,10 +91,11 @@ class TokenCount(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """Whether the provider answers, and what it said."""
+    """Whether the provider answers, and what it said. `models` are those it lists, where it has a list."""
 
     ok: bool
     detail: str
+    models: tuple[str, ...] = ()
 
 
 class Provider(Protocol):

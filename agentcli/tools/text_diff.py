@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from agentcli.tools.text_encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
+_HEAD = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 
 Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and end in the old lines, in the new lines
@@ -72,6 +73,46 @@ def _parts(rows: Sequence[str], number: int) -> bool:
 def _count(rows: Sequence[str], other: str) -> int:
     """How many of the rows are in the text whose lines are not marked with `other`."""
     return sum(not row.startswith(other) for row in rows)
+
+
+def text_before(diff: str, after: str) -> str | None:
+    """The text that a diff of one file led from, with LF line ends; None where `after` is not what it led to."""
+    lines = lines_of(shown(_lf(after)))
+    before: list[str] = []
+    position = 0
+    for hunk in diff_hunks(diff):
+        head, *rows = lines_of(hunk)
+        found = _HEAD.match(head)
+        assert found, "a hunk begins with its head"
+        start = int(found[1]) - (found[2] != "0")
+        old, new = _sides(rows)
+        if start < position or lines[start : start + len(new)] != new:
+            return None
+        before += lines[position:start] + old
+        position = start + len(new)
+    return "".join([*before, *lines[position:]])
+
+
+def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The lines that a hunk takes away or leaves, and those that it leaves or brings."""
+    old: list[str] = []
+    new: list[str] = []
+    last: tuple[list[str], ...] = ()
+    for row in rows:
+        match row[0]:
+            case "\\":  # the line above has no end
+                for side in last:
+                    side[-1] = side[-1].removesuffix("\n")
+                continue
+            case "-":
+                last = (old,)
+            case "+":
+                last = (new,)
+            case _:
+                last = (old, new)
+        for side in last:
+            side.append(row[1:])
+    return old, new
 
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:

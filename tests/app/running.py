@@ -57,6 +57,7 @@ class Place:
             "OLLAMA_HOST": "127.0.0.1:9",
             "LANG": "C.UTF-8",
             "AGENTCLI_RETRY_INITIAL_DELAY": "0.01",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",  # the machine's own is left alone
         } | {name: value for name, value in os.environ.items() if name.startswith("COV")}
 
     def script(self, *replies: Mapping[str, Any]) -> str:

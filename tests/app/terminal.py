@@ -13,7 +13,11 @@ from pathlib import Path
 import pexpect
 import pyte
 
-KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "NO_COLOR", "FORCE_COLOR")
+KEYS = (
+    "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY",
+    "GROQ_API_KEY", "TAVILY_API_KEY", "NO_COLOR", "FORCE_COLOR",
+)  # fmt: skip
+NO_KEYRING = "keyring.backends.null.Keyring"  # the machine's own is left alone
 
 
 class Terminal:
@@ -25,6 +29,7 @@ class Terminal:
         self.written = b""
         kept = {name: value for name, value in os.environ.items() if name not in KEYS}
         home = {"AGENTCLI_HOME": str(cwd.parent / "home"), "OLLAMA_HOST": "127.0.0.1:9", "TERM": "xterm-256color"}
+        home["PYTHON_KEYRING_BACKEND"] = NO_KEYRING
         self._child = pexpect.spawn(
             sys.executable,
             ["-m", "agentcli", *flags],

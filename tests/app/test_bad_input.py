@@ -80,7 +80,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     refused(ran, ran.code, says)
 
 
-PLANNED = "undo redo blame replay skills hooks mcp login usage eval serve acp".split()
+PLANNED = "undo redo blame replay skills hooks mcp usage eval serve acp".split()
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,6 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
         "bash",
         "jobs",
         "web_fetch",
-        "web_search",
         "read_more",
         "think",
         "todo",
@@ -85,6 +84,15 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
     assert ran.result["result"] == "It prints hi."
     assert {line["session_id"] for line in ran.lines} == {init["session_id"]}
     assert ran.of("stream_event") == []
+
+
+def test_a_search_is_offered_only_with_a_key(place: Place) -> None:
+    flags = ("-m", place.script({"text": "Hi."}), "-p", "hi", *STREAM)
+    assert "web_search" not in place.run(*flags).lines[0]["tools"]
+    assert "web_search" in place.run(*flags, env={"TAVILY_API_KEY": "tvly-1"}).lines[0]["tools"]
+    named = place.run(*flags, "--tools", "file_read,web_search")
+    assert named.lines[0]["tools"] == ["file_read"]
+    assert "TAVILY_API_KEY" in named.err
 
 
 def test_partial_messages_are_the_stream_of_the_messages_api(place: Place) -> None:

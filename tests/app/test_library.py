@@ -29,6 +29,7 @@ from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.web.access import SearchResult
 from tests.app.running import call
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import chat_server, json_reply
@@ -644,3 +645,15 @@ async def test_null_is_given_where_an_argument_may_be_none(model: MakeModel, wor
 async def test_run_sync_within_an_event_loop_says_what_to_do(model: MakeModel, work: Path) -> None:
     with pytest.raises(UsageError, match=r"await agent\.run"):
         Agent(model({"text": "."}), cwd=work).run_sync("go")
+
+
+async def test_a_search_is_offered_where_the_caller_brings_what_it_asks(work: Path, model: MakeModel) -> None:
+    class Shelf:
+        async def search(self, query: str, max_results: int) -> list[SearchResult]:
+            return [SearchResult(f"On {query}", "https://example.org/", "A page.")]
+
+    asks = {"tool_calls": [call("web_search", query="tides")]}
+    async with Agent(model(asks, SEEN), cwd=work, permission_mode="bypassPermissions", search=Shelf()) as agent:
+        assert "On tides" in (await agent.run("search")).text
+    async with Agent(model(asks, SEEN), cwd=work, permission_mode="bypassPermissions") as agent:
+        assert "No tool 'web_search'" in (await agent.run("search")).text

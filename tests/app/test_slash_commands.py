@@ -158,7 +158,7 @@ def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_comman
         said = ["Say hello to Ann.\n\n<stdin>\ndata\n\n</stdin>"]
         assert prompts_of(place, ran.result["session_id"]) == said
         ran = place.run("-m", place.script(), "-p", "/effort high", *output, stdin="data\n")
-        assert ran.result["result"] == "Effort from the next request on: high."
+        assert ran.result["result"].startswith("Effort from the next request on: high.")
 
 
 @pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
@@ -196,9 +196,8 @@ def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
     kinds = [line["type"] for line in ran.lines if line["type"] == "result" or line.get("subtype") == "command"]
     assert kinds == ["system", "result"]
     (told,) = ran.of("system", "command")
-    assert (told["command"], told["output"], told["is_error"]) == (
-        "/effort", "Effort from the next request on: high.", False,
-    )  # fmt: skip
+    assert (told["command"], told["is_error"]) == ("/effort", False)
+    assert told["output"].startswith("Effort from the next request on: high.")
     (acknowledged,) = ran.of("system", "control")
     assert (acknowledged["id"], acknowledged["ok"]) == ("e1", True)
 
@@ -313,6 +312,18 @@ def test_clear_and_resume_begin_another_session_with_an_init_of_its_own(place: P
     assert prompts_of(place, opened[0]) == ["one", "three"]
 
 
+def test_clear_keeps_what_was_chosen_for_the_conversation_before(place: Place) -> None:
+    another = place.script(USED)
+    with talk(place, USED) as running:
+        for text in ("/plan", f"/model {another} high", "/clear", "/status"):
+            running.control("command", text=text, id=text)
+        ran = running.ended()
+    assert ran.of("system", "init")[1]["permission_mode"] == "plan"
+    assert ran.of("system", "init")[1]["model"] == another
+    status = ran.of("system", "command")[-1]["output"]
+    assert f"{another}, effort high" in status
+
+
 def test_another_session_is_not_opened_while_a_turn_runs(place: Place) -> None:
     with talk(place, SLOW, flags=("--include-partial-messages",)) as running:
         running.say("count")
@@ -343,3 +354,100 @@ def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
         ran = running.left()
     assert ran.code == 0
     assert [line["result"] for line in ran.of("result")] == ["Hello.", ""]
+
+
+def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place: Place) -> None:
+    typed = (
+        "/model",
+        "/effort",
+        "/permissions",
+        "/permissions mode plan",
+        "/effort high keep",
+        "/effort",
+        "/permissions",
+    )
+    with talk(place) as running:
+        for number, text in enumerate(typed):
+            running.control("command", text=text, id=str(number))
+        ran = running.ended()
+    assert not any(is_error for _, is_error in of_commands(ran))
+    models, effort, permissions, mode, kept, effort_after, permissions_after = (
+        line["output"] for line in ran.of("system", "command")
+    )
+    assert models.startswith("● scripted/")
+    assert any(line.split()[:4] == ["anthropic/claude-sonnet-5-5", "no", "key", "1M"] for line in models.splitlines())
+    assert effort.startswith("● default  as the model has it\n  low      quick")
+    assert permissions.startswith("Mode default: edits ask")
+    assert mode == "Mode plan: changes nothing."
+    assert kept == f"Effort from the next request on: high. Kept in {place.home / 'config.toml'}."
+    assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
+    assert "\n● high" in effort_after
+    assert permissions_after.startswith("Mode plan")
+
+
+def test_a_setting_is_not_kept_in_a_file_that_cannot_be_read(place: Place) -> None:
+    with talk(place, USED) as running:
+        running.say("hi")
+        running.wait_for_type("result")
+        (place.home / "config.toml").write_text("[tokens\n")
+        running.control("command", text="/effort high keep")
+        told = running.wait_for_type("system", "command")
+    assert told["is_error"]
+    assert (place.home / "config.toml").read_text() == "[tokens\n"
+
+
+def edit(path: str, old: str, new: str) -> dict[str, Any]:
+    return {"tool_calls": [call("file_edit", path=path, old_string=old, new_string=new)]}
+
+
+def diff_after(place: Place, *replies: Any, then: str = "") -> str:
+    """What /diff says after these replies and a change from elsewhere."""
+    flags = ("-m", place.script(*replies, {"text": "Done."}), "-p")
+    place.run(*flags, "go", "--permission-mode", "bypassPermissions")
+    if then:
+        (place.folder / "a.py").write_text(then)
+    return place.run("-m", place.script(), "-c", "-p", "/diff").out
+
+
+LINES = "".join(f"line {number}\n" for number in range(1, 30))
+
+
+def test_diff_shows_the_edits_of_the_session_taken_together(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    (place.folder / "b.py").write_text("same\n")
+    made = [
+        edit("a.py", "line 2\n", "line two\n"),
+        edit("a.py", "line two\n", "line II\nline II b\n"),
+        edit("a.py", "line 20\n", "line XX\n"),
+        edit("b.py", "same", "other"),
+        edit("b.py", "other", "same"),
+        {"tool_calls": [call("file_write", path="new.txt", content="no end")]},
+        {"tool_calls": [call("bash", command="ls")]},
+    ]
+    said = diff_after(place, *made)
+    assert said == (
+        "--- a/a.py\n+++ b/a.py\n@@ -1,5 +1,6 @@\n line 1\n-line 2\n+line II\n+line II b\n line 3\n line 4\n line 5\n"
+        "@@ -17,7 +18,7 @@\n line 17\n line 18\n line 19\n-line 20\n+line XX\n line 21\n line 22\n line 23\n"
+        "--- a/new.txt\n+++ b/new.txt\n@@ -0,0 +1 @@\n+no end\n\\ No newline at end of file\n"
+    )
+
+
+def test_diff_leaves_out_what_others_changed_elsewhere_in_the_file(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    after = LINES.replace("line 2\n", "line two\n").replace("line 25\n", "line 25, mine\n")
+    said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), then=after)
+    assert "+line two" in said
+    assert "mine" not in said
+
+
+def test_diff_says_what_it_cannot_know(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    touched = {"tool_calls": [call("bash", command="sed -i s/line/row/ a.py")]}
+    said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), touched)
+    assert "+line two" in said
+    assert "a.py was changed by something else since: each edit is shown as it was made." in said
+    assert "What 1 command may have changed is not known here: /diff all shows what git sees." in said
+
+
+def test_diff_of_a_session_without_edits_names_the_other_one(place: Place) -> None:
+    assert diff_after(place) == "This session's edits have changed no file.\n/diff all shows what git sees.\n"

@@ -210,7 +210,31 @@ async def test_a_title_may_come_later_than_the_first_entries_and_then_stays(make
         await kept(again, said("yet another"))
         await again.close()
         (info,) = await store.list()
-    assert info.title == "x" * 80
+    assert info.title == f"{'x' * 79}…"
+    assert info.last_prompt == "yet another"
+
+
+@every_store
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [
+        ("Hi!\n\nCan you mend the parser?", "Can you mend the parser?"),
+        ("Hi!", "Hi!"),
+        ("```python\nprint(1)\n```\nWhat does it print?", "print(1)"),
+        ("<stdin>\n---\n## The   plan so far\n", "The plan so far"),
+        ("修正\n这个解析器。", "修正"),
+        (f"{'word ' * 30}", f"{'word ' * 15}word…"),
+        ("\n\n", ""),
+    ],
+)
+async def test_a_title_is_what_the_first_prompt_says(make: MakeStore, tmp_path: Path, prompt: str, title: str) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said(prompt), said("Go on, please."), reminder("a note"))
+        await log.close()
+        (info,) = await store.list()
+    if title:
+        assert (info.title, info.last_prompt) == (title, "Go on, please.")
 
 
 @every_store

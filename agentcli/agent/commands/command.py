@@ -5,14 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 
 Topic = Literal["config", "doctor"]
-SCREEN_COMMANDS = ("theme", "copy")  # the terminal's own: elsewhere they say that they need it
+SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
+
+
+class Picked(NamedTuple):
+    """What a person took from a list, from 0 on, and whether it is to hold for good."""
+
+    number: int
+    keeps: bool = False
 
 
 class Desk(Protocol):
@@ -37,8 +44,19 @@ class Desk(Protocol):
         """
         ...
 
-    def check_model(self, name: str) -> str:
-        """A sentence on `provider/model`. Raises `UserError` when it cannot be used."""
+    async def check_model(self, name: str) -> str:
+        """A sentence on `provider/model`; asks for a key it lacks. Raises `UserError` when it cannot be used."""
+        ...
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        """Models there are, as `provider/model`, with what is known of each: its key, its window, its prices."""
+        ...
+
+    async def keep(self, key: str, value: Any) -> str:
+        """Write a setting (`section.key`) to the person's own settings; None takes it out. A sentence on where it is.
+
+        Raises `UserError`.
+        """
         ...
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
@@ -46,6 +64,12 @@ class Desk(Protocol):
 
         A command that gets None shows the options as text.
         """
+        ...
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        """Let the person pick another value of a setting; None where there is no picker."""
         ...
 
     async def describe(self, topic: Topic) -> str:
@@ -69,14 +93,35 @@ class AsPrompt:
     model: str = ""
 
 
-Outcome = str | AsPrompt  # a text to show (empty: nothing), or a prompt to submit
+@dataclass(frozen=True)
+class FileDiff:
+    """The unified diff of one file."""
+
+    path: str
+    diff: str
+
+
+@dataclass(frozen=True)
+class AsDiff:
+    """A command's outcome that is shown as changes of files; `note` stands below them."""
+
+    files: tuple[FileDiff, ...]
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.rstrip("\n") for part in (*(file.diff for file in self.files), self.note) if part)
+
+
+Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt to submit, changes to show
 
 
 @dataclass(frozen=True)
 class Command:
     """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
 
-    What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing.
+    What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
+    the ways to write it, where the hint does not say it all; `group` is the heading it stands under in /help.
     """
 
     name: str
@@ -85,6 +130,8 @@ class Command:
     argument: str = ""
     aliases: tuple[str, ...] = ()
     is_aside: bool = False
+    forms: tuple[str, ...] = ()
+    group: str = "Your own"
 
 
 def listed(options: Sequence[tuple[str, str]], how: str) -> str:
@@ -92,6 +139,22 @@ def listed(options: Sequence[tuple[str, str]], how: str) -> str:
     width = max(len(label) for label, _ in options)
     rows = [f"  {n:>2}  {label:<{width}}  {detail}".rstrip() for n, (label, detail) in enumerate(options, 1)]
     return "\n".join([*rows, how])
+
+
+def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) -> str:
+    """The values of a setting as lines, the present one marked, and how to take another."""
+    width = max(len(label) for label, _ in options)
+    rows = [
+        f"{'●' if number == current else ' '} {label:<{width}}  {detail}".rstrip()
+        for number, (label, detail) in enumerate(options)
+    ]
+    return "\n".join([*rows, how])
+
+
+def without_keep(argument: str) -> tuple[str, bool]:
+    """A command's argument without the word that makes a setting last, and whether it was there."""
+    words = argument.split()
+    return (" ".join(words[:-1]), True) if words and words[-1] == "keep" else (argument.strip(), False)
 
 
 def number_in(argument: str, count: int, what: str) -> int:

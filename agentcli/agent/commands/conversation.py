@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agentcli.agent.commands.command import Command, Commands, Desk, Outcome
 from agentcli.agent.commands.jobs import JOB_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
@@ -10,19 +12,20 @@ from agentcli.agent.commands.project import PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS
 from agentcli.agent.commands.status import STATUS_COMMANDS
 
+PROGRAM = "Program"
+LONGEST_NAME = 12  # characters
+
 
 def conversation_commands() -> Commands:
-    commands = Commands(
-        (
-            *MODEL_COMMANDS,
-            *SESSION_COMMANDS,
-            *PROJECT_COMMANDS,
-            *PERMISSION_COMMANDS,
-            *JOB_COMMANDS,
-            *STATUS_COMMANDS,
-            Command("quit", "leave; everything is stored", _quit, aliases=("exit", "q")),
-        )
-    )
+    groups = {
+        "Model": MODEL_COMMANDS,
+        "Conversation": SESSION_COMMANDS,
+        "Project": PROJECT_COMMANDS,
+        "Permissions": PERMISSION_COMMANDS,
+        "Jobs": JOB_COMMANDS,
+        PROGRAM: (*STATUS_COMMANDS, Command("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),
+    }
+    commands = Commands(replace(command, group=group) for group, table in groups.items() for command in table)
 
     async def help(desk: Desk, argument: str) -> Outcome:
         if argument:
@@ -30,19 +33,27 @@ def conversation_commands() -> Commands:
             return _explained(found[0]) if found else _listed(commands)
         return _listed(commands)
 
-    commands.add(Command("help", "show the commands", help, "[COMMAND]", ("?",)))
+    commands.add(Command("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
     return commands
 
 
 def _listed(commands: Commands) -> str:
-    rows = [(f"/{c.name} {c.argument}".strip(), c.help) for c in commands]
-    width = max(len(name) for name, _ in rows if len(name) < 34)
-    return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+    """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
+    names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
+    arguments = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
+    lines = []
+    for group in dict.fromkeys(command.group for command in commands):
+        lines.append(group)
+        lines += [
+            f"  {f'/{c.name}':<{names}}  {c.argument:<{arguments}}  {c.help}" for c in commands if c.group == group
+        ]
+    return "\n".join(lines)
 
 
 def _explained(command: Command) -> str:
+    forms = command.forms or (command.argument,)
     also = f"\nAlso {', '.join(f'/{alias}' for alias in command.aliases)}." if command.aliases else ""
-    return f"/{command.name} {command.argument}".rstrip() + f"\n{command.help}{also}"
+    return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
 
 
 async def _quit(desk: Desk, argument: str) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from agentcli.agent.aside import ask_aside
-from agentcli.agent.commands.command import Command, Desk, Outcome
+from agentcli.agent.commands.command import Command, Desk, Outcome, marked, without_keep
 from agentcli.agent.context_use import context_use
 from agentcli.agent.events import SetEffort, SetModel
 from agentcli.errors import UsageError
@@ -13,32 +13,59 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
+_IN_WORDS: dict[str, str] = {
+    "low": "quick and cheap, for what is plain",
+    "medium": "for everyday work",
+    "high": "for what has several sides",
+    "xhigh": "for what takes long thought",
+    "max": "as hard as it can, whatever it costs",
+}
 
 
 async def _model(desk: Desk, argument: str) -> Outcome:
-    state = desk.session.state
-    name, _, effort = argument.partition(" ")
+    name, keeps = without_keep(argument)
+    name, _, effort = name.partition(" ")
     if not name:
-        return f"{state.model}. Another one: /model PROVIDER/MODEL; `agentcli models list` shows those that are known."
+        options = list(await desk.models())
+        now = desk.session.state.model
+        if now not in (label for label, _ in options):
+            options.insert(0, (now, ""))
+        current = [label for label, _ in options].index(now)
+        picked = await desk.choose_setting("Model · window · $ per million tokens", options, current=current)
+        if picked is None:
+            return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
+        name, keeps = options[picked.number][0], picked.keeps
     level = _level(effort) if effort.strip() else None
-    said = desk.check_model(name)
+    said = [await desk.check_model(name)]
     desk.session.submit(SetModel(name))
     if level:
         desk.session.submit(SetEffort(level))
-    return f"{said} Effort {level}." if level else said
+        said.append(f"Effort {level}.")
+    if keeps:
+        said.append(await desk.keep("provider.model", name))
+        said += [await desk.keep("tokens.effort", level)] if level else []
+    else:
+        said.append(f"For this session; /model {name} keep keeps it.")
+    return " ".join(said)
 
 
 async def _effort(desk: Desk, argument: str) -> Outcome:
     session = desk.session
-    if not argument:
-        now = session.state.effort or session.runtime.effort or "as the model has it"
-        return f"Effort: {now}. Another one: /effort {'|'.join(_LEVELS)}|default"
-    if argument == "default":
-        session.submit(SetEffort(None))
-        return f"Effort: {session.runtime.effort or 'as the model has it'}."
-    level = _level(argument)
-    session.submit(SetEffort(level))
-    return f"Effort from the next request on: {level}."
+    level, keeps = without_keep(argument)
+    if not level:
+        options = [("default", f"{session.runtime.effort or 'as the model has it'}"), *_IN_WORDS.items()]
+        names = [name for name, _ in options]
+        current = names.index(session.state.effort or "default")
+        picked = await desk.choose_setting("How hard the model thinks", options, current=current)
+        if picked is None:
+            return marked(options, current, "Another one: /effort LEVEL")
+        level, keeps = names[picked.number], picked.keeps
+    effort = None if level == "default" else _level(level)
+    session.submit(SetEffort(effort))
+    said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."
+    if keeps:
+        return f"{said} {await desk.keep('tokens.effort', effort)}"
+    return f"{said} For this session; /effort {level} keep keeps it."
 
 
 def _level(text: str) -> Effort:
@@ -87,17 +114,20 @@ async def _btw(desk: Desk, question: str) -> Outcome:
 
 MODEL_COMMANDS = (
     Command(
-        "model", "show the model, or use another one from the next request on", _model, "[PROVIDER/MODEL] [EFFORT]"
+        "model",
+        "show the models, or use another one from now on",
+        _model,
+        "[MODEL]",
+        forms=("", "PROVIDER/MODEL", "PROVIDER/MODEL EFFORT", "PROVIDER/MODEL [EFFORT] keep"),
     ),
-    Command("effort", "show or set how hard the model thinks", _effort, f"[{'|'.join(_LEVELS)}|default]"),
+    Command(
+        "effort",
+        "show or set how hard the model thinks",
+        _effort,
+        "[LEVEL]",
+        forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
+    ),
     Command("context", "show what fills the model's window", _context),
     Command("usage", "show tokens and cost by model", _usage, aliases=("cost", "stats")),
-    Command(
-        "btw",
-        "ask something beside the work; the conversation does not keep it",
-        _btw,
-        "QUESTION",
-        ("side",),
-        is_aside=True,
-    ),
+    Command("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
 )

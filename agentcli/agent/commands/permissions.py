@@ -6,6 +6,7 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
+from agentcli.agent.permissions import MODES, Mode, parse_mode
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
@@ -16,8 +17,12 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
     rules = desk.session.state.rules
     match verb:
-        case "" | "list":
+        case "":
+            return await _picked(desk)
+        case "list":
             return await _shown(desk)
+        case "mode" if rest.strip():
+            return _set_mode(desk, rest.strip())
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
             warning = check_rule(rule, verb, desk.session.runtime.calls.tools, written=rest)
@@ -28,17 +33,55 @@ async def _permissions(desk: Desk, argument: str) -> Outcome:
             return await _forget(desk, rest.strip())
         case _:
             raise UsageError(
-                "Write /permissions, /permissions allow RULE, ask RULE, deny RULE, forget RULE or forget NUMBER."
+                "Write /permissions, /permissions list, mode MODE, allow RULE, ask RULE, deny RULE, forget RULE or "
+                "forget NUMBER."
             )
 
 
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
+_IN_WORDS: dict[Mode, str] = {
+    "default": "edits ask, and what acts beyond the project",
+    "acceptEdits": "edits do not ask, in the project",
+    "plan": "changes nothing",
+    "auto": "asks only beyond the project",
+    "dontAsk": "refuses what would ask",
+    "bypassPermissions": "nothing asks at all",
+}
+
+
+async def _picked(desk: Desk) -> str:
+    """Let the person take another mode, or take back a rule that they granted."""
+    state, granted = desk.session.state, await _granted(desk)
+    own = [str(rule) for of in (state.rules.deny, state.rules.ask, state.rules.allow) for rule in of if _is_own(rule)]
+    rules = list(dict.fromkeys([*granted, *own]))
+    options = [
+        *_IN_WORDS.items(),
+        *((f"forget {rule}", "in this project" if rule in granted else "") for rule in rules),
+    ]
+    current = MODES.index(state.mode)
+    picked = await desk.choose_setting("Mode, or a rule to forget", options, current=current, can_keep=False)
+    if picked is None:
+        return await _shown(desk)
+    if picked.number < len(_IN_WORDS):
+        return _set_mode(desk, options[picked.number][0])
+    return await _forget(desk, rules[picked.number - len(_IN_WORDS)])
+
+
+def _is_own(rule: Rule) -> bool:
+    return rule.source in ("session", "granted")
+
+
+def _set_mode(desk: Desk, mode: str) -> str:
+    desk.session.submit(SetMode(parse_mode(mode)))
+    return f"Mode {mode}: {_IN_WORDS[parse_mode(mode)]}."
+
+
 async def _shown(desk: Desk) -> str:
     state = desk.session.state
     granted = await _granted(desk)
-    lines = [f"Mode {state.mode}."]
+    lines = [f"Mode {state.mode}: {_IN_WORDS[state.mode]}. Another one: /permissions mode MODE"]
     lines += [f"  refused  {rule}  ({rule.source or 'settings'})" for rule in state.rules.deny]
     lines += [f"  asks     {rule}  ({rule.source or 'settings'})" for rule in state.rules.ask]
     lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state, granted)]
@@ -67,7 +110,7 @@ async def _forget(desk: Desk, what: str) -> str:
         raise UsageError(_forgettable(rules, granted))
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
-    taken = [rule for rule in same if rule.source in ("session", "granted")]
+    taken = [rule for rule in same if _is_own(rule)]
     if text in granted and (grants := desk.session.runtime.calls.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not taken:
@@ -125,11 +168,18 @@ async def _sandbox(desk: Desk, argument: str) -> Outcome:
 PERMISSION_COMMANDS = (
     Command(
         "permissions",
-        "show the mode, the rules and the grants; change those of this session",
+        "show or change the mode, the rules and the grants",
         _permissions,
-        "[allow RULE|ask RULE|deny RULE|forget RULE]",
+        "[RULE]",
         ("approvals",),
+        forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
     ),
-    Command("sandbox", "show what holds commands; let them reach a host", _sandbox, "[host NAME|forget NAME]"),
+    Command(
+        "sandbox",
+        "show what holds commands; let them reach a host",
+        _sandbox,
+        "[HOST]",
+        forms=("", "host NAME", "forget NAME"),
+    ),
     Command("plan", "turn plan mode on or off", _plan),
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 from importlib.resources import files
 from pathlib import Path
 
-from agentcli.agent.commands.command import AsPrompt, Command, Desk, Outcome
+from agentcli.agent.commands.changes import edits_in, net_changes
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Desk, FileDiff, Outcome
+from agentcli.agent.tool_calls import masked
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
@@ -18,18 +21,47 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fs
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
 LONGEST_DIFF = 10_000_000  # bytes
+_ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
 
 async def _diff(desk: Desk, argument: str) -> Outcome:
-    workspace = desk.session.runtime.calls.workspace
+    if argument == "all":
+        return await _uncommitted(desk.session.runtime.calls.workspace)
+    if argument:
+        raise UsageError("Write /diff, or /diff all.")
+    session = desk.session
+    workspace = session.runtime.calls.workspace
+    edits = edits_in(session.state.entries, workspace)
+    files, apart = await asyncio.to_thread(net_changes, edits, workspace.cwd)
+    notes = [] if files else ["This session's edits have changed no file."]
+    if apart:
+        were = "were" if len(apart) > 1 else "was"
+        notes.append(f"{', '.join(apart)} {were} changed by something else since: each edit is shown as it was made.")
+    if edits.commands:
+        ran = "1 command" if edits.commands == 1 else f"{edits.commands} commands"
+        notes.append(f"What {ran} may have changed is not known here: /diff all shows what git sees.")
+    elif not files:
+        notes.append("/diff all shows what git sees.")
+    shown = [FileDiff(file.path, await masked(session.runtime.calls, file.diff)) for file in files]
+    return AsDiff(tuple(shown), "\n".join(notes))
+
+
+async def _uncommitted(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
     ok, changes = await _git(workspace, *_DIFF, "HEAD" if has_commit else "--cached")
     if not ok:
         raise UserError(f"There is no diff: {changes.strip() or 'git failed'}")
     _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
     untracked = [f"Untracked: {name}" for name in names.splitlines()]
-    return "\n".join([*([changes.rstrip()] if changes.strip() else []), *untracked]) or "Nothing has changed."
+    files = [FileDiff(_path_in(diff), diff) for diff in _ONE_FILE.findall(changes)]
+    return AsDiff(tuple(files), "\n".join(untracked or ["Nothing has changed."] * (not files)))
+
+
+def _path_in(diff: str) -> str:
+    """The file of one part of git's diff: its new name, or the old one of what is gone."""
+    names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
+    return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
 
 
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
@@ -77,8 +109,8 @@ def _folder(cwd: Path, name: str) -> Path:
 
 
 PROJECT_COMMANDS = (
-    Command("diff", "show the uncommitted changes of the repository", _diff, is_aside=True),
-    Command("review", "let the model review the uncommitted changes, or what you name", _review, "[WHAT]"),
+    Command("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
+    Command("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
     Command("init", "let the model write AGENTS.md for this repository", _init),
     Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
 )

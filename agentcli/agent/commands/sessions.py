@@ -11,11 +11,14 @@ from agentcli.agent.commands.command import Command, Desk, Outcome, listed, numb
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.tool_calls import know_secrets
+from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError, UserError
 from agentcli.paths import from_home
 
 MOST_LISTED = 20
 LONGEST_LABEL = 80  # characters
+LONGEST_LISTED = 46  # of a title, so that what else is told of a conversation stands beside it
+LONGEST_SAID = 60
 
 
 async def _clear(desk: Desk, argument: str) -> Outcome:
@@ -29,7 +32,7 @@ async def _resume(desk: Desk, which: str) -> Outcome:
     if not which:
         if not sessions:
             return "There is no other conversation in this directory."
-        options = [(title_of(info), _when(info.updated)) for info in sessions]
+        options = [_in_columns(info) for info in sessions]
         chosen = await desk.choose("Go on with", options)
         if chosen is None:
             return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER")
@@ -52,8 +55,26 @@ def title_of(info: SessionInfo) -> str:
     return info.name or info.title or "(no prompt)"
 
 
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+def _in_columns(info: SessionInfo) -> tuple[str, str]:
+    """When and what it is; then what was said first, where a name does not tell it, and what was said last."""
+    title = title_of(info)
+    first = info.title if info.name else ""
+    last = info.last_prompt if info.last_prompt != info.title else ""
+    said = " → ".join(shortened(part, LONGEST_SAID) for part in (first, last) if part)
+    return (
+        f"{age(time.time() - info.updated):<10}  {shortened(title, LONGEST_LISTED)}",
+        f"→ {said}" if last == said else said,
+    )
+
+
+def age(seconds: float) -> str:
+    """How long ago something was, in words; a clock that was wrong says nothing."""
+    if seconds < 60:
+        return "just now" if seconds > -60 else "some time"
+    for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
+        if seconds < length * most:
+            return f"{int(seconds / length)} {unit} ago"
+    return f"{int(seconds / 31_556_952)} y ago"
 
 
 async def _fork(desk: Desk, argument: str) -> Outcome:
@@ -85,8 +106,7 @@ async def _rewind(desk: Desk, which: str) -> Outcome:
 
 
 def _label(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_LABEL else f"{line[: LONGEST_LABEL - 1]}…"
+    return shortened(" ".join(text.split()), LONGEST_LABEL)
 
 
 async def _rename(desk: Desk, name: str) -> Outcome:
@@ -131,7 +151,14 @@ def _write_new(cwd: Path, name: str, text: str) -> Path:
 
 SESSION_COMMANDS = (
     Command("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
-    Command("resume", "go on with a stored conversation", _resume, "[NUMBER|ID|NAME]", ("sessions", "continue")),
+    Command(
+        "resume",
+        "go on with a stored conversation",
+        _resume,
+        "[ID]",
+        ("sessions", "continue"),
+        forms=("", "NUMBER|ID|NAME"),
+    ),
     Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
     Command("rewind", "go back to before one of your prompts", _rewind, "[NUMBER]", ("checkpoint",)),
     Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),

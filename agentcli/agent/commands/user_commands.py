@@ -114,7 +114,7 @@ def _rules(value: Any) -> Iterator[Rule]:
 def _runner(command: UserCommand) -> Callable[[Desk, str], Any]:
     async def run(desk: Desk, argument: str) -> Outcome:
         if command.model:
-            desk.check_model(command.model)
+            await desk.check_model(command.model)
         return AsPrompt(await expanded(command, argument, desk.session), command.model)
 
     return run

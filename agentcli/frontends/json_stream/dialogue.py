@@ -242,7 +242,7 @@ class Dialogue:
                 session.submit(ops.SetMode(parse_mode(mode)))
             case SetModel(model):
                 session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
-                self._desk.check_model(model)
+                await self._desk.check_model(model)
             case ClientTools(tools):
                 session.bring(tools)
             case Interrupt():

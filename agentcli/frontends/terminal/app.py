@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Background, CommandRan, SetMode, TakeBack
 from agentcli.agent.own_command import run_in_terminal
 from agentcli.agent.permissions import Mode
@@ -24,7 +25,7 @@ from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.completion import PromptCompleter
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import HINT, Console
-from agentcli.frontends.terminal.desk import House, TerminalDesk
+from agentcli.frontends.terminal.desk import House, NothingChosen, TerminalDesk
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.drafts import Drafts
 from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
@@ -36,6 +37,7 @@ from agentcli.frontends.terminal.notify import notification
 from agentcli.frontends.terminal.own_terminal import lend_terminal
 from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
+from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Frame, Row
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.status_bar import custom_status, mode_label, short_model, status_row
@@ -50,6 +52,7 @@ from agentcli.look_settings import THEMES
 
 TWICE_S = 2.0  # the second Ctrl-C or Esc has to come within
 UNFOLD_LINES = 60  # longer output goes to a pager
+_BARE_COMMAND = re.compile(r"/\S+ +")
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 
 
@@ -86,6 +89,7 @@ class TerminalApp:
         self.console = console
         self._house = house
         self._look = look
+        self.theme_choice = look.theme
         self._background = ""
         self.live = Live(interrupt_key=self.key("interrupt"))
         self.asking = Asking(self)
@@ -277,10 +281,11 @@ class TerminalApp:
             self._has_focus = report == "I"
         elif report.startswith("11;"):
             self._background = background_of(report)
-            self.use_theme(self._look.theme)
+            self.use_theme(self.theme_choice)
 
     def use_theme(self, choice: str) -> None:
         """Paint what comes from now on as `choice` (of `themes`) says."""
+        self.theme_choice = choice
         theme, environment = self.console.theme, self.console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
         if theme.use(palette, own_codes(self._look.themes.get(choice, {}), environment)):
@@ -306,7 +311,7 @@ class TerminalApp:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        return argument_options(name, typed, self.desk.commands, self._house.models, self.themes)
+        return argument_options(name, typed, self.desk.commands, self._house.known_models, self.themes)
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
@@ -359,6 +364,14 @@ class TerminalApp:
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return await self.asking.choose(title, options)
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    ) -> Picked | None:
+        picked = await self.asking.pick(Picker(title, options, current=current, can_keep=can_keep))
+        if picked is None:
+            raise NothingChosen
+        return picked
 
     async def ask_secret(self, question: str) -> str | None:
         return await self.asking.ask_secret(question)
@@ -484,7 +497,11 @@ class TerminalApp:
     def accept_with_menu(self) -> None:
         """Enter takes what is marked; a command that needs nothing more is run at once."""
         area = self.composer.area
-        before = area.buffer.text
+        before, menu = area.buffer.text, area.buffer.complete_state
+        if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
+            area.buffer.cancel_completion()  # nobody has marked the first of its arguments
+            self.accept()
+            return
         area.take_completion()
         text = area.buffer.text
         is_command = text.startswith("/") and "\n" not in text
@@ -578,14 +595,14 @@ class TerminalApp:
         """One of the queued messages goes back into the input, to be changed, sent later or dropped."""
         waiting = [*self.live.steering, *self.live.follow_ups]
 
-        async def choose(picked: Awaitable[int | None]) -> None:
-            chosen = await picked
-            if chosen is not None and waiting == [*self.live.steering, *self.live.follow_ups]:
-                self._take_back(waiting, chosen)
+        async def choose(taken: Awaitable[Picked | None]) -> None:
+            picked = await taken
+            if picked is not None and waiting == [*self.live.steering, *self.live.follow_ups]:
+                self._take_back(waiting, picked.number)
 
         if len(waiting) > 1:
             options = [(" ".join(said(content).split())[:200], "") for content in waiting]
-            self.desk.spawn(choose(self.asking.open_picker("Take back", options)))
+            self.desk.spawn(choose(self.asking.pick(Picker("Take back", options))))
         else:
             self.take_back()
 
@@ -597,15 +614,15 @@ class TerminalApp:
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
 
-        async def search(picked: Awaitable[int | None]) -> None:
-            found = await picked
-            if found is not None:
-                self.composer.put(entries[found])
+        async def search(taken: Awaitable[Picked | None]) -> None:
+            picked = await taken
+            if picked is not None:
+                self.composer.put(entries[picked.number])
                 self.changed()
 
         if entries:
             options = [(" ".join(sent.text.split())[:200], "") for sent in entries]
-            self.desk.spawn(search(self.asking.open_picker("History", options)))
+            self.desk.spawn(search(self.asking.pick(Picker("History", options))))
         else:
             self.hint("The history is empty.")
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from agentcli.agent.commands.command import Picked
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
@@ -40,7 +41,7 @@ class Asking:
         self._app = app
         self.picker: Picker | None = None
         self.purpose: Purpose = "prompt"
-        self._picked: asyncio.Future[int | None] | None = None
+        self._picked: asyncio.Future[Picked | None] | None = None
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
         self._shown_approval: ApprovalPanel | None = None
@@ -79,21 +80,23 @@ class Asking:
         return []
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        return await self.open_picker(title, options) if options else None
+        picked = await self.pick(Picker(title, options)) if options else None
+        return None if picked is None else picked.number
 
-    def open_picker(self, title: str, options: Sequence[tuple[str, str]]) -> asyncio.Future[int | None]:
-        """The list is there at once, so that it gets the next key."""
+    def pick(self, picker: Picker) -> asyncio.Future[Picked | None]:
+        """Let the person take something from a list, None when they leave it. It is there at once, for the next key."""
         self.end_picker(taken=False)
-        self.picker = Picker(title, options)
+        self.picker = picker
         self._picked = picked = asyncio.get_running_loop().create_future()
         self._app.changed()
         return picked
 
-    def end_picker(self, *, taken: bool) -> None:
+    def end_picker(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():
-            picked.set_result(picker.chosen if taken else None)
+            chosen = picker.chosen if taken else None
+            picked.set_result(None if chosen is None else Picked(chosen, keeps))
         self._app.changed()
 
     def move_picker(self, by: int) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Outcome, Topic
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked, Topic
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
@@ -31,9 +32,9 @@ from agentcli.agent.events import (
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, SystemEvent, User, kept
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
-from agentcli.frontends.house import SessionHouse
+from agentcli.frontends.house import SessionHouse, open_after
 from agentcli.frontends.terminal.live import Live
 from agentcli.frontends.terminal.status_bar import Status
 from agentcli.frontends.terminal.turn_view import TurnView
@@ -62,8 +63,16 @@ class House(SessionHouse, Protocol):
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
         ...
 
-    def models(self) -> Sequence[tuple[str, str]]:
-        """Known models as `provider/model`, with a word on each."""
+    def known_models(self) -> Sequence[tuple[str, str]]:
+        """The models of the table as `provider/model`, with a word on each."""
+        ...
+
+    async def ask_key(self, front: Front, provider: str = "") -> str:
+        """Let the person give a key of a provider, or of one they choose; a sentence on it, empty without one."""
+        ...
+
+    def forget_key(self, provider: str) -> str:
+        """Remove a key that was kept or typed; a sentence on it. Raises `UserError`."""
         ...
 
     def window(self, model: str) -> int:
@@ -88,6 +97,12 @@ class Front(Protocol):
     """What differs between a live screen and a plain one."""
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None: ...
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    ) -> Picked | None:
+        """None where there is no picker. Raises `NothingChosen` when the person leaves it."""
+        ...
 
     async def ask_secret(self, question: str) -> str | None:
         """Something typed that is neither shown nor kept; None when nothing was."""
@@ -205,7 +220,7 @@ class TerminalDesk:
         before = self._session
         if before is not None and session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        opened = await self._house.open(session_id, model=self.session.state.model, fork=fork)
+        opened = await open_after(self._house, self.session, session_id, fork=fork)
         self._take(opened)
         if before is not None:
             await self._end(before)
@@ -359,6 +374,13 @@ class TerminalDesk:
             content = self._house.attach(outcome.text, self.session, typed=outcome.text)
             self._said_by_commands = {content: (Text(f"/{command.name} {argument}".rstrip()),)}
             self._say(content, shown="", queue=queue, model=outcome.model)
+        elif isinstance(outcome, AsDiff):
+            self._view.gap()
+            for file in outcome.files:
+                self._view.diff(file.path, file.diff)
+            if outcome.note:
+                self._view.line(outcome.note)
+            self._view.gap()
         elif outcome:
             self._view.gap()
             self._view.line(outcome)
@@ -418,18 +440,53 @@ class TerminalDesk:
 
     # What commands ask for
 
-    def check_model(self, name: str) -> str:
-        return self._house.check_model(name)
+    async def check_model(self, name: str) -> str:
+        try:
+            return self._house.check_model(name)
+        except NoKey as missing:
+            with self._waiting():
+                said = await self._house.ask_key(self._front, missing.provider)
+            if not said:
+                raise
+            return f"{said}\n{self._house.check_model(name)}"
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._house.models()
+
+    async def keep(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._house.keep, key, value)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        running, self._live.commands = self._live.commands, {}  # it waits for the person
-        try:
+        with self._waiting():
             chosen = await self._front.choose(title, options)
-        finally:
-            self._live.commands |= running
         if chosen is None and options:
             raise NothingChosen
         return chosen
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        with self._waiting():
+            return await self._front.choose_setting(title, options, current=current, can_keep=can_keep)
+
+    async def log_in(self, provider: str) -> str:
+        with self._waiting():
+            said = await self._house.ask_key(self._front, provider)
+        if not said:
+            raise NothingChosen
+        return said
+
+    def log_out(self, provider: str) -> str:
+        return self._house.forget_key(provider)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """The commands that run wait for the person."""
+        running, self._live.commands = self._live.commands, {}
+        try:
+            yield
+        finally:
+            self._live.commands |= running
 
     async def describe(self, topic: Topic) -> str:
         return await asyncio.to_thread(self._house.describe, topic)

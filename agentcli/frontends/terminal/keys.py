@@ -150,6 +150,8 @@ def key_bindings(app: TerminalApp, chosen: Mapping[str, Sequence[str]]) -> KeyBi
     for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
         bind(key, to=partial(asking.move_picker, by), when=picking)
     bind("enter", to=lambda: asking.end_picker(taken=True), when=picking)
+    keeping = claim(lambda: asking.picker is not None and asking.picker.can_keep)
+    bind("c-s", to=lambda: asking.end_picker(taken=True, keeps=True), when=keeping)
     bind("escape", to=lambda: asking.end_picker(taken=False), when=picking)
     bind("backspace", to=lambda: asking.type_in_picker(""), when=picking)
 

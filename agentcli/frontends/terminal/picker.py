@@ -6,19 +6,28 @@ from collections.abc import Sequence
 
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped
+from agentcli.frontends.terminal.text_width import clipped, width
 
 MOST_SHOWN = 8
+LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the gap between the columns
 
 
 class Picker:
-    """`options` are a label and a detail each; `chosen` is the index of one of them."""
+    """`options` are a label and a detail each; `chosen` is the index of one of them.
 
-    def __init__(self, title: str, options: Sequence[tuple[str, str]]) -> None:
+    `current` is the one that holds now: it is marked, and selected first. With `can_keep` a second key takes one for
+    good.
+    """
+
+    def __init__(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> None:
         self.title = printable(title)
+        self.can_keep = can_keep
         self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._current = current
         self._query = ""
-        self._selected = 0
+        self._selected = current or 0
 
     @property
     def shown(self) -> list[int]:
@@ -52,12 +61,25 @@ class Picker:
         room = max(1, min(MOST_SHOWN, most - 2))
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))
+        labels = self._width_of_labels(columns)
         rows = [clipped(head, columns)]
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
             mark, role = ("❯ ", "selected") if position == at else ("  ", "")
-            rows.append(clipped([("accent", mark), (role, label), ("muted", f"  {detail}" if detail else "")], columns))
+            row: Row = [("accent", mark)]
+            if self._current is not None:
+                row.append(("ok", "● " if number == self._current else "  "))
+            row.append((role, label))
+            if detail:
+                row.append(("muted", " " * max(2, 2 + labels - width(label)) + detail))
+            rows.append(clipped(row, columns))
         if not shown:
             rows.append(clipped([("muted", "  nothing fits")], columns))
-        rows.append(clipped([("muted", f"  {len(shown)} · ↑↓ move · Enter takes · Esc leaves")], columns))
+        keep = " · Ctrl-S keeps it" if self.can_keep else ""
+        rows.append(clipped([("muted", f"  {len(shown)} · Enter takes{keep} · Esc leaves")], columns))
         return rows[: max(0, most)]
+
+    def _width_of_labels(self, columns: int) -> int:
+        """How wide the column of labels is: that of the widest one that leaves the first word of a detail its room."""
+        widths = (width(label) for label, detail in self._options if detail)
+        return max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)

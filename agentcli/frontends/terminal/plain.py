@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
-from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
@@ -218,8 +218,14 @@ class PlainTerminal:
             self._choosing = None
         return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    ) -> Picked | None:
+        return None  # the command lists them, and says how to take one
+
     async def ask_secret(self, question: str) -> str | None:
-        return None  # the terminal would show it; a key goes into the environment
+        self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
+        return None
 
     async def run_outside(self, arguments: Sequence[str]) -> int:
         loop = asyncio.get_running_loop()

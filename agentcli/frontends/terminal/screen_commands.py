@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from agentcli.agent.commands.command import Command, Desk
+from agentcli.agent.commands.command import Command, Desk, marked, without_keep
+from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.conversation.entries import Assistant, retracted_ids
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.messages import Text
@@ -18,6 +19,14 @@ from agentcli.llm.provider import Effort
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
+THEMES_IN_WORDS = {
+    "auto": "as the terminal's background is",
+    "dark": "for a dark background",
+    "light": "for a light background",
+    "high-contrast": "for tired eyes and bright rooms",
+    "ansi": "the terminal's own sixteen colours",
+    "none": "no colours",
+}
 LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that take the clipboard's new contents on stdin; OSC 52 reaches it where none of them does (ssh).
@@ -25,16 +34,30 @@ _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib
 
 
 def screen_commands(app: TerminalApp) -> Sequence[Command]:
-    async def theme(desk: Desk, choice: str) -> str:
+    async def theme(desk: Desk, argument: str) -> str:
+        choice, keeps = without_keep(argument)
         if not choice:
-            found = await desk.choose("Theme", [(name, "") for name in app.themes])
-            if found is None:
-                return f"{app.console.theme.palette}. Another one: /theme {'|'.join(app.themes)}"
-            choice = app.themes[found]
+            names = list(app.themes)
+            options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
+            current = names.index(app.theme_choice) if app.theme_choice in names else None
+            picked = await desk.choose_setting("Theme", options, current=current)
+            if picked is None:
+                return marked(options, current, "Another one: /theme NAME")
+            choice, keeps = names[picked.number], picked.keeps
         if choice not in app.themes:
             raise UsageError(f"There is no theme {choice!r}; there is {', '.join(app.themes)}.")
         app.use_theme(choice)
-        return f'Theme {choice} until you leave; for good: theme = "{choice}" below [terminal] in config.toml.'
+        if keeps:
+            return f"Theme {choice}. {await desk.keep('terminal.theme', choice)}"
+        return f"Theme {choice} for this session; /theme {choice} keep keeps it."
+
+    async def login(desk: Desk, provider: str) -> str:
+        return await app.desk.log_in(provider)
+
+    async def logout(desk: Desk, provider: str) -> str:
+        if not provider:
+            raise UsageError("Say whose key: /logout PROVIDER.")
+        return app.desk.log_out(provider)
 
     async def copy(desk: Desk, argument: str) -> str:
         words = argument.split()
@@ -56,8 +79,10 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
         return f"Copied {len(text):,} characters as they were written."
 
     return (
-        Command("theme", "choose the colours", theme, "[NAME]"),
-        Command("copy", "copy an answer's source to the clipboard, or only its code", copy, "[N] [code]"),
+        Command("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
+        Command("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
+        Command("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
+        Command("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
 
 

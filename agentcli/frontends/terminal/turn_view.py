@@ -28,6 +28,7 @@ from agentcli.agent.events import (
 from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
+from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.highlight import warm_up
 from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
@@ -35,7 +36,7 @@ from agentcli.frontends.terminal.markdown import MarkdownStream
 from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.wrapping import wrapped
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
-from agentcli.tools.summary import call_title
+from agentcli.tools.summary import call_title, diff_counts
 
 MOST_FOLDED = 50
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
@@ -182,6 +183,12 @@ class TurnView:
         self._end_text()
         self._begin(kind)
         self._print(fragments)
+
+    def diff(self, path: str, diff: str) -> None:
+        """The changes of a file below its name."""
+        counts = f"  {diff_counts(diff)}" if diff.startswith("--- ") else ""
+        title = [("accent", exposed(path)), ("muted", f"{counts}\n")]
+        self.block([*title, *diff_fragments(diff, width=self._columns(), most_lines=None), ("", "\n")])
 
     def gap(self) -> None:
         """An empty line, where there is none yet."""

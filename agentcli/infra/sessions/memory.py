@@ -9,9 +9,9 @@ from pathlib import Path
 
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
+from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
-from agentcli.infra.sessions.titles import title_of
 from agentcli.paths import folder_text
 
 
@@ -98,5 +98,12 @@ class MemorySessions:
 def _info(log: MemoryLog) -> SessionInfo:
     updated = log.entries[-1].time if log.entries else log.created
     return SessionInfo(
-        log.session_id, folder_text(log.cwd), title_of(log.entries), log.created, updated, len(log.entries), log.name
+        log.session_id,
+        folder_text(log.cwd),
+        title_of(log.entries),
+        log.created,
+        updated,
+        len(log.entries),
+        log.name,
+        last_prompt_of(log.entries),
     )

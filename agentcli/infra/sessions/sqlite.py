@@ -26,15 +26,16 @@ import filelock
 
 from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, Unreadable, as_readable, entry_now, to_record
+from agentcli.conversation.titles import said_in_short, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.schema import prepare
-from agentcli.infra.sessions.titles import title_of
 from agentcli.paths import folder_text
 
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
+MOST_LOOKED_AT = 20  # entries, for the newest prompt
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], Any]
@@ -300,8 +301,11 @@ def _entries(db: apsw.Connection, session_id: str, until: int | None = None) -> 
         "WHERE session_id = ? AND seq <= ? ORDER BY seq",
         (session_id, sys.maxsize if until is None else until),
     )
-    names = ("id", "parent_id", "time", "schema_version", "body")
-    return inherited + [as_readable(dict(zip(names, row, strict=True))) for row in rows]
+    return inherited + [_entry(row) for row in rows]
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    return as_readable(dict(zip(("id", "parent_id", "time", "schema_version", "body"), row, strict=True)))
 
 
 def _last_seq(db: apsw.Connection, session_id: str) -> int:
@@ -315,9 +319,19 @@ def _infos(db: apsw.Connection, tail: str, values: tuple[Any, ...]) -> list[Sess
         values,
     )
     return [
-        SessionInfo(id, cwd, title, created, updated, entries, name)
-        for id, cwd, title, created, updated, name, entries in rows
+        SessionInfo(id, cwd, title, created, updated, entries, name, _last_prompt(db, id))
+        for id, cwd, title, created, updated, name, entries in list(rows)
     ]
+
+
+def _last_prompt(db: apsw.Connection, session_id: str) -> str:
+    """In a line; what agentcli told the model stands among what the person said."""
+    rows = db.execute(
+        "SELECT id, parent_id, time, schema_version, CAST(body AS BLOB) FROM entries "
+        "WHERE session_id = ? AND kind = 'user' ORDER BY seq DESC LIMIT ?",
+        (session_id, MOST_LOOKED_AT),
+    )
+    return next(filter(None, (said_in_short(_entry(row).body) for row in rows)), "")
 
 
 class _Writer:

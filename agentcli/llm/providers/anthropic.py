@@ -111,7 +111,7 @@ class AnthropicProvider:
 
     def _require_key(self) -> None:
         if not self._has_key:
-            raise AuthError("No Anthropic key: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN).")
+            raise AuthError("No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic.")
 
     async def aclose(self) -> None:
         await self._http.aclose()

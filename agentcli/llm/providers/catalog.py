@@ -36,10 +36,14 @@ def provider_module(kind: str) -> Any:
 
 
 @cache
+def preset_rows() -> dict[str, dict[str, Any]]:
+    """The bundled servers as presets.toml has them; reading them needs no provider's module."""
+    return tomllib.loads(files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8"))
+
+
 def provider_names() -> tuple[str, ...]:
     """Every name that needs no settings: the providers', and those of the bundled servers."""
-    text = files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8")
-    return ("anthropic", "ollama", "local", "scripted", *tomllib.loads(text))
+    return ("anthropic", "ollama", "local", "scripted", *preset_rows())
 
 
 class ProviderPool:
@@ -47,6 +51,7 @@ class ProviderPool:
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], Provider] = {}
+        self._old: list[Provider] = []
 
     def get(self, name: str, model: str) -> Provider | None:
         return self._made.get((name, model))
@@ -60,7 +65,13 @@ class ProviderPool:
         for provider in tuple(self._made.values()):
             await provider.aclose()
 
+    def forget(self, name: str) -> None:
+        """Have the providers of that name made anew. A request may run on the old ones: they close with the pool."""
+        for key in [key for key in self._made if key[0] == name]:
+            self._old.append(self._made.pop(key))
+
     async def aclose(self) -> None:
-        while self._made:
-            _, provider = self._made.popitem()
+        for provider in [*self._old, *self._made.values()]:
             await provider.aclose()
+        self._old.clear()
+        self._made.clear()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
@@ -14,24 +12,30 @@ from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.openai import Quirks
 
+NOT_FOUND = 404
+
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server: its address, the environment variable of its key, and its quirks."""
+    """A server: its address, the environment variable of its key, and its quirks.
+
+    `key_path` is what only a key opens, where the list of models needs none.
+    """
 
     base_url: str
     key_env: str = ""
     needs_key: bool = True
+    key_path: str = ""
     quirks: Quirks = Quirks()
 
 
 @cache
 def presets() -> dict[str, Preset]:
-    text = files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8")
-    return {name: msgspec.convert(row, Preset) for name, row in tomllib.loads(text).items()}
+    return {name: msgspec.convert(row, Preset) for name, row in preset_rows().items()}
 
 
 class OpenAICompatProvider:
@@ -50,7 +54,7 @@ class OpenAICompatProvider:
         self.info = info
         self._quirks = preset.quirks
         self._has_key = bool(api_key) or not preset.needs_key
-        self._key_env = preset.key_env
+        self._key_env, self._key_path = preset.key_env, preset.key_path
         sent = dict(headers or {})
         if api_key:
             sent["authorization"] = f"Bearer {api_key}"
@@ -74,18 +78,33 @@ class OpenAICompatProvider:
     async def health_check(self) -> Health:
         try:
             self._require_key()
+            await self._show_key()
             listed = await self._http.get_json("/models")
         except ProviderError as error:
             return Health(False, with_wait(str(error), error))
         rows = listed.get("data") if isinstance(listed, dict) else listed
-        ids = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        ids = tuple(map(str, found))
         if ids and self.model not in ids:
-            return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(map(str, ids[:8]))}")
-        return Health(True, f"{self.model} answers")
+            return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
+        return Health(True, f"{self.model} answers", ids)
+
+    async def _show_key(self) -> None:
+        """Have the key checked where the list of models needs none. Raises `ProviderError` when it is refused."""
+        if self._key_path:
+            try:
+                await self._http.get_json(self._key_path)
+            except ProviderError as error:
+                if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
+                    raise
 
     def _require_key(self) -> None:
         if not self._has_key:
-            where = f"set {self._key_env}" if self._key_env else f"set providers.{self.name}.api_key_env"
+            where = (
+                f"set {self._key_env}, or keep one with agentcli login {self.name}"
+                if self._key_env
+                else f"set providers.{self.name}.api_key_env"
+            )
             raise AuthError(f"No key for {self.name}: {where}.")
 
     async def aclose(self) -> None:

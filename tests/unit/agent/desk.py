@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import Commands, Desk, Outcome, Topic
+from agentcli.agent.commands.command import AsDiff, Commands, Desk, Outcome, Picked, Topic
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -30,6 +30,7 @@ class FakeDesk:
     input: str = ""
     has_left: bool = False
     others: list[Session] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def session(self) -> Session:
@@ -58,10 +59,23 @@ class FakeDesk:
         await before.close()
         return self.session
 
-    def check_model(self, name: str) -> str:
+    async def check_model(self, name: str) -> str:
         if name not in ("scripted/script", "scripted/other"):
             raise UsageError(f"{name!r} is not a model.")
         return f"From the next request on: {name}."
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return [("scripted/other", "here"), ("scripted/script", "here")]
+
+    async def keep(self, key: str, value: Any) -> str:
+        self.kept[key] = value
+        return f"Kept {key}."
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        self.asked.append(list(options))
+        return Picked(self.picks.pop(0), can_keep) if self.picks else None
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         self.asked.append(list(options))
@@ -82,6 +96,11 @@ class FakeDesk:
         assert found is not None
         command, argument = found
         return await command.run(self, argument)
+
+    async def shows(self, typed: str) -> str:
+        said = await self.outcome(typed)
+        assert isinstance(said, AsDiff), said
+        return said.text
 
     async def says(self, typed: str) -> str:
         said = await self.outcome(typed)

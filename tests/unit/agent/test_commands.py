@@ -11,6 +11,7 @@ import pytest
 
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, Desk
 from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
@@ -72,7 +73,7 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
 
 
 def test_commands_of_the_screen_say_so_elsewhere() -> None:
-    assert [command.name for command in screen_commands(cast("Any", None))] == list(SCREEN_COMMANDS)
+    assert {command.name for command in screen_commands(cast("Any", None))} == set(SCREEN_COMMANDS)
     for name in SCREEN_COMMANDS:
         with pytest.raises(UsageError, match="needs the terminal's screen"):
             conversation_commands().parse(f"/{name} x")
@@ -93,7 +94,7 @@ def test_a_command_that_is_added_is_found_and_listed() -> None:
 async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
     async with at_desk(tmp_path) as desk:
         listed = await desk.says("/help")
-        names = [line.split()[0] for line in listed.splitlines()]
+        names = [line.split()[0] for line in listed.splitlines() if line.startswith(" ")]
         assert names == [f"/{command.name}" for command in desk.commands]
         assert set(
             "/model /effort /clear /context /usage /resume /fork /rewind /rename /export /diff /review /init "
@@ -110,13 +111,13 @@ async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
 async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder) -> None:
     async with at_desk(tmp_path, [END, END, END]) as desk:
         state = desk.session.state
-        assert (await desk.says("/model")).startswith("scripted/script. Another one:")
-        assert (
-            await desk.says("/model scripted/script high") == "From the next request on: scripted/script. Effort high."
+        assert (await desk.says("/model")).splitlines()[1] == "● scripted/script  here"
+        assert (await desk.says("/model scripted/script high")).startswith(
+            "From the next request on: scripted/script. Effort high."
         )
         await desk.stage.ask("Go")
         assert desk.stage.provider.requests[-1].effort == "high"
-        assert (await desk.says("/effort")).startswith("Effort: high.")
+        assert "● high" in await desk.says("/effort")
         await desk.says("/effort low")
         await desk.stage.ask("Go")
         assert desk.stage.provider.requests[-1].effort == "low"
@@ -124,6 +125,15 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         assert state.effort is None
         await desk.says("/model scripted/other")
         assert state.model == "scripted/other"
+        assert desk.kept == {}
+        await desk.says("/model scripted/script max keep")
+        await desk.says("/effort default keep")
+        assert desk.kept == {"provider.model": "scripted/script", "tokens.effort": None}
+        desk.picks = [0, 2]
+        await desk.says("/model")
+        await desk.says("/effort")
+        assert (state.model, state.effort) == ("scripted/other", "medium")
+        assert desk.kept == {"provider.model": "scripted/other", "tokens.effort": "medium"}
         for wrong in ("/model nothing", "/model scripted/script hard", "/effort hard"):
             with pytest.raises(UsageError):
                 await desk.says(wrong)
@@ -329,18 +339,18 @@ async def test_diff_shows_what_is_not_committed(tmp_path: Folder) -> None:
     async with at_desk(tmp_path) as desk:
         work = desk.stage.workspace
         with pytest.raises(UserError, match="There is no diff"):
-            await desk.says("/diff")
+            await desk.shows("/diff all")
         git(work, "init", "-q")
         (work / "a é.txt").write_text("one\n")
-        assert await desk.says("/diff") == "Untracked: a é.txt"
+        assert await desk.shows("/diff all") == "Untracked: a é.txt"
         git(work, "add", ".")
-        assert "+one" in await desk.says("/diff")
+        assert "+one" in await desk.shows("/diff all")
         git(work, "commit", "-qm", "x")
-        assert await desk.says("/diff") == "Nothing has changed."
+        assert await desk.shows("/diff all") == "Nothing has changed."
         (work / "a é.txt").write_text("two\n")
         (work / "new").touch()
         git(work, "config", "diff.external", "touch ran; true")
-        said = await desk.says("/diff")
+        said = await desk.shows("/diff all")
         assert "-one\n+two" in said
         assert said.endswith("Untracked: new")
         assert not (work / "ran").exists()
@@ -384,7 +394,7 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
         await desk.says("/approvals deny Bash(rm *)")
         said = await desk.says("/permissions")
         assert said.splitlines() == [
-            "Mode default.",
+            "Mode default: edits ask, and what acts beyond the project. Another one: /permissions mode MODE",
             "  refused  bash(curl *)  (settings)",
             "  refused  bash(rm *)  (session)",
             "  allowed  bash(make *)  (session)",
@@ -503,3 +513,12 @@ async def test_the_mode_the_model_and_the_effort_may_change_while_a_turn_runs(tm
         await desk.stage.heard(ToolFinished)
         done = await desk.stage.ended()
         assert done.text == "One two"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(5, "just now"), (119, "1 min ago"), (3_599, "59 min ago"), (3 * 3_600, "3 h ago"), (86_400 * 60, "60 d ago"),
+     (86_400 * 61, "2 months ago"), (86_400 * 800, "2 y ago"), (-5, "just now"), (-500, "some time")],
+)  # fmt: skip
+def test_how_long_ago_something_was(seconds: float, said: str) -> None:
+    assert age(seconds) == said

@@ -52,7 +52,7 @@ def test_the_chosen_option_is_always_in_sight(count: int, moves: list[int], most
         at = (at + by) % count
         assert chooser.chosen == at
         marked = [line for line in shown(chooser, most=most) if line.startswith("❯")]
-        assert marked == [f"❯ option {at}  detail {at % 3}"]
+        assert [" ".join(line.split()) for line in marked] == [f"❯ option {at} detail {at % 3}"]
 
 
 def test_typing_narrows_and_backspace_widens() -> None:
@@ -83,4 +83,4 @@ def test_all_words_count_in_any_order() -> None:
 def test_a_window_shows_so_many_and_how_many_there_are() -> None:
     lines = shown(picker(), most=30)
     assert len(lines) == MOST_SHOWN + 2
-    assert lines[-1] == "  20 · ↑↓ move · Enter takes · Esc leaves"
+    assert lines[-1] == "  20 · Enter takes · Esc leaves"

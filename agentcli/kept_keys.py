@@ -1,0 +1,166 @@
+"""Keeps API keys for the person: in the system's keyring where there is one, else in a file that only they can read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.errors import ConfigError
+
+SERVICE = "agentcli"  # what keys are filed under in a keyring
+_WORKING_PRIORITY = 1  # keyring's own: what ranks lower keeps nothing, or keeps it readable
+
+
+class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    key: str = ""
+    in_keyring: bool = False
+
+
+class KeptKeys:
+    """Keys by the environment variable they stand in for.
+
+    The file names every key that is kept, so that a keyring, which takes long and may ask for a password, is opened
+    only for one that is there. Without a file keys are held for this process alone.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._typed: dict[str, str] = {}
+        self._read: dict[str, str] = {}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The keys that can be had without opening a keyring, for keeping them out of sight."""
+        try:
+            in_file = [kept.key for kept in self._index().values() if kept.key]
+        except ConfigError:  # told where a key is asked for
+            in_file = []
+        return *self._typed.values(), *self._read.values(), *in_file
+
+    def place(self, variable: str) -> str:
+        """Where a key is, in words; empty for one that is nowhere. Raises `ConfigError` for a file others can read."""
+        if kept := self._index().get(variable):
+            return "kept in the keyring" if kept.in_keyring else f"kept in {self._file}"
+        return "typed for this session" if variable in self._typed else ""
+
+    def typed(self, variable: str) -> str:
+        """The key the person has given to this process, or an empty string."""
+        return self._typed.get(variable, "")
+
+    def get(self, variable: str) -> str:
+        """The key that is kept, or an empty string. Raises `ConfigError` where it cannot be had."""
+        if variable not in self._read and (kept := self._index().get(variable)):
+            self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
+        return self._read.get(variable, "")
+
+    def hold(self, variable: str, key: str) -> None:
+        """Use a key for as long as this process runs."""
+        self._typed[variable] = key
+
+    def keep(self, variable: str, key: str) -> str:
+        """Keep a key for good; gives its place. Raises `ConfigError`."""
+        index = self._index()
+        in_keyring = _set_in_keyring(variable, key)
+        self._write(index | {variable: _Kept(in_keyring=True) if in_keyring else _Kept(key)})
+        self._read[variable] = key
+        return self.place(variable)
+
+    def remove(self, variable: str) -> str:
+        """Forget a key; gives the place it was in, or an empty string. Raises `ConfigError`."""
+        was = self.place(variable)
+        self._typed.pop(variable, None)
+        self._read.pop(variable, None)
+        index = self._index()
+        if (kept := index.pop(variable, None)) is not None:
+            if kept.in_keyring:
+                _remove_from_keyring(variable)
+            self._write(index)
+        return was
+
+    def _index(self) -> dict[str, _Kept]:
+        if self._file is None:
+            return {}
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise ConfigError(f"could not be read ({error.strerror}).", file=str(self._file)) from error
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+                raise ConfigError(
+                    f"holds keys and is not yours alone (mode {stat.S_IMODE(about.st_mode):o}): no key of it is used. "
+                    f"chmod 600 it, and think of new keys.",
+                    file=str(self._file),
+                )
+            try:
+                return msgspec.json.decode(file.read(), type=dict[str, _Kept])
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"could not be read ({error}).", file=str(self._file)) from error
+
+    def _write(self, index: dict[str, _Kept]) -> None:
+        assert self._file is not None, "a process without a file holds keys and keeps none"
+        try:
+            if not index:
+                self._file.unlink(missing_ok=True)
+                return
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, name = tempfile.mkstemp(dir=self._file.parent, prefix=".credentials-")  # of mode 0600
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+                    file.flush()
+                    os.fsync(descriptor)
+                Path(name).replace(self._file)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error
+
+    def _from_keyring(self, variable: str) -> str:
+        keyring = import_module("keyring")
+        try:
+            return keyring.get_password(SERVICE, variable) or ""
+        except Exception as error:
+            raise ConfigError(
+                f"its key is kept in the keyring, which does not give it ({error}): unlock it, or set the variable.",
+                key=variable,
+            ) from error
+
+
+def _working_keyring() -> Any:
+    """The `keyring` module where it has a real keyring behind it."""
+    try:
+        keyring = import_module("keyring")
+        return keyring if keyring.get_keyring().priority >= _WORKING_PRIORITY else None
+    except Exception:  # noqa: BLE001 - each backend has errors of its own, and there is the file
+        return None
+
+
+def _set_in_keyring(variable: str, key: str) -> bool:
+    """Whether a keyring took it."""
+    if (keyring := _working_keyring()) is None:
+        return False
+    try:
+        keyring.set_password(SERVICE, variable, key)
+    except Exception:  # noqa: BLE001 - a keyring that is locked or full; there is the file
+        return False
+    return True
+
+
+def _remove_from_keyring(variable: str) -> None:
+    keyring = import_module("keyring")
+    try:
+        keyring.delete_password(SERVICE, variable)
+    except Exception as error:
+        if keyring.errors.PasswordDeleteError in type(error).__mro__:  # it is gone already
+            return
+        raise ConfigError(f"the keyring does not remove its key ({error}).", key=variable) from error

@@ -1,0 +1,331 @@
+"""Commands as they are seen: pickers, settings that are kept, the question for a key."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import wait_until
+from tests.app.terminal import Open, Terminal
+from tests.conformance.replies import chat_reply
+from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply
+
+ANSWER = {"text": "Hello."}
+WIDTHS = (40, 80, 120)
+ENTER, ESC, DOWN, KEEP = "\r", "\x1b", "\x1b[B", "\x13"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def ready(terminal: Terminal) -> Terminal:
+    terminal.see("script.jsonl")
+    return terminal
+
+
+def picker(terminal: Terminal) -> list[str]:
+    """The rows between the picker's title and its last line."""
+    rows = terminal.text().splitlines()
+    end = next(number for number, row in enumerate(rows) if " · Enter takes" in row)
+    start = max(number for number in range(end) if "(" in rows[number] and not rows[number].startswith(" "))
+    return rows[start + 1 : end]
+
+
+def keyed(received: Received) -> Reply:
+    """A list of models for whoever sends the right key."""
+    if received.headers.get("authorization") != "Bearer sk-right":
+        return json_reply({"error": {"message": "Incorrect API key provided"}}, 401)
+    return json_reply({"data": [{"id": "small"}, {"id": "large"}]})
+
+
+# Pickers
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("typed", ["/model\r", "/mod\r", "/model \r"])
+def test_model_with_enter_alone_opens_a_list_of_what_there_is(open_terminal: Open, columns: int, typed: str) -> None:
+    terminal = ready(open_terminal([ANSWER], columns=columns, OPENAI_API_KEY="sk-1"))
+    for letter in typed[:-1]:
+        terminal.type(letter)
+    if typed != "/model\r":
+        terminal.settle(0.3)
+    terminal.type(ENTER)
+    terminal.see("❯ ● scripted/script.jsonl")
+    rows = picker(terminal)
+    assert rows[1].startswith("    openai/gpt-6.1-sol")
+    assert "✓ key" in rows[1]
+    assert all("✓ key" in row for row in rows[1:])
+    if columns > 40:
+        assert re.search(r"✓ key +\S+[kM]  \$[\d.]+ in, \$[\d.]+ out", rows[1])
+    assert len({row.index("✓") for row in rows[1:]}) == 1
+    terminal.type("haiku-5-5")
+    terminal.see("❯   anthropic/claude-haiku-5-5 +no")
+    terminal.type(ESC)
+    assert "❯" not in terminal.settle()
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_terminal: Open, columns: int) -> None:
+    terminal = ready(open_terminal([ANSWER], "--effort", "high", columns=columns))
+    terminal.type("/effort\r")
+    terminal.see("❯ ● default")
+    terminal.type(DOWN + ENTER)
+    terminal.see("Effort from the next request on: low")
+    terminal.type("/effort\r")
+    terminal.see("❯ ● low +quick")
+    terminal.type(ESC)
+    terminal.settle(0.3)
+    terminal.type("/permissions\r")
+    terminal.see("❯ ● default +edits ask")
+    terminal.type(DOWN * 2 + ENTER)
+    terminal.see("Mode plan: changes nothing")
+    terminal.type("/theme\r")
+    terminal.see("❯ ● auto +as the")
+    terminal.type(DOWN + ENTER)
+    terminal.see("Theme dark for this session")
+
+
+def test_a_grant_is_taken_back_in_the_list(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/permissions allow bash(make *)\r")
+    terminal.see("is allowed in this session")
+    terminal.type("/permissions\r")
+    terminal.see("❯ ● default")
+    terminal.type("make")
+    terminal.see(r"❯   forget bash\(make \*\)")
+    terminal.type(ENTER)
+    terminal.see(r"bash\(make \*\) asks again")
+
+
+def test_line_by_line_the_same_commands_list_what_there_is(open_terminal: Open) -> None:
+    terminal = open_terminal([ANSWER], "--plain")
+    terminal.see("›")
+    terminal.type("/effort\r")
+    terminal.see("● default")
+    terminal.see("Another one: /effort LEVEL")
+    terminal.type("/model\r")
+    terminal.see("any other works too")
+    assert "● scripted/script.jsonl" in terminal.transcript()
+
+
+# Settings that are kept
+
+
+def test_a_setting_is_kept_and_the_file_around_it_left_alone(open_terminal: Open, home: Path) -> None:
+    file = home / "config.toml"
+    file.write_text("# mine\n[terminal]  # looks\nediting_mode = 'emacs'\n\n[limits]\nmax_turns = 7 # few\n")
+    file.chmod(0o640)
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/theme light keep\r")
+    terminal.see("Theme light. Kept in")
+    terminal.type("/effort\r")
+    terminal.see("❯ ● default")
+    terminal.type(DOWN + KEEP)
+    terminal.see("next request on: low. Kept in")
+    text = file.read_text()
+    assert text.startswith("# mine\n[terminal]  # looks\nediting_mode = 'emacs'\ntheme = \"light\"\n")
+    assert "[limits]\nmax_turns = 7 # few\n" in text
+    assert tomllib.loads(text)["tokens"] == {"effort": "low"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    terminal.type("/effort default keep\r")
+    terminal.see("Taken out of")
+    assert "tokens" not in tomllib.loads(file.read_text())
+
+
+def test_a_setting_is_not_kept_unasked_and_says_how_it_would_be(open_terminal: Open, home: Path) -> None:
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/theme dark\r")
+    terminal.see("for this session; /theme dark keep keeps it")
+    terminal.type("/effort max\r")
+    terminal.see("/effort max keep keeps it")
+    assert not (home / "config.toml").exists()
+
+
+def test_what_wins_over_a_kept_setting_is_named(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER], "--effort", "high"))
+    terminal.type("/effort low keep\r")
+    terminal.see(r"Here command line sets another one \(--effort")
+
+
+# Keys
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_model_without_a_key_asks_for_it_and_tries_it(open_terminal: Open, home: Path, columns: int) -> None:
+    with chat_server([chat_reply("from the server")], models=keyed) as server:
+        (home / "config.toml").write_text(
+            f'[providers.work]\nbase_url = "{server.url}"\napi_key_env = "WORK_KEY"\n', "utf-8"
+        )
+        terminal = ready(open_terminal([ANSWER], columns=columns))
+        terminal.type("/model work/small\r")
+        terminal.see("Paste the key for work")
+        terminal.type("sk-wrong\r")
+        terminal.see("The key does not work")
+        assert "Incorrect API key" in terminal.text()
+        terminal.type(ENTER)
+        terminal.see("key:$|key:\n")
+        terminal.type("sk-right")
+        terminal.see(r"key: \*{8}")
+        terminal.settle(1.0)
+        assert not any(b"sk-right" in file.read_bytes() for file in home.rglob("*") if file.is_file())
+        terminal.type(ENTER)
+        terminal.see(r"work takes the key and lists 2 mod")
+        terminal.type(DOWN + ENTER)
+        terminal.see("is used in")
+        terminal.type("\x1f")
+        assert "sk-right" not in terminal.settle()
+        terminal.type("hello\r")
+        terminal.see("from the server")
+    assert not (home / "credentials.json").exists()
+
+
+def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, home: Path) -> None:
+    with anthropic_server() as server:
+        first = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
+        first.see("What shall answer")
+        first.type(ENTER)
+        first.see("❯ anthropic")
+        first.type(ENTER)
+        first.see("Paste the key for anthropic")
+        first.type("sk-ant-mine\r")
+        first.see("❯ Keep it")
+        assert server.others[0].headers["x-api-key"] == "sk-ant-mine"
+        first.type(ENTER)
+        first.see("is kept in")
+        first.see("claude-sonnet-5-5")
+        kept = home / "credentials.json"
+        wait_until(kept.exists, "the file")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        second = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
+        second.see("claude-sonnet-5-5")
+        assert "sk-ant-mine" not in second.transcript()
+        second.type("/logout anthropic\r")
+        second.see("is removed")
+        assert not kept.exists()
+
+
+def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_terminal: Open, home: Path) -> None:
+    with chat_server([chat_reply("large speaks")], models=keyed) as server:
+        (home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n', "utf-8")
+        server._routes["GET /v1/key"] = json_reply({"data": {}})
+        terminal = open_terminal(None)
+        terminal.see("What shall answer")
+        terminal.type(ENTER)
+        terminal.see("❯ anthropic")
+        terminal.type("openr" + ENTER)
+        terminal.see("Paste the key for openrouter")
+        terminal.type("sk-right\r")
+        terminal.see("❯ Keep it")
+        terminal.type(ENTER)
+        terminal.see("Which model shall answer")
+        terminal.type("large" + ENTER)
+        terminal.see("openrouter/large: Kept in")
+        terminal.type("hello\r")
+        terminal.see("large speaks")
+        assert "GET /v1/key" in {f"{other.method} {other.path}" for other in server.others}
+    assert tomllib.loads((home / "config.toml").read_text())["provider"] == {"model": "openrouter/large"}
+
+
+def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: Open) -> None:
+    with chat_server([chat_reply("from the server")], models=keyed) as server:
+        terminal = open_terminal(None, "-m", "openai/small", OPENAI_BASE_URL=server.url)
+        terminal.see("Paste the key for openai")
+        terminal.type("sk-right\r")
+        terminal.see("❯ Keep it")
+        terminal.type(DOWN + ENTER)
+        terminal.see("used in this session")
+        terminal.type("hello\r")
+        terminal.see("from the server")
+
+
+def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/model groq/llama\r")
+    terminal.see("Paste the key for groq")
+    terminal.type(ESC)
+    terminal.see("groq needs a key: set GROQ_API_KEY")
+    terminal.type("hello\r")
+    terminal.see("Hello.")
+
+
+# Conversations
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("how", ["/resume", "-r"])
+def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: Open, columns: int, how: str) -> None:
+    first = open_terminal(
+        [ANSWER, ANSWER, ANSWER], "Hello!\n\nMend the parser, please, so that it reads long lines too"
+    )
+    first.see("Hello\\.")
+    first.type("And the tests?\r")
+    first.see("tests.\n\nHello")
+    first.type("/clear\r")
+    first.see("A new conversation")
+    first.type("say something\r")
+    first.see("something\n\nHello")
+    first.type("/rename talk\r")
+    first.see("is called talk")
+    first.type("\x04")
+    assert first.exit_code() == 0
+    second = open_terminal([ANSWER], *(["-r"] if how == "-r" else []), columns=columns)
+    if how == "/resume":
+        ready(second).type("/resume\r")
+    second.see("❯ just now")
+    named, other = picker(second)
+    assert named.startswith("❯ just now    talk")
+    assert other.startswith("  just now    Mend the parser")
+    if columns > 40:
+        assert "so that it reads…" in other
+        assert "say something" in named
+        assert "→ And the" in other
+    second.type("parser" + ENTER)
+    second.see("And the tests")
+
+
+# Changes
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
+    change = {"name": "file_edit", "input": {"path": "a.py", "old_string": "hi", "new_string": "ho"}}
+    replies = [{"tool_calls": [change]}, {"text": "Done."}]
+    terminal = ready(open_terminal(replies, "--permission-mode", "acceptEdits", columns=columns))
+    terminal.type("go\r")
+    terminal.see("Done\\.")
+    terminal.type("/diff\r")
+    terminal.see(r"a\.py  \+1 -1")
+    rows = terminal.settle().splitlines()
+    at = max(number for number, row in enumerate(rows) if row.startswith("a.py  +1 -1"))
+    removed, added = rows[at + 1 : at + 3]
+    assert 'print("hi")' in removed
+    assert 'print("ho")' in added
+    colours = [terminal.screen.buffer[at + 1 + line][removed.index("print")] for line in (0, 1)]
+    assert (colours[0].fg, colours[0].bg) != (colours[1].fg, colours[1].bg)
+    assert "@@" not in terminal.text()
+
+
+# Help
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_help_stands_in_columns_under_headings(open_terminal: Open, columns: int) -> None:
+    terminal = ready(open_terminal([ANSWER], columns=columns))
+    terminal.type("/help\r")
+    terminal.see("/quit")
+    rows = terminal.transcript().splitlines()
+    model, rename = (next(row for row in rows if row.startswith(f"  /{name} ")) for name in ("model", "rename"))
+    assert model.index("[MODEL]") == rename.index("NAME") == 16
+    if columns > 40:
+        assert model.index("show the models") == rename.index("give this")
+    assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
+    terminal.type("/help effort\r")
+    terminal.see("/effort LEVEL keep")

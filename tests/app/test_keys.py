@@ -1,0 +1,199 @@
+"""Keys of providers: kept by `agentcli login`, found by every run, seen nowhere."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place
+from tests.conformance.replies import chat_reply
+from tests.conformance.servers import LoopbackServer, Received, Reply, chat_server, json_reply
+
+KEY = "sk-right-and-long"
+ASK = ("-m", "openai/test-model", "-p", "go")
+KEYRING = """
+import json, os
+from keyring.backend import KeyringBackend
+
+FILE = os.environ["TEST_KEYRING"]
+
+class Keyring(KeyringBackend):
+    priority = 5
+
+    def _read(self):
+        try:
+            return json.load(open(FILE))
+        except FileNotFoundError:
+            return {}
+
+    def get_password(self, service, name):
+        return self._read().get(f"{service} {name}")
+
+    def set_password(self, service, name, value):
+        json.dump(self._read() | {f"{service} {name}": value}, open(FILE, "w"))
+
+    def delete_password(self, service, name):
+        json.dump({k: v for k, v in self._read().items() if k != f"{service} {name}"}, open(FILE, "w"))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def listed(received: Received) -> Reply:
+    if received.headers.get("authorization") != f"Bearer {KEY}":
+        return json_reply({"error": {"message": f"Incorrect API key: {received.headers['authorization'][7:]}"}}, 401)
+    return json_reply({"data": [{"id": "test-model"}, {"id": "other"}]})
+
+
+def at(server: LoopbackServer) -> dict[str, str]:
+    return {"OPENAI_BASE_URL": server.url}
+
+
+def test_a_key_is_tried_kept_and_used(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")], models=listed) as server:
+        ran = place.run("login", "openai", stdin=f"{KEY}\n", env=at(server))
+        assert (ran.code, ran.err) == (0, "")
+        file = place.home / "credentials.json"
+        assert ran.out.startswith("openai takes the key and lists 2 models.\nThe key for openai is kept in ")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert place.run(*ASK, env=at(server)).out == "Hi.\n"
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    for command in (("login",), ("doctor",), ("config", "show"), ("-m", place.script(), "-p", "/config")):
+        shown = place.run(*command)
+        assert f"kept in {file}" in shown.out
+        assert KEY not in shown.out + shown.err
+    rows = json.loads(place.run("login", "--json").out)
+    assert {"provider": "openai", "variable": "OPENAI_API_KEY", "place": f"kept in {file}"} in rows
+    assert place.run("login", "openai", "--remove").out == f"The key for openai, kept in {file}, is removed.\n"
+    assert not file.exists()
+    assert place.run("login", "openai", "--remove").code == 2
+    assert place.run("models", "default").code == 2
+
+
+def test_a_key_alone_chooses_the_model(place: Place) -> None:
+    place.run("login", "deepseek", "--untried", stdin=KEY)
+    assert place.run("models", "default").out == "deepseek/deepseek-v4-pro\n"
+    assert place.run("models", "default", env={"OPENAI_API_KEY": "sk-1"}).out.startswith("openai/")
+
+
+def test_a_key_that_is_refused_is_not_kept_nor_shown(place: Place) -> None:
+    with chat_server(models=listed) as server:
+        ran = place.run("login", "openai", stdin="sk-mistyped\n", env=at(server))
+    assert ran.code == 1
+    assert "Incorrect API key: [masked] (not kept" in ran.err
+    assert not (place.home / "credentials.json").exists()
+
+
+def test_the_environment_wins(place: Place) -> None:
+    place.run("login", "openai", "--untried", stdin="sk-kept")
+    with chat_server([chat_reply("Hi.")]) as server:
+        place.run(*ASK, env={**at(server), "OPENAI_API_KEY": "sk-given"})
+        assert server.requests[0].headers["authorization"] == "Bearer sk-given"
+    said = place.run("login", "openai", "--untried", stdin="sk-new", env={"OPENAI_API_KEY": "sk-given"})
+    assert "OPENAI_API_KEY in the environment wins over it" in said.out
+    assert "OPENAI_API_KEY in the environment" in place.run("doctor", env={"OPENAI_API_KEY": "sk-given"}).out
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_file_that_others_can_read_is_not_used(place: Place, mode: int) -> None:
+    place.run("login", "openai", "--untried", stdin=KEY)
+    (place.home / "credentials.json").chmod(mode)
+    ran = place.run(*ASK)
+    assert ran.code == 2
+    assert f"credentials.json: holds keys and is not yours alone (mode {mode:o})" in ran.err
+    assert KEY not in ran.err
+    assert "chmod 600" in place.run("doctor").out
+    assert place.run("-m", place.script({"text": "Hi."}), "-p", "no key needed").out == "Hi.\n"
+
+
+def test_a_keyring_is_used_where_there_is_one(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "test_keyring.py").write_text(KEYRING)
+    env = {
+        "PYTHON_KEYRING_BACKEND": "test_keyring.Keyring",
+        "PYTHONPATH": str(tmp_path),
+        "TEST_KEYRING": str(tmp_path / "keyring.json"),
+    }
+    ran = place.run("login", "openai", "--untried", stdin=KEY, env=env)
+    assert ran.out.startswith("The key for openai is kept in the keyring")
+    assert json.loads((tmp_path / "keyring.json").read_text()) == {"agentcli OPENAI_API_KEY": KEY}
+    assert KEY not in (place.home / "credentials.json").read_text()
+    with chat_server([chat_reply("Hi.")]) as server:
+        assert place.run(*ASK, env={**env, **at(server)}).out == "Hi.\n"
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        without = place.run(*ASK, env=at(server))
+    assert without.code != 0  # the keyring of another machine
+    assert place.run("login", "openai", "--remove", env=env).code == 0
+    assert json.loads((tmp_path / "keyring.json").read_text()) == {}
+
+
+def test_a_kept_key_is_masked_like_any_other_secret(place: Place) -> None:
+    place.run("login", "tavily", "--untried", stdin="not-of-a-known-form-17")
+    model = place.script(
+        {"tool_calls": [{"name": "bash", "input": {"command": "echo not-of-a-known-form-17"}}]},
+        {"text": "{{last_result}}"},
+    )
+    place.run("login", "openai", "--untried", stdin=KEY)
+    ran = place.run("-m", model, "-p", "go", "--permission-mode", "bypassPermissions")
+    assert "not-of-a-known-form-17" not in ran.out
+
+
+@pytest.mark.parametrize("stdin", ["", "\n"])
+def test_no_key_is_an_error_of_usage(place: Place, stdin: str) -> None:
+    ran = place.run("login", "openai", stdin=stdin)
+    assert (ran.code, ran.out) == (2, "")
+    assert "pipe it into agentcli login openai" in ran.err
+
+
+def test_a_provider_without_keys_is_named_with_those_that_take_one(place: Place) -> None:
+    ran = place.run("login", "ollama")
+    assert ran.code == 2
+    assert "anthropic, openai, openrouter, deepseek, groq" in ran.err
+
+
+def test_another_model_without_a_key_is_refused_at_once(place: Place) -> None:
+    ran = place.run("-m", place.script(), "-p", "/model groq/llama")
+    assert ran.code == 2
+    assert "groq needs a key: set GROQ_API_KEY, or keep one with agentcli login groq." in ran.err
+
+
+def test_a_server_of_the_settings_has_its_key_kept_too(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")], models=listed) as server:
+        place.home.mkdir(exist_ok=True)
+        (place.home / "config.toml").write_text(
+            f'[providers.work]\nbase_url = "{server.url}"\napi_key_env = "WORK_KEY"\n'
+        )
+        assert "work takes the key" in place.run("login", "work", stdin=KEY).out
+        assert place.run("-m", "work/test-model", "-p", "go").out == "Hi.\n"
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1), (404, 0)])
+def test_where_anybody_sees_the_models_the_key_is_shown_to_another_path(place: Place, status: int, code: int) -> None:
+    with chat_server() as server:
+        server._routes["GET /v1/key"] = json_reply({"data": {}}, status)
+        place.home.mkdir()
+        (place.home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n')
+        assert place.run("login", "openrouter", stdin=KEY).code == code
+
+
+def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(place: Place) -> None:
+    ran = place.run("doctor")
+    assert ran.code == 1
+    assert all(way in ran.out for way in ("agentcli login", "Ollama", "agentcli local install"))
+    assert "✗ model         groq needs a key" in place.run("doctor", env={"AGENTCLI_MODEL": "groq/llama"}).out
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(
+        '[terminal]\ntheme = "dark"\n[limits]\nmax_turns = 25\n'
+        '[providers.a]\nbase_url = "http://a"\nheaders = { x = "1" }\n'
+    )
+    shown = (
+        '[providers.a]\nbase_url = "http://a"\n\n[providers.a.headers]\nx = "1"\n\n'
+        '[retry]\ninitial_delay = 0.01\n\n[terminal]\ntheme = "dark"\n'
+    )
+    assert place.run("config", "show").out == shown
+    assert place.run("-m", place.script(), "-p", "/config").out.endswith(shown)
