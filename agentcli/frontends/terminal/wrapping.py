@@ -21,6 +21,7 @@ _NEVER_FIRST = frozenset(
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
+_GAP = re.compile(r"[ ]{2,}")
 _COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
 _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
 
@@ -176,19 +177,26 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """Whole lines broken at words; the rows that follow are indented by `hang` columns.
 
     None: as far as a mark at the line's start reaches, or to the column behind a gap of two spaces, as in a list of
-    names with their meanings.
+    names with their meanings; where that leaves less than half of the row, the meaning stands below its name.
     """
     out: list[Fragment] = []
     wrap = WordWrap(lambda roles, text: out.append((roles, text)), lambda: columns)
     line: list[Fragment] = []
 
     def end_line() -> None:
+        nonlocal line
+        if hang is None and len(line) == 1 and len(rows := _folded(line[0][1], columns)) > 1:
+            roles = line[0][0]
+            line = [(roles, rows[0])]
+            end_line()
+            wrap.put("", "\n")
+            line = [(roles, rows[1])]
         indent = hang if hang is not None else _hanging("".join(text for _, text in line), columns)
         wrap.hang([("", " " * indent)] if indent else [])
         for roles, text in line:
             wrap.add(roles, text)
         wrap.flush()
-        line.clear()
+        line = []
 
     for roles, text in fragments:
         first, *rest = text.split("\n")
@@ -199,6 +207,15 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
             line.append((roles, part))
     end_line()
     return merged(out)
+
+
+def _folded(line: str, columns: int) -> list[str]:
+    """The line, or a name and below it its meaning, when little room is left beside the name."""
+    *names, meaning = _GAP.split(line.strip())
+    if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    return [f"{indent}{' '.join(names)}", f"{indent}  {meaning}"]
 
 
 def _hanging(line: str, columns: int) -> int:
