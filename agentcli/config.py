@@ -503,15 +503,18 @@ def to_toml(settings: Settings) -> str:
 def _that_differ(value: Any) -> Any:
     """A struct as a table of what was set in it; a table in which nothing was has no heading."""
     if isinstance(value, Struct):
-        set_here = {
-            field.encode_name: given
+        return {
+            field.encode_name: _that_differ(given)
             for field in msgspec.structs.fields(value)
-            if (given := getattr(value, field.name)) is not None and given != field.default
+            if (given := getattr(value, field.name)) is not None and given != _default(field)
         }
-        return {name: _that_differ(given) for name, given in set_here.items() if given not in ({}, ())}
     if isinstance(value, dict):
         return {key: _that_differ(item) for key, item in value.items() if item is not None}
     return msgspec.to_builtins(value)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 # Variables of that form that are no settings: the program's and its installer's.

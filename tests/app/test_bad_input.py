@@ -208,17 +208,17 @@ def test_a_page_in_place_of_the_api_is_told_as_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_stream_that_is_cut_keeps_what_was_said(place: Place, format: str) -> None:
+def test_a_stream_that_is_cut_twice_keeps_what_was_said(place: Place, format: str) -> None:
     whole = anthropic_reply("All is well with it.")
     cut = whole.but(breaks_after=whole.body.index(b"th it."))
-    with anthropic_server([cut, anthropic_reply("Going on.")]) as server:
+    with anthropic_server([cut, cut, anthropic_reply("Going on.")]) as server:
         ran = asked(place, server, "--output-format", format)
         assert ran.code == 1
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2
         again = asked(place, server, "--continue")
         assert again.out == "Going on.\n"
-        messages = server.requests[1].json["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+        messages = server.requests[2].json["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant", "user"]
     assert messages[1]["content"][0]["text"].startswith("All is well")
 
 

@@ -188,7 +188,7 @@ def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(pla
     assert "✗ model         groq needs a key" in place.run("doctor", env={"AGENTCLI_MODEL": "groq/llama"}).out
     place.home.mkdir(exist_ok=True)
     (place.home / "config.toml").write_text(
-        '[terminal]\ntheme = "dark"\n[limits]\nmax_turns = 25\n'
+        '[terminal]\ntheme = "dark"\n[local]\nlinger = 300\n'
         '[providers.a]\nbase_url = "http://a"\nheaders = { x = "1" }\n'
     )
     shown = (

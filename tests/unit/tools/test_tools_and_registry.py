@@ -257,7 +257,7 @@ def test_a_call_has_a_title_of_one_line(name: str, given: dict[str, Any], title:
 
 
 def test_a_long_title_is_cut() -> None:
-    assert len(call_title("bash", {"command": "x" * 500})) == len("Run ") + 100
+    assert len(call_title("bash", {"command": "x" * 500})) == len("Run ") + 300
 
 
 def test_a_diff_of_nothing_counts_nothing() -> None:
