@@ -404,6 +404,7 @@ class TerminalApp:
             self.view.line(ended, "warning")
         if said.count("\n") > UNFOLD_LINES:
             self.view.folded.append(Folded(f"!{command}", said))
+        self.view.gap()
         whole = "\n".join(part for part in (said.rstrip(), ended) if part)
         session.submit(CommandRan(command, whole, to_model))
 

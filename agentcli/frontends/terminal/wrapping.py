@@ -29,8 +29,8 @@ _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)
 class WordWrap:
     """Gives text on to `emit`, broken so that rows fit into `columns()`; a word is given out once it is whole.
 
-    What comes out depends on the text alone and not on the pieces it came in. A word longer than a row begins a row
-    and is left for the terminal to break, so that an address can be copied whole.
+    What comes out depends on the text alone and not on the pieces it came in. A word longer than a row is left
+    for the terminal to break, so that an address can be copied whole.
     """
 
     def __init__(self, emit: Callable[[str, str], None], columns: Callable[[], int]) -> None:
@@ -147,15 +147,15 @@ class WordWrap:
         self._word.append((roles, text))
         self._word_width += width(text)
         if self._word_width > self._columns() - self._hang_width:
-            self._give_word()
+            self._give_word(is_long=True)
             self._word, self._is_long = [], True
 
-    def _give_word(self) -> None:
+    def _give_word(self, *, is_long: bool = False) -> None:
         columns = self._columns()
         if self._column > columns:  # the window has become narrower
             self._column = advance(0, " " * self._column, columns)[1]
         _, start = with_spaces(self._gap[1], self._column) if self._gap else ("", self._column)
-        if start + self._word_width > columns and self._column > self._hang_width:
+        if start + self._word_width > columns and self._column > self._hang_width and not is_long:
             self._emit("", "\n")
             self._column = 0
             if 2 * self._hang_width <= columns:
