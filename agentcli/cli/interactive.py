@@ -6,11 +6,10 @@ import argparse
 import asyncio
 import gc
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcli.cli.banner import banner
 from agentcli.config import Config
-from agentcli.frontends.printable import printable, with_tilde
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import Face
@@ -48,10 +47,3 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
         return open_live(console, config, options, prompt)
 
     return await console.run(load)
-
-
-def banner(config: Config) -> tuple[str, str]:
-    """The program and where it runs."""
-    from agentcli import __version__
-
-    return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))

@@ -14,8 +14,8 @@ from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
+from agentcli.cli.banner import banner
 from agentcli.cli.house import ConfiguredHouse
-from agentcli.cli.interactive import banner
 from agentcli.cli.keys import forget_key, keep_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.config import Config
