@@ -67,7 +67,7 @@ def test_it_can_ask_and_the_model_is_told_what_was_said(open_terminal: Open, tmp
     terminal.see(r"hi Bob\npassword\?$")
     assert b"\x1b[31mhi\x1b[0m Bob" in terminal.written
     terminal.type("swordfish\r")
-    terminal.see(r"password\?\n› ")
+    terminal.see(r"password\?\n\n› ")
     terminal.type("go\r")
     terminal.see(r"First answer\.")
     terminal.type("\x04")
