@@ -174,6 +174,8 @@ class TerminalApp:
         self.asking.forget_approvals()  # and have the draft back that they took the place of
         if not self.composer.area.buffer.text.strip():
             self.composer.forget_draft()
+        for text in self._told:
+            self.view.line(text, "warning")
         was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.entries)
         await self.desk.close()
         if was_used:
@@ -215,12 +217,13 @@ class TerminalApp:
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
             live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
-            row, column = marked_cell(panel)
+            picker = self.asking.picker
+            row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))
         room -= len(input_rows) + len(panel)
-        menu = area.menu_rows(columns, room) if self.asking.picker is None else []
+        menu = area.menu_rows(columns, room)
         room -= len(menu)
         live = self.live.rows(columns, room, unfinished=self.console.screen.held_text) if room > 0 else []
         above = [*live, *panel]
@@ -352,12 +355,13 @@ class TerminalApp:
         self.console.print(wrapped(head, self.console.columns, hang=2), is_head=True)
         for text in self._told:
             self.view.line(text, "warning")
+        self._told.clear()
         self.console.print([("", "\n")])
         self.view.begin_anew()
 
     def tell(self, text: str) -> None:
         """A warning of the runtime; before the session is open it waits for the first lines."""
-        if not self._is_introduced:
+        if self.console.has_head:
             self._told.append(text)
         else:
             self.view.line(text, "warning")

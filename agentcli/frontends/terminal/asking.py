@@ -129,8 +129,8 @@ class Asking:
 
     @property
     def hides_input(self) -> bool:
-        """Whether the choices of an approval stand where the prompt was; its text comes back behind them."""
-        return self.picker is None and (self.takes_approval_keys or self._lingering is not None)
+        """Whether a list or the choices of an approval stand where the prompt was; its text comes back behind them."""
+        return self.picker is not None or self.takes_approval_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> ApprovalPanel | None:

@@ -55,9 +55,15 @@ class Picker:
         self._query = self._query[:-1]
         self._selected = 0
 
+    @property
+    def cursor(self) -> int:
+        """The column behind what has been typed, in the first row."""
+        return width(f"{self.title} {self._query}")
+
     def rows(self, columns: int, most: int) -> list[Row]:
         shown = self.shown
-        head: Row = [("accent", self.title), ("muted", f" {self._query}▏" if self._query else " (type to narrow)")]
+        hint = "(type to narrow)" if len(self._options) > MOST_SHOWN else ""
+        head: Row = [("accent", self.title), ("muted", f" {self._query or hint}")]
         room = max(1, min(MOST_SHOWN, most - 2))
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))
