@@ -35,7 +35,7 @@ def picker(terminal: Terminal) -> list[str]:
     """The rows between the picker's title and its last line."""
     rows = terminal.text().splitlines()
     end = next(number for number, row in enumerate(rows) if " · Enter takes" in row)
-    start = max(number for number in range(end) if "(" in rows[number] and not rows[number].startswith(" "))
+    start = max(number for number in range(end) if not rows[number].startswith(("❯", "  ")))
     return rows[start + 1 : end]
 
 
