@@ -102,7 +102,7 @@ class TerminalApp:
         self._has_focus: bool | None = None  # until the terminal says so
         self._custom_status = ""
         self._told: list[str] = []  # before the session was open
-        self._title = ""
+        self._title_state = ""
         self._is_introduced = False
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
         self._status_task: asyncio.Task[None] | None = None
@@ -199,10 +199,9 @@ class TerminalApp:
             state = "asks"
         else:
             state = "working" if self.is_busy else "ready"
-        title = f"{printable(self._house.project)} · {state}"
-        if title != self._title and self.console.environment.get("TERM") != "linux":
-            self._title = title
-            self.console.title(title)
+        if state != self._title_state and self.console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self.console.title(f"{printable(self._house.project)} · {state}")
 
     def _tick(self) -> None:
         self._tick_timer = None
