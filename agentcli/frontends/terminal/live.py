@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
@@ -29,6 +30,20 @@ class RunningCall:
     tail: str = ""
 
 
+class Arriving(Protocol):
+    """The end of an answer that is not printed yet."""
+
+    @property
+    def pending(self) -> str:
+        """What has arrived and cannot be printed yet."""
+        ...
+
+    @property
+    def table(self) -> list[Row]:
+        """The lines of a table that is not whole yet."""
+        ...
+
+
 @dataclass
 class Live:
     """The unfinished part of a session; front-end state only, nothing here is stored."""
@@ -38,8 +53,7 @@ class Live:
     thinking: str = ""
     waiting: str = ""  # why nothing comes just now, such as a retry
     waiting_until: float = 0.0
-    pending_text: str = ""
-    table: list[Row] = field(default_factory=list)  # of the answer, while its rows come in
+    answer: Arriving | None = None  # asked at each frame
     commands: dict[str, float] = field(default_factory=dict)  # slash commands that run, and since when
     asked: dict[str, float] = field(default_factory=dict)  # what waits for a yes, and since when
     steering: tuple[tuple[Block, ...], ...] = ()
@@ -85,7 +99,7 @@ class Live:
         room -= len(status)
         calls = self._call_rows(columns, room) if room > 0 else []
         room -= len(calls)
-        pending = unfinished + self.pending_text
+        pending = unfinished + (self.answer.pending if self.answer else "")
         if len(pending) < SHORT_TEXT and "\n" not in pending:
             pending = ""  # half a word that comes and goes would only be restless
         text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
@@ -94,7 +108,7 @@ class Live:
 
     def _table_rows(self, columns: int, most: int) -> list[Row]:
         """The table's head and as much of its end as there is room for."""
-        rows = [clipped(row, columns) for row in self.table]
+        rows = [clipped(row, columns) for row in (self.answer.table if self.answer else ())]
         if len(rows) <= most:
             return rows
         head = next((number for number, row in enumerate(rows) if row), 0) + 2

@@ -31,7 +31,7 @@ from agentcli.frontends.printable import PrintableStream, exposed, printable, wi
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
 from agentcli.frontends.terminal.highlight import warm_up
-from agentcli.frontends.terminal.live import LONGEST_TAIL, Live, RunningCall, prompt_text, said
+from agentcli.frontends.terminal.live import LONGEST_TAIL, Arriving, Live, RunningCall, prompt_text, said
 from agentcli.frontends.terminal.markdown import MarkdownStream
 from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.wrapping import wrapped
@@ -44,22 +44,12 @@ LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
 REPLAYED_ENTRIES = 30  # of a resumed conversation, the newest
 
 
-class TextStream(Protocol):
+class TextStream(Arriving, Protocol):
     """What prints an answer as it arrives; `MarkdownStream` is one."""
 
     def feed(self, text: str) -> list[Fragment]: ...
 
     def close(self) -> list[Fragment]: ...
-
-    @property
-    def pending(self) -> str:
-        """What has arrived and cannot be printed yet."""
-        ...
-
-    @property
-    def table(self) -> list[list[Fragment]]:
-        """The lines of a table that is not whole yet."""
-        ...
 
 
 Print = Callable[[Sequence[Fragment]], None]
@@ -114,7 +104,7 @@ class TurnView:
                     self._begin("answer")
                     self._has_text = True
                 self._print(self._markdown.feed(self._clean.feed(text)))
-                live.pending_text, live.table = self._markdown.pending, self._markdown.table
+                live.answer = self._markdown
             case ThinkingDelta(text):
                 if not live.thinking:
                     self._thinking_since = time.monotonic()
@@ -315,7 +305,7 @@ class TurnView:
             rest = self._markdown.feed(self._clean.close())
             self._print([*rest, *self._markdown.close()])
             self._markdown = self._new_stream()
-            self._live.pending_text, self._live.table = "", []
+            self._live.answer = None
         elif not self._at_line_start():
             self._print([("", "\n")])
 

@@ -23,6 +23,14 @@ QUEUE = st.lists(TEXT.map(lambda text: (Text(text),)), max_size=3).map(tuple)
 CALLS = st.lists(st.builds(RunningCall, name=TEXT, title=TEXT, started=st.floats(0, 10), tail=TEXT), max_size=4)
 
 
+class Held:
+    """An answer with `pending` still to come, and the rows of a table."""
+
+    def __init__(self, pending: str, *rows: str) -> None:
+        self.pending = pending
+        self.table = [[("", row)] for row in rows]
+
+
 @settings(deadline=None)
 @given(
     st.builds(
@@ -32,7 +40,7 @@ CALLS = st.lists(st.builds(RunningCall, name=TEXT, title=TEXT, started=st.floats
         turn_since=st.one_of(st.none(), st.floats(0, 10)),
         thinking=TEXT,
         waiting=TEXT,
-        pending_text=TEXT,
+        answer=st.builds(Held, TEXT, TEXT, TEXT, TEXT, TEXT),
         asked=st.sets(st.sampled_from("012")),
         steering=QUEUE,
         follow_ups=QUEUE,
@@ -80,7 +88,7 @@ def test_the_queue_stays_when_room_is_short() -> None:
         turn_since=time.monotonic(),
         steering=((Text("now"),),),
         follow_ups=((Text("then\nthat"),),),
-        pending_text="x" * 99,
+        answer=Held("x" * 99),
     )
     assert shown(live, most=2) == [shown(live)[-3], "next: now"]
     assert Live(follow_ups=((Text("a"),),) * 9).rows(80, 8)[-1] == [("muted", "and 6 more")]
@@ -88,7 +96,7 @@ def test_the_queue_stays_when_room_is_short() -> None:
 
 
 def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
-    live = Live(turn_since=time.monotonic(), pending_text=" and the rest of what has arrived so far")
+    live = Live(turn_since=time.monotonic(), answer=Held(" and the rest of what has arrived so far"))
     assert shown(live, columns=30, unfinished="A line")[:2] == ["A line and the rest of what ha", "s arrived so far"]
 
 
