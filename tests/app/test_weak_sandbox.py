@@ -322,6 +322,39 @@ def test_a_remote_that_leads_to_this_machine_is_put_back(place: Place, url: str)
     assert git_files(place) == before
 
 
+@pytest.mark.parametrize(
+    "added",
+    [
+        '[remote "origin.pushurl\\0"]\\n url = x@y:repo',
+        '[remote "new\\0"]\\n url = https://example.org/x.git',
+        '[remote "new"]\\n url = "x@y:; touch ran"',
+        '[remote "new"]\\n url = "https://example.org/$(touch ran)"',
+        '[remote "new"]\\n url = ssh://-oProxyCommand=touch/x',
+        '[remote "new"]\\n url = x@-oProxyCommand=touch:x',
+        '[remote "new"]\\n url = x@y::touch',
+        '[remote "-new"]\\n url = https://example.org/x.git',
+        '[remote "a b"]\\n url = https://example.org/x.git',
+        '[remote "new"]\\n url = https://example.org/x.git\\n fetch = +refs/*:refs/*',
+        '[remote "evil/x"]\\n fetch = +refs/heads/*:refs/remotes/x/*\\n[branch "main"]\\n remote = evil/x',
+        '[branch "$(touch ran)"]\\n remote = .',
+    ],
+)
+def test_what_git_or_a_shell_may_take_for_more_than_a_remote_is_put_back(place: Place, added: str) -> None:
+    before = git_files(place)
+    (told,) = run_in(place, f"printf '{added}\\n' >> .git/config")
+    assert str(place.folder / ".git/config") in told
+    assert git_files(place) == before
+
+
+@pytest.mark.parametrize("url", ["https://u:p@example.org:8443/a/~b/x.git", "git@example.org:a/x.git", "ssh://git@h/x"])
+def test_a_new_remote_and_what_git_push_writes_stay(place: Place, url: str) -> None:
+    add = (
+        f"git remote add new {url} && git config branch.a/b#1.remote new && git config branch.a/b#1.merge refs/heads/x"
+    )
+    told = run_in(place, add, "git remote get-url new")
+    assert told == ["", url]
+
+
 def test_the_address_of_a_remote_that_was_there_is_put_back(place: Place) -> None:
     subprocess.run(["git", "-C", str(place.folder), "remote", "add", "origin", "https://example.org/x.git"], check=True)
     before = git_files(place)

@@ -120,12 +120,20 @@ def _what(entry: Entry) -> tuple[int, bytes]:
     return stat.S_IFMT(entry.mode), entry.content
 
 
-_REMOTE_ADDRESS = re.compile(r"(?:https?|ssh|git)://[^/]|[\w.-]+@[\w.-]+:", re.IGNORECASE)
+# Nothing in these means more to git, ssh or a shell than it says; a branch may have a sign of its own.
+_WHO = r"(?:\w[\w.+%-]*(?::[\w.+%-]*)?@)?"
+_HOST = r"[^\W_][\w.-]*"
+_REMOTE_ADDRESS = re.compile(
+    rf"(?:https?|ssh|git)://{_WHO}{_HOST}(?::\d+)?(?:/[\w.~+%@,=/-]*)?|\w[\w.+-]*@{_HOST}:[\w.~/][\w.~+%@,=/-]*",
+    re.ASCII,
+)
+_FETCHED = re.compile(r"\+?refs/[\w.*/-]+:refs/(?:remotes|tags)/[\w.*/-]+")
+_NAME = re.compile(r"\w[\w./@#+-]*")
 
 
 def _starts_the_same(now: Entry | None, before: Entry) -> bool:
     """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
-    if now is None or now.mode != before.mode or not stat.S_ISREG(now.mode):
+    if now is None or now.mode != before.mode or not stat.S_ISREG(now.mode) or b"\0" in now.content:
         return False
     mine, its = (read_configuration(os.fsdecode(entry.content)) for entry in (before, now))
     remotes = {setting.subsection for setting in mine.settings if setting.section == "remote"}
@@ -135,18 +143,24 @@ def _starts_the_same(now: Entry | None, before: Entry) -> bool:
 
 def _telling(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
     """Those that could start a program, or lead elsewhere what the person pushes or fetches; not of `added` remotes."""
-    remotes = {setting.subsection for setting in settings if setting.section == "remote"}
+    # The name of one without an address is its address.
+    remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
+
+    def is_new(name: str) -> bool:
+        return name in added and _NAME.fullmatch(name) is not None
 
     def is_harmless(setting: Setting) -> bool:
         match setting:
-            case Setting("user", "", "name" | "email") | Setting("branch", _, "merge" | "rebase" | "description"):
+            case Setting("user", "", "name" | "email"):
                 return True
-            case Setting("branch", _, "remote" | "pushremote", value):
-                return value == "." or value in remotes
-            case Setting("remote", name, "fetch"):
-                return name in added
+            case Setting("branch", name, "merge" | "rebase" | "description"):
+                return _NAME.fullmatch(name) is not None
+            case Setting("branch", name, "remote" | "pushremote", value):
+                return _NAME.fullmatch(name) is not None and (value == "." or value in remotes)
+            case Setting("remote", name, "fetch", str(value)):
+                return is_new(name) and _FETCHED.fullmatch(value) is not None
             case Setting("remote", name, "url", str(value)):
-                return name in added and _REMOTE_ADDRESS.match(value) is not None
+                return is_new(name) and _REMOTE_ADDRESS.fullmatch(value) is not None
         return False
 
     return [setting for setting in settings if not is_harmless(setting)]
