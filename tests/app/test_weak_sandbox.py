@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from agentcli.infra.sandbox.process_tree import processes_below
 from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
-from tests.conformance.confining import confinement_for
+from tests.conformance.confining import NOBODY, confinement_for, folder_on_disk, give_to
 
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
@@ -75,6 +76,81 @@ def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, comman
     assert str(place.folder / named) in told
     assert git_files(place) == before
     assert not any(os.path.lexists(place.folder / name) for name in (".vscode", ".husky"))
+
+
+@pytest.fixture
+def no_roots_place(place: Place) -> Iterator[Place]:
+    """Whoever runs the program here is kept out by modes, as root never is."""
+    if os.getuid() != 0:
+        yield place
+        return
+    with folder_on_disk() as base:
+        made = Place(base)
+        made.environment |= KIND | {"HOME": str(base)}
+        shutil.copytree(place.folder, made.folder, dirs_exist_ok=True)
+        give_to(NOBODY, base)
+        made.user = NOBODY
+        yield made
+
+
+LOCKED = (
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git",
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks",
+    "echo evil > .git/config; chmod 0 .git/config .git/hooks .git",
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks .git/config; chmod 0 .git .",
+    "echo evil > sub/.git/hooks/pre-commit; chmod 100 sub",
+    "mv sub sub2; echo evil > sub2/.git/hooks/pre-commit; chmod 0 sub2",
+    "mkdir .vscode; echo x > .vscode/tasks.json; chmod 0 .vscode",
+    "mkdir -p {aside}; chmod 0 {aside} {aside}/..; echo evil > .git/hooks/pre-commit",
+)
+
+
+@pytest.mark.parametrize("command", LOCKED)
+def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command: str) -> None:
+    """Nor is what the next command finds there taken for what was before."""
+    place = no_roots_place
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    give_to(place.user or os.getuid(), place.folder / "sub")
+    before = git_files(place)
+    unlock = "chmod -R u+rwX . 2>/dev/null; chmod u+rwX .git sub sub2 2>/dev/null; true"
+    told = run_in(place, command.format(aside=place.home / "state/put_aside"), unlock)
+    assert "[the sandbox reverted changes to files that other programs run or obey" in told[0]
+    assert "could not be put back" not in "".join(told)
+    assert git_files(place) == before
+    assert not (place.folder / ".vscode").exists()
+    for name in ("sub", "sub2"):
+        assert not (place.folder / name / ".git/hooks/pre-commit").exists()
+
+
+def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> None:
+    """Before the next command, and when agentcli starts again."""
+    hooks = place.folder / ".git/hooks"
+    before = git_files(place)
+    (place.folder / "0.sh").write_text("echo evil > .git/hooks/pre-commit; touch begun; until test -e go; do :; done")
+    calls = [{"tool_calls": [call("bash", command=command)]} for command in ("sh 0.sh", "touch x", "touch y")]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start(
+        "-m", place.script(calls[0], {"text": "."}, calls[1], {"text": "."}), *flags, stdin=True
+    ) as running:
+        running.say("go")
+        wait_until((place.folder / "begun").exists, "the command")
+        if subprocess.run(["chattr", "+i", str(hooks)], check=False, capture_output=True).returncode != 0:
+            pytest.skip("needs folders that nobody can change")
+        try:
+            (place.folder / "go").touch()
+            running.wait_for_type("result")
+            running.say("again")
+            ran = running.ended()
+        finally:
+            subprocess.run(["chattr", "-i", str(hooks)], check=True)
+    told = [block["content"] for line in ran.of("user") for block in line["message"]["content"] if "content" in block]
+    assert len(told) == 2
+    for each in told:
+        assert f"could not be put back: {hooks} (Operation not permitted)" in each
+        assert "reverted" not in each
+    (hooks / "pre-push").write_text("theirs")
+    assert f"{hooks}/pre-commit (what stood there is in " in run_in(place, "true")[0]
+    assert git_files(place) == before
 
 
 def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:

@@ -30,6 +30,7 @@ class _Record(Struct, array_like=True):
     entries: dict[bytes, Entry]
     names: dict[bytes, list[bytes]]
     missing: dict[bytes, bytes | None]
+    modes: dict[bytes, int] = {}
 
 
 class ProtectedCopy:
@@ -41,6 +42,7 @@ class ProtectedCopy:
         self.entries: dict[Path, Entry] = {}
         self.names: defaultdict[Path, set[str]] = defaultdict(set)  # of the folders among them
         self.missing: dict[Path, bytes | None] = {}  # with a content that means the same as no file
+        self.modes: dict[Path, int] = {}  # of the folders on the way
         self.left_out: list[Path] = []
         self._room = MOST_BYTES
 
@@ -56,6 +58,7 @@ class ProtectedCopy:
             for path in map(Path, (*protection.missing_folders, *protection.missing_files)):
                 if path not in self.entries and pinned.place(path) is None:
                     self.missing[path] = protection.missing_files.get(str(path))
+            self.modes = pinned.modes() | self.modes
 
     def hold(self, path: Path, descriptor: int, around: Place | None) -> None:
         self.held[path] = os.dup(descriptor)
@@ -105,10 +108,25 @@ class ProtectedCopy:
         else:
             self.missing[top] = None
 
+    def keep_only(self, paths: Iterable[Path]) -> None:
+        """Forget all but these, what is in them, and the way to them."""
+        tops = {*paths}
+        on_the_way = {above for path in tops for above in path.parents}
+
+        def is_kept(path: Path) -> bool:
+            return path in tops or not tops.isdisjoint(path.parents)
+
+        for known in (self.entries, self.names, self.missing):
+            for path in [path for path in known if not is_kept(path)]:
+                del known[path]
+        for path in [path for path in self.held if not is_kept(path) and path not in on_the_way]:
+            os.close(self.held.pop(path))
+        self.places = {path: place for path, place in self.places.items() if path in self.held}
+        self.modes = {path: mode for path, mode in self.modes.items() if is_kept(path) or path in on_the_way}
+        self._room = MOST_BYTES - sum(len(entry.content) for entry in self.entries.values())
+
     def close(self) -> None:
-        for descriptor in self.held.values():
-            os.close(descriptor)
-        self.held.clear()
+        self.keep_only(())
 
     def record(self, asides: Sequence[Path], granted: Sequence[Path]) -> bytes:
         return msgpack.encode(
@@ -119,6 +137,7 @@ class ProtectedCopy:
                 {os.fsencode(path): entry for path, entry in self.entries.items()},
                 {os.fsencode(path): sorted(map(os.fsencode, names)) for path, names in self.names.items()},
                 {os.fsencode(path): content for path, content in self.missing.items()},
+                {os.fsencode(path): mode for path, mode in self.modes.items()},
             )
         )
 
@@ -130,6 +149,7 @@ def read_record(data: bytes) -> tuple[ProtectedCopy, list[Path], list[Path]]:
     copy.entries = {_path(path): entry for path, entry in record.entries.items()}
     copy.names.update({_path(path): {*map(os.fsdecode, names)} for path, names in record.names.items()})
     copy.missing = {_path(path): content for path, content in record.missing.items()}
+    copy.modes = {_path(path): mode for path, mode in record.modes.items()}
     asides = [*map(_path, record.asides)]
     _hold_again(copy, {_path(path): places for path, places in record.held.items()}, asides[1:])
     return copy, asides, [*map(_path, record.granted)]
@@ -141,13 +161,14 @@ def _path(name: bytes) -> Path:
 
 def _hold_again(copy: ProtectedCopy, held: dict[Path, tuple[Place, Place | None]], roots: Sequence[Path]) -> None:
     """Open the folders where they are by now. One that is not found is left out, like one that was deleted."""
-    with PinnedFolders() as pinned:
+    with PinnedFolders(unlocks=True) as pinned:
         lost = {}
         for path, (place, around) in held.items():
-            if pinned.place(path) == place:
-                copy.hold(path, pinned.open(path), around)
-            else:
-                lost[place] = path
+            with suppress(OSError):
+                if pinned.place(path) == place:
+                    copy.hold(path, pinned.open(path), around)
+                    continue
+            lost[place] = path
         wanted = set(lost)
         for found, place in _search(roots, wanted):
             path = lost[place]

@@ -60,7 +60,8 @@ def _row(job: BackgroundJob) -> str:
 
 def _state(job: BackgroundJob) -> str:
     put_back = f"put back {', '.join(job.put_back)}" if job.put_back else ""
-    return ", ".join(filter(None, (_phase(job), job.stall, put_back)))
+    left = f"could not put back {', '.join(job.left_changed)}" if job.left_changed else ""
+    return ", ".join(filter(None, (_phase(job), job.stall, put_back, left)))
 
 
 def _phase(job: BackgroundJob) -> str:
