@@ -356,6 +356,54 @@ def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
     assert "ABC" in (place.folder / ".git/config").read_text()
 
 
+@pytest.mark.parametrize(
+    ("job", "written"),
+    [
+        ("mkdir .husky; echo evil > .husky/pre-commit; touch begun; until test -e go; do :; done", ".husky/pre-push"),
+        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/settings.json"),
+        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/new/a/b.json"),
+        (
+            "touch begun; until test -e .vscode/x; do :; done; until test -e go; do cp 0.sh .vscode/x; done",
+            ".vscode/x",
+        ),
+        (
+            "touch begun; until test -e go; do :; done; chmod 777 .husky/*; echo evil >> .husky/pre-push",
+            ".husky/pre-push",
+        ),
+        ("touch begun; until test -e go; do :; done; rm -r .husky; ln -s /tmp .husky", ".husky/pre-push"),
+    ],
+)
+def test_a_yes_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, job: str, written: str) -> None:
+    """Or in its place, at whatever moment."""
+    (place.folder / ".vscode").mkdir()
+    (place.folder / ".vscode/tasks.json").write_text("{}")
+    (place.folder / "0.sh").write_text(job)
+    replies = [
+        {"tool_calls": [call("bash", command="sh 0.sh", background=True)]},
+        {"tool_calls": [call("bash", command="until test -e begun; do sleep 0.01; done")]},
+        {"tool_calls": [call("file_write", path=written, content="theirs")]},
+        {"tool_calls": [call("bash", command="touch go; sleep 1")]},
+        {"text": "."},
+    ]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", place.script(*replies), *flags, stdin=True) as running:
+        running.say("go")
+        asked = running.wait_for(lambda line: line.get("id") == "call_3_1" and "reason" in line)
+        running.control("approve", id=asked["id"])
+        running.wait_for_type("result")
+        running.ended()
+    assert (place.folder / written).read_text() == "theirs"
+    assert not (place.folder / written).stat().st_mode & 0o111
+    there = {
+        str(path.relative_to(place.folder))
+        for name in (".vscode", ".husky")
+        for path in (place.folder / name).rglob("*")
+        if path.is_file()
+    }
+    assert there == {written, ".vscode/tasks.json"}
+    assert (place.folder / ".vscode/tasks.json").read_text() == "{}"
+
+
 def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/settings.json").write_text("{}")

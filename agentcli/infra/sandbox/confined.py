@@ -204,10 +204,10 @@ class Confined:
         plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
         return plan
 
-    def accept(self, path: Path) -> None:
-        """Keep what was changed at a path: the person agreed."""
+    def accept(self, path: Path, content: bytes) -> None:
+        """Keep what was written to a file: the person agreed."""
         if "_guard" in vars(self):  # else no command ran that it would guard
-            self._guard.accept(path)
+            self._guard.accept(path, content)
 
     @cached_property
     def _guard(self) -> Guard:

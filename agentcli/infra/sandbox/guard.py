@@ -59,10 +59,10 @@ class Guard:
         """A descriptor; None where there is none."""
         return self._journal.descriptor if self._journal is not None else None
 
-    def accept(self, path: Path) -> None:
-        """Keep a path as it is now: the person agreed to what was done there."""
+    def accept(self, path: Path, content: bytes) -> None:
+        """Keep a file with what the person agreed to, whatever commands put beside it or in its place."""
         if self._copy is not None:
-            self._copy.take_again((path,))
+            self._copy.accept(path, content)
             self._note()
 
     @contextmanager

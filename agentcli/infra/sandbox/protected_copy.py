@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, msgpack
+from msgspec.structs import replace
 
 from agentcli.infra.sandbox.pinned_folders import Entry, PinnedFolders, Place, place_of
 from agentcli.infra.sandbox.protection import Protection
@@ -18,6 +19,8 @@ MOST_ENTRIES = 20_000
 MOST_OF_ONE = 5_000  # of a single folder, so that one repository leaves room for the others
 MOST_BYTES = 16_000_000
 
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # of what the person had made, where nothing else is known
+_EXECUTABLE = 0o7111
 _MOST_SEARCHED = 200_000  # folders, for one that was moved
 
 
@@ -107,6 +110,34 @@ class ProtectedCopy:
             self._keep(top, len(self.entries) + MOST_OF_ONE, pinned)
         else:
             self.missing[top] = None
+
+    def accept(self, path: Path, content: bytes) -> None:
+        """Keep a file with a new content, and of the folders made for it nothing else that is in them by now."""
+        way = [path]
+        while not (way[0] in self.entries or way[0] in self.missing or way[0].parent in self.names):
+            if way[0] == way[0].parent:
+                return
+            way.insert(0, way[0].parent)
+        with PinnedFolders() as pinned:
+            for each in way[:-1]:
+                self._accept(each, Entry(stat.S_IFDIR | _FOLDER_MODE), pinned)
+                self.names[each] = self.names[each]
+            self._accept(path, Entry(stat.S_IFREG | _FILE_MODE, content), pinned)
+        self._room -= len(content)
+
+    def _accept(self, path: Path, entry: Entry, pinned: PinnedFolders) -> None:
+        """With the mode that it had, or has; no command makes a new one executable."""
+        known, now = self.entries.get(path), pinned.look(path, 0)
+        kind = stat.S_IFMT(entry.mode)
+        if known is not None and stat.S_IFMT(known.mode) == kind:
+            entry = replace(entry, mode=known.mode)
+        elif now is not None and stat.S_IFMT(now.mode) == kind:
+            mode = now.mode | stat.S_IRWXU if stat.S_ISDIR(kind) else now.mode & ~_EXECUTABLE
+            entry = replace(entry, mode=mode)
+        self.missing.pop(path, None)
+        self.entries[path] = entry
+        if path.parent in self.names:
+            self.names[path.parent].add(path.name)
 
     def keep_only(self, paths: Iterable[Path]) -> None:
         """Forget all but these, what is in them, and the way to them."""
