@@ -120,7 +120,8 @@ class CommandResult(Struct, frozen=True):
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
     in the background, which the sandbox ended with it. `put_back` names what other programs obey and
-    the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason.
+    the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason,
+    and `unguarded` the folders in which there is more than could be: they are named once.
     """
 
     output: str
@@ -135,6 +136,7 @@ class CommandResult(Struct, frozen=True):
     ended: int = 0
     put_back: tuple[str, ...] = ()
     left_changed: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
 
 
 class Sandbox(Protocol):

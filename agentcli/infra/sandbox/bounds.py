@@ -66,6 +66,8 @@ class Told(Struct):
 
     put_back: list[str] = []
     left_changed: list[str] = []
+    unguarded: list[str] = []
+    """Folders, once a session, in which there is more than is put back."""
 
     def add(self, other: Told) -> None:
         self.put_back += other.put_back

@@ -259,7 +259,14 @@ class Confined:
 
         Empty where all is held, or nothing is to be.
         """
-        return " ".join(filter(None, (self._weakness(), self._left_behind.put_back())))
+        return " ".join(filter(None, (self._weakness(), self._unguarded(), self._left_behind.put_back())))
+
+    def _unguarded(self) -> str:
+        if self.limits.profile != "workspace-write" or self.confinement.keeps_names:
+            return ""
+        found = self._guard.unguarded(self._protection(self.bounds(), self._paths.roots[0]))
+        named = ", ".join(map(str, found))
+        return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
 
     def _weakness(self) -> str:
         confinement = self.confinement
@@ -289,6 +296,8 @@ class Confined:
             for root in self._paths.roots
             if self._secrets.is_partial(root)
         ]
+        if unguarded := self._unguarded():
+            lines.append(unguarded)
         if (left := len(self._secrets.inside(self._paths.roots)[1]) - MOST_OBEYED) > 0:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         return (*lines, *confinement.limits(bounds))

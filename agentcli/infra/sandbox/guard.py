@@ -30,6 +30,7 @@ class Guard:
         self._copy: ProtectedCopy | None = None  # while no command runs, of what could not be put back
         self._running: list[tuple[Path, ...]] = []  # what each command that runs was granted
         self._roots: Sequence[Path] = ()
+        self._said: set[Path] = set()  # that more is in it than is kept
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Told]:
@@ -42,6 +43,8 @@ class Guard:
             self._put_back(roots, told)
         self._copy = self._copy or ProtectedCopy()
         self._copy.take(protection)
+        told.unguarded += map(str, sorted(self._copy.left_out - self._said))
+        self._said |= self._copy.left_out
         mine = tuple(granted)
         self._running.append(mine)
         self._roots = roots
@@ -58,6 +61,14 @@ class Guard:
     def journal(self) -> int | None:
         """A descriptor; None where there is none."""
         return self._journal.descriptor if self._journal is not None else None
+
+    @staticmethod
+    def unguarded(protection: Protection) -> list[Path]:
+        """The folders in which there is more than can be kept: what commands change there stays."""
+        copy = ProtectedCopy()
+        copy.take(protection)
+        copy.close()
+        return sorted(copy.left_out)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep a file with what the person agreed to, whatever commands put beside it or in its place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,14 @@ MOST_BYTES = 16_000_000
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # of what the person had made, where nothing else is known
 _EXECUTABLE = 0o7111
+# What programs obey at once comes first, whatever is beside it: settings and hooks (githooks(5)), then folders of them.
+_FIRST = (
+    re.compile(
+        r"(?:settings|config|tasks|launch|mcp|hooks|extensions)(?:[.-].*)?|.+\.toml|[a-z]+(?:-[a-z]+)+|update",
+        re.IGNORECASE,
+    ),
+    re.compile(r"hooks|commands|agents|plugins|rules|skills", re.IGNORECASE),
+)
 _MOST_SEARCHED = 200_000  # folders, for one that was moved
 
 
@@ -37,7 +46,7 @@ class _Record(Struct, array_like=True):
 
 
 class ProtectedCopy:
-    """What commands may not change, as it was before them. `left_out` are those there was no room to keep."""
+    """What commands may not change, as it was before them. Of the folders in `left_out` there was no room for all."""
 
     def __init__(self) -> None:
         self.held: dict[Path, int] = {}  # folders that stay writable, each with a descriptor of what it is
@@ -46,7 +55,7 @@ class ProtectedCopy:
         self.names: defaultdict[Path, set[str]] = defaultdict(set)  # of the folders among them
         self.missing: dict[Path, bytes | None] = {}  # with a content that means the same as no file
         self.modes: dict[Path, int] = {}  # of the folders on the way
-        self.left_out: list[Path] = []
+        self.left_out: set[Path] = set()
         self._room = MOST_BYTES
 
     def take(self, protection: Protection) -> None:
@@ -71,19 +80,19 @@ class ProtectedCopy:
         if path in self.entries or path in self.missing:  # what is there by now a command may have made
             return
         if len(self.entries) >= min(most, MOST_ENTRIES) or (entry := pinned.look(path, self._room)) is None:
-            self.left_out.append(path)
+            self.left_out.add(path.parent)
             return
         names: Sequence[str] = ()
         if stat.S_ISDIR(entry.mode):
             try:
                 names = pinned.names(path)
             except OSError:
-                self.left_out.append(path)
+                self.left_out.add(path)
                 return
             self.names[path] = {name for name in names if path / name not in self.missing}
         self._room -= len(entry.content)
         self.entries[path] = entry
-        for name in sorted(names):
+        for name in sorted(names, key=_rank):
             self._keep(path / name, most, pinned)
 
     def take_again(self, paths: Iterable[Path]) -> None:
@@ -171,6 +180,10 @@ class ProtectedCopy:
                 {os.fsencode(path): mode for path, mode in self.modes.items()},
             )
         )
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return next((number for number, first in enumerate(_FIRST) if first.fullmatch(name)), len(_FIRST)), name
 
 
 def read_record(data: bytes) -> tuple[ProtectedCopy, list[Path], list[Path]]:

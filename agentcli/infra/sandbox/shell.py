@@ -315,6 +315,7 @@ class _Foreground:
             ended=report.left if refusal and not timed_out else 0,
             put_back=tuple(self._running.told.put_back),
             left_changed=tuple(self._running.told.left_changed),
+            unguarded=tuple(self._running.told.unguarded),
         )
 
     async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:

@@ -113,6 +113,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     if result.left_changed:
         changed = _named(result.left_changed)
         notes.append(f"[files that other programs run or obey are changed and could not be put back: {changed}]")
+    if result.unguarded:
+        notes.append(f"[more is in {_named(result.unguarded)} than this sandbox can put back: tell the user]")
     if result.ended:
         notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
