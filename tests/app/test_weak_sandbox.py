@@ -412,6 +412,17 @@ def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
     assert (kept / "settings.json").read_text() == "theirs\n"
 
 
+@pytest.mark.parametrize("folder", ["build/ev", "dist", "target/a/b", "node_modules/@x/y", ".cache/z", "Pods/P"])
+@pytest.mark.parametrize("kind", ["landlock", "bubblewrap"])
+def test_repositories_in_folders_that_tools_make_are_kept(place: Place, kind: str, folder: str) -> None:
+    place.environment["AGENTCLI_SANDBOX_KIND"] = kind
+    subprocess.run(["git", "init", "-q", str(place.folder / folder)], check=True)
+    before = (place.folder / folder / ".git/config").read_text()
+    run_in(place, f"echo evil > {folder}/.git/hooks/pre-commit; echo evil > {folder}/.git/config; true")
+    assert not (place.folder / folder / ".git/hooks/pre-commit").exists()
+    assert (place.folder / folder / ".git/config").read_text() == before
+
+
 def test_a_new_repository_in_place_of_the_old_one_stays_whole(place: Place) -> None:
     commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first"
     told = run_in(place, f"rm -rf .git && git init -q && {commit}", "git log --format=%s")
