@@ -218,6 +218,29 @@ def test_the_next_start_puts_back_when_nothing_outlived_the_command(place: Place
     assert "Put back" not in place.run("doctor").out
 
 
+@pytest.mark.parametrize("with_keeper", [False, True])
+@pytest.mark.parametrize("locked", [".git", ".git/hooks", "."])
+def test_a_mode_keeps_nothing_from_being_put_back_when_agentcli_is_killed(
+    no_roots_place: Place, locked: str, with_keeper: bool
+) -> None:
+    place = no_roots_place
+    before = git_files(place)
+    evil = f"echo evil > .git/hooks/pre-commit; touch begun; chmod 0 {locked}"
+    (place.folder / "run.sh").write_text(f"{evil}; sleep 30")
+    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]})
+    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
+        wait_until(lambda: (place.folder / locked).stat().st_mode & 0o777 == 0, "the command")
+        below = [each.pid for each in processes_below(running.pid)]
+        for pid in (running.pid, *(below if with_keeper else ())):
+            os.kill(pid, signal.SIGKILL)
+        running.left()
+    if with_keeper:
+        subprocess.run(["chmod", "u+rx", str(place.folder)], check=True)  # else nothing starts in there
+        assert "Put back" in place.run("doctor").out
+    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
+    assert (place.folder / locked).stat().st_mode & 0o500 == 0o500
+
+
 def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
     before = git_files(place)
     with killed_while(place, "trap '' TERM; echo evil > .git/hooks/pre-commit"):

@@ -182,9 +182,11 @@ class Confined:
             return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        again = self._guard.try_again() if "_guard" in vars(self) else Told()
         bounds = self.bounds(profile)
         confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
+            told.put_back += again.put_back  # what still could not be is told when the command has ended
             self._left_behind.take_untold(told)
             yield short._replace(told=told, journal=self._guard.journal if "_guard" in vars(self) else None)
 

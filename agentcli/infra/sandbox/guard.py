@@ -34,13 +34,11 @@ class Guard:
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Told]:
-        """Give what in the end tells what was put back, and what could not be: that is tried again before the next.
+        """Give what in the end tells what was put back, and what could not be.
 
         What was `granted` to the command may be changed by it, and stays so.
         """
         told = Told()
-        if self._copy is not None and not self._running:
-            self._put_back(roots, told)
         self._copy = self._copy or ProtectedCopy()
         self._copy.take(protection)
         told.unguarded += map(str, sorted(self._copy.left_out - self._said))
@@ -56,6 +54,14 @@ class Guard:
             self._copy.take_again(mine)
             self._put_back(roots, told)
             self._note()
+
+    def try_again(self) -> Told:
+        """Put back what could not be after the last command: before the next is planned by what is there."""
+        told = Told()
+        if self._copy is not None and not self._running:
+            self._put_back(self._roots, told)
+            self._note()
+        return told
 
     @property
     def journal(self) -> int | None:
