@@ -96,7 +96,7 @@ class BackgroundJob(Struct, frozen=True):
 
     `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
     `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet. `put_back` and `left_changed` as of a `CommandResult`.
+    were not read yet. `put_back`, `left_changed` and `unguarded` as of a `CommandResult`.
     """
 
     id: str
@@ -110,6 +110,7 @@ class BackgroundJob(Struct, frozen=True):
     new_bytes: int = 0
     put_back: tuple[str, ...] = ()
     left_changed: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
 
 
 class CommandResult(Struct, frozen=True):

@@ -53,6 +53,7 @@ class _Job:
             new_bytes=max(0, self._size() - self.told),
             put_back=tuple(self.running.told.put_back),
             left_changed=tuple(self.running.told.left_changed),
+            unguarded=tuple(self.running.told.unguarded),
         )
 
     def _why(self, *, is_over: bool) -> str:
