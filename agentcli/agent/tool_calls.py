@@ -149,8 +149,7 @@ async def run_call(
         report.mask = await _mask_for(runner, parsed, permitted)
         report.finish(output)
     except ToolError as error:
-        if report.heard:
-            await know_secrets(runner, is_changed=True)
+        await know_secrets(runner, is_changed=bool(report.heard))  # whatever failed, and however early
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()

@@ -96,7 +96,7 @@ class BackgroundJob(Struct, frozen=True):
 
     `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
     `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet. `put_back` as of a `CommandResult`.
+    were not read yet. `put_back`, `left_changed` and `unguarded` as of a `CommandResult`.
     """
 
     id: str
@@ -109,6 +109,8 @@ class BackgroundJob(Struct, frozen=True):
     timed_out: bool = False
     new_bytes: int = 0
     put_back: tuple[str, ...] = ()
+    left_changed: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
 
 
 class CommandResult(Struct, frozen=True):
@@ -119,7 +121,8 @@ class CommandResult(Struct, frozen=True):
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
     in the background, which the sandbox ended with it. `put_back` names what other programs obey and
-    the command had changed; it is as it was again.
+    the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason,
+    and `unguarded` the folders in which there is more than could be: they are named once.
     """
 
     output: str
@@ -133,6 +136,8 @@ class CommandResult(Struct, frozen=True):
     made: tuple[Path, ...] = ()
     ended: int = 0
     put_back: tuple[str, ...] = ()
+    left_changed: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
 
 
 class Sandbox(Protocol):

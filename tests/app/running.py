@@ -49,6 +49,7 @@ class Place:
         self.folder = folder / "project"
         self.home = folder / "home"
         self.folder.mkdir()
+        self.user: int | None = None  # who runs the program, if not who runs the tests
         self._scripts = 0
         self.environment = {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -79,6 +80,7 @@ class Place:
             capture_output=True,
             timeout=PATIENCE_S,
             check=False,
+            **self._who(),
             **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),  # type: ignore[arg-type]
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -93,8 +95,12 @@ class Place:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 preexec_fn=_hear_hangups,  # noqa: PLW1509  # it takes no lock
+                **self._who(),
             )
         )
+
+    def _who(self) -> dict[str, Any]:
+        return {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
 
     @staticmethod
     def _command(arguments: tuple[str | bytes, ...]) -> list[str | bytes]:

@@ -124,6 +124,90 @@ def test_git_runs_no_program_that_a_nested_repository_chose(
     assert not any(path.exists() for path in (ran, sub / "ran", place.folder / "ran"))
 
 
+PROGRAM = "sh -c 'touch {ran}; cat'"
+DISGUISED = (
+    (b'[diff "external\0"] zz = {program}', "git diff"),
+    (b'[diff "l.textconv\0x"] zz = {program}', "git show"),
+    (b'[filter "l.clean\0"]\n zz = {program}', "git status"),
+    (b'[core "fsmonitor\0"]\n zz = {program}', "git status"),
+    (b'[include "path\0"]\n zz = more', "git diff"),
+    (b'[user] name = "a\0b"', "git status"),
+)
+
+
+@pytest.mark.parametrize("mode", ["default", "plan"])
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+@pytest.mark.parametrize(("config", "command"), DISGUISED)
+def test_git_runs_no_program_that_a_name_cut_at_a_nul_hides(
+    place: Place, kind: str, mode: str, config: bytes, command: str
+) -> None:
+    """Git takes names from its settings as strings that end at a NUL."""
+    (place.folder / ".env").unlink()
+    ran = place.folder.parent / "ran"
+    repository(place.folder)
+    (place.folder / ".gitattributes").write_text("*.txt filter=l diff=l\n")
+    (place.folder / "a.txt").write_text("two\n")
+    program = f'"{PROGRAM.format(ran=ran)}"'.encode()
+    with (place.folder / ".git/config").open("ab") as file:
+        file.write(config.replace(b"{program}", program))
+    (place.folder / ".git/more").write_bytes(b"[diff]\nexternal = " + program)
+    made = place.script({"tool_calls": [call("bash", command=command)]}, {"text": "."})
+    flags = ("--permission-mode", mode, "--output-format", "json")
+    done = place.run("-m", made, "-p", "go", *flags, env={"AGENTCLI_SANDBOX_KIND": kind})
+    assert len(done.result["permission_denials"]) == 1
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("end", [" \n", " \r\n", "\t\n", " \0x\n", "\u00a0\n"])
+@pytest.mark.parametrize("is_common", [False, True])
+def test_git_and_agentcli_look_at_the_same_repository(place: Place, end: str, is_common: bool) -> None:
+    """Whatever its name ends with; a harmless one has the name without that."""
+    (place.folder / ".env").unlink()
+    ran, sub = place.folder.parent / "ran", place.folder / "sub"
+    repository(sub)
+    kept = sub / "node_modules/a/b/c"  # where repositories are not looked for
+    kept.mkdir(parents=True)
+    real = kept / f"ev{end}".rstrip("\r\n").partition("\0")[0]
+    subprocess.run(["cp", "-r", str(sub / ".git"), str(kept / "ev")], check=True)
+    (sub / ".git").rename(real)
+    if is_common:
+        (sub / ".git").mkdir()
+        (sub / ".git/HEAD").write_text("ref: refs/heads/main\n")
+        (sub / ".git/commondir").write_bytes(f"../node_modules/a/b/c/ev{end}".encode())
+    else:
+        (sub / ".git").write_bytes(f"gitdir: node_modules/a/b/c/ev{end}".encode())
+    assert asks(place, "git -C sub diff") == ("\0" in end and is_common)
+    git(sub, "config", "diff.external", f"sh -c 'touch {ran}'")
+    assert "touch" in (real / "config").read_text()
+    assert asks(place, "git -C sub diff")
+
+
+@pytest.mark.parametrize("head", ["ref:\u00a0refs/heads/main", "ref:" + " " * 300 + "refs/heads/main"])
+@pytest.mark.parametrize("inner", [".git", "."])
+def test_what_git_passes_over_hides_no_repository_around_it(place: Place, head: str, inner: str) -> None:
+    (place.folder / ".env").unlink()
+    ran = place.folder.parent / "ran"
+    repository(place.folder)
+    for name in ("objects", "refs"):
+        (place.folder / "sub" / inner / name).mkdir(parents=True)
+    (place.folder / "sub" / inner / "HEAD").write_text(head)
+    git(place.folder, "config", "diff.external", f"sh -c 'touch {ran}'")
+    (place.folder / "a.txt").write_text("two\n")
+    assert asks(place, "git -C sub diff")
+    assert not ran.exists()
+
+
+def test_an_empty_git_folder_hides_no_bare_repository(place: Place) -> None:
+    (place.folder / ".env").unlink()
+    ran = place.folder.parent / "ran"
+    repository(place.folder)
+    subprocess.run(["git", "clone", "-q", "--bare", str(place.folder), str(place.folder / "bare")], check=True)
+    (place.folder / "bare/.git").mkdir()
+    assert not asks(place, "git -C bare show")
+    git(place.folder / "bare", "--git-dir=.", "config", "diff.external", f"sh -c 'touch {ran}'")
+    assert asks(place, "git -C bare show")
+
+
 def git(folder: Path, *arguments: str) -> None:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
     subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True)

@@ -236,6 +236,27 @@ def test_what_secret_files_hold_is_masked_in_every_output(shop: Place, kind: str
             assert plain in text, (plain, text)
 
 
+@pytest.mark.parametrize(
+    ("name", "input"),
+    [
+        ("file_read", {"path": "{secret}/nope"}),
+        ("file_list", {"path": "{secret}"}),
+        ("file_edit", {"path": "{secret}", "old_string": "a", "new_string": "b"}),
+        ("grep_search", {"pattern": "x", "path": "{secret}"}),
+        ("bash", {"command": "ls", "cwd": "{secret}"}),
+        ("{secret}", {}),
+    ],
+)
+def test_no_error_says_what_a_secret_file_holds(place: Place, name: str, input: dict[str, Any]) -> None:
+    secret = "hunter2secretvalue99"
+    (place.folder / ".env").write_text(f"TOKEN={secret}\n")
+    given = json.loads(json.dumps({"id": "1", "name": name, "input": input}).replace("{secret}", secret))
+    (answer,) = answers(place, [given])
+    assert answer["is_error"]
+    assert secret not in json.dumps(answer)
+    assert "[masked: known-secret]" in answer["content"]
+
+
 def test_without_git_nothing_is_taken_for_public(shop: Place) -> None:
     (shop.folder / ".git").rename(shop.folder / "gone")
     (answer,) = answers(shop, [call("bash", command="tail -1 notes.md")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from agentcli.infra.sandbox.process_tree import processes_below
 from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
-from tests.conformance.confining import confinement_for
+from tests.conformance.confining import NOBODY, confinement_for, folder_on_disk, give_to
 
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
@@ -75,6 +76,81 @@ def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, comman
     assert str(place.folder / named) in told
     assert git_files(place) == before
     assert not any(os.path.lexists(place.folder / name) for name in (".vscode", ".husky"))
+
+
+@pytest.fixture
+def no_roots_place(place: Place) -> Iterator[Place]:
+    """Whoever runs the program here is kept out by modes, as root never is."""
+    if os.getuid() != 0:
+        yield place
+        return
+    with folder_on_disk() as base:
+        made = Place(base)
+        made.environment |= KIND | {"HOME": str(base)}
+        shutil.copytree(place.folder, made.folder, dirs_exist_ok=True)
+        give_to(NOBODY, base)
+        made.user = NOBODY
+        yield made
+
+
+LOCKED = (
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git",
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks",
+    "echo evil > .git/config; chmod 0 .git/config .git/hooks .git",
+    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks .git/config; chmod 0 .git .",
+    "echo evil > sub/.git/hooks/pre-commit; chmod 100 sub",
+    "mv sub sub2; echo evil > sub2/.git/hooks/pre-commit; chmod 0 sub2",
+    "mkdir .vscode; echo x > .vscode/tasks.json; chmod 0 .vscode",
+    "mkdir -p {aside}; chmod 0 {aside} {aside}/..; echo evil > .git/hooks/pre-commit",
+)
+
+
+@pytest.mark.parametrize("command", LOCKED)
+def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command: str) -> None:
+    """Nor is what the next command finds there taken for what was before."""
+    place = no_roots_place
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    give_to(place.user or os.getuid(), place.folder / "sub")
+    before = git_files(place)
+    unlock = "chmod -R u+rwX . 2>/dev/null; chmod u+rwX .git sub sub2 2>/dev/null; true"
+    told = run_in(place, command.format(aside=place.home / "state/put_aside"), unlock)
+    assert "[the sandbox reverted changes to files that other programs run or obey" in told[0]
+    assert "could not be put back" not in "".join(told)
+    assert git_files(place) == before
+    assert not (place.folder / ".vscode").exists()
+    for name in ("sub", "sub2"):
+        assert not (place.folder / name / ".git/hooks/pre-commit").exists()
+
+
+def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> None:
+    """Before the next command, and when agentcli starts again."""
+    hooks = place.folder / ".git/hooks"
+    before = git_files(place)
+    (place.folder / "0.sh").write_text("echo evil > .git/hooks/pre-commit; touch begun; until test -e go; do :; done")
+    calls = [{"tool_calls": [call("bash", command=command)]} for command in ("sh 0.sh", "touch x", "touch y")]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start(
+        "-m", place.script(calls[0], {"text": "."}, calls[1], {"text": "."}), *flags, stdin=True
+    ) as running:
+        running.say("go")
+        wait_until((place.folder / "begun").exists, "the command")
+        if subprocess.run(["chattr", "+i", str(hooks)], check=False, capture_output=True).returncode != 0:
+            pytest.skip("needs folders that nobody can change")
+        try:
+            (place.folder / "go").touch()
+            running.wait_for_type("result")
+            running.say("again")
+            ran = running.ended()
+        finally:
+            subprocess.run(["chattr", "-i", str(hooks)], check=True)
+    told = [block["content"] for line in ran.of("user") for block in line["message"]["content"] if "content" in block]
+    assert len(told) == 2
+    for each in told:
+        assert f"could not be put back: {hooks} (Operation not permitted)" in each
+        assert "reverted" not in each
+    (hooks / "pre-push").write_text("theirs")
+    assert f"{hooks}/pre-commit (what stood there is in " in run_in(place, "true")[0]
+    assert git_files(place) == before
 
 
 def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
@@ -140,6 +216,29 @@ def test_the_next_start_puts_back_when_nothing_outlived_the_command(place: Place
     assert f"{place.folder}/.git" in row
     assert git_files(place) == before
     assert "Put back" not in place.run("doctor").out
+
+
+@pytest.mark.parametrize("with_keeper", [False, True])
+@pytest.mark.parametrize("locked", [".git", ".git/hooks", "."])
+def test_a_mode_keeps_nothing_from_being_put_back_when_agentcli_is_killed(
+    no_roots_place: Place, locked: str, with_keeper: bool
+) -> None:
+    place = no_roots_place
+    before = git_files(place)
+    evil = f"echo evil > .git/hooks/pre-commit; touch begun; chmod 0 {locked}"
+    (place.folder / "run.sh").write_text(f"{evil}; sleep 30")
+    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]})
+    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
+        wait_until(lambda: (place.folder / locked).stat().st_mode & 0o777 == 0, "the command")
+        below = [each.pid for each in processes_below(running.pid)]
+        for pid in (running.pid, *(below if with_keeper else ())):
+            os.kill(pid, signal.SIGKILL)
+        running.left()
+    if with_keeper:
+        subprocess.run(["chmod", "u+rx", str(place.folder)], check=True)  # else nothing starts in there
+        assert "Put back" in place.run("doctor").out
+    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
+    assert (place.folder / locked).stat().st_mode & 0o500 == 0o500
 
 
 def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
@@ -280,12 +379,71 @@ def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
     assert "ABC" in (place.folder / ".git/config").read_text()
 
 
+@pytest.mark.parametrize(
+    ("job", "written"),
+    [
+        ("mkdir .husky; echo evil > .husky/pre-commit; touch begun; until test -e go; do :; done", ".husky/pre-push"),
+        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/settings.json"),
+        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/new/a/b.json"),
+        (
+            "touch begun; until test -e .vscode/x; do :; done; until test -e go; do cp 0.sh .vscode/x; done",
+            ".vscode/x",
+        ),
+        (
+            "touch begun; until test -e go; do :; done; chmod 777 .husky/*; echo evil >> .husky/pre-push",
+            ".husky/pre-push",
+        ),
+        ("touch begun; until test -e go; do :; done; rm -r .husky; ln -s /tmp .husky", ".husky/pre-push"),
+    ],
+)
+def test_a_yes_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, job: str, written: str) -> None:
+    """Or in its place, at whatever moment."""
+    (place.folder / ".vscode").mkdir()
+    (place.folder / ".vscode/tasks.json").write_text("{}")
+    (place.folder / "0.sh").write_text(job)
+    replies = [
+        {"tool_calls": [call("bash", command="sh 0.sh", background=True)]},
+        {"tool_calls": [call("bash", command="until test -e begun; do sleep 0.01; done")]},
+        {"tool_calls": [call("file_write", path=written, content="theirs")]},
+        {"tool_calls": [call("bash", command="touch go; sleep 1")]},
+        {"text": "."},
+    ]
+    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", place.script(*replies), *flags, stdin=True) as running:
+        running.say("go")
+        asked = running.wait_for(lambda line: line.get("id") == "call_3_1" and "reason" in line)
+        running.control("approve", id=asked["id"])
+        running.wait_for_type("result")
+        running.ended()
+    assert (place.folder / written).read_text() == "theirs"
+    assert not (place.folder / written).stat().st_mode & 0o111
+    there = {
+        str(path.relative_to(place.folder))
+        for name in (".vscode", ".husky")
+        for path in (place.folder / name).rglob("*")
+        if path.is_file()
+    }
+    assert there == {written, ".vscode/tasks.json"}
+    assert (place.folder / ".vscode/tasks.json").read_text() == "{}"
+
+
 def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/settings.json").write_text("{}")
     (told,) = run_in(place, "echo theirs > .vscode/settings.json")
     kept = Path(told.partition("what stood there is in ")[2].partition(")")[0])
     assert (kept / "settings.json").read_text() == "theirs\n"
+
+
+@pytest.mark.parametrize("folder", ["build/ev", "dist", "target/a/b", "node_modules/@x/y", ".cache/z", "Pods/P"])
+@pytest.mark.parametrize("kind", ["landlock", "bubblewrap"])
+def test_repositories_in_folders_that_tools_make_are_kept(place: Place, kind: str, folder: str) -> None:
+    place.environment["AGENTCLI_SANDBOX_KIND"] = kind
+    subprocess.run(["git", "init", "-q", str(place.folder / folder)], check=True)
+    before = (place.folder / folder / ".git/config").read_text()
+    run_in(place, f"echo evil > {folder}/.git/hooks/pre-commit; echo evil > {folder}/.git/config; true")
+    assert not (place.folder / folder / ".git/hooks/pre-commit").exists()
+    assert (place.folder / folder / ".git/config").read_text() == before
 
 
 def test_a_new_repository_in_place_of_the_old_one_stays_whole(place: Place) -> None:
@@ -314,12 +472,61 @@ def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -
     assert not (place.folder / ".git/hooks/pre-commit").exists()
 
 
+def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_first(place: Place) -> None:
+    claude = place.folder / ".claude"
+    (claude / "hooks").mkdir(parents=True)
+    for number in range(5_001):
+        (claude / f"a{number:04}").touch()
+    for name in ("settings.json", "hooks/zz"):
+        (claude / name).write_text("ours")
+    evil = "echo evil > .claude/settings.json; echo evil > .claude/hooks/zz"
+    first, second = run_in(place, evil, "true")
+    assert f"[more is in {claude} than this sandbox can put back: tell the user]" in first
+    assert "than this sandbox can put back" not in second
+    assert {(claude / name).read_text() for name in ("settings.json", "hooks/zz")} == {"ours"}
+    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+    assert f"More is in {claude} than can be put back: what commands change there may stay." in row
+
+
 @pytest.mark.parametrize("url", ["../evil.git", "file:///tmp/evil.git", "ext::sh -c evil"])
 def test_a_remote_that_leads_to_this_machine_is_put_back(place: Place, url: str) -> None:
     subprocess.run(["git", "-C", str(place.folder), "config", "protocol.ext.allow", "never"], check=True)
     before = git_files(place)
     run_in(place, f"git config remote.origin.url '{url}'")
     assert git_files(place) == before
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        '[remote "origin.pushurl\\0"]\\n url = x@y:repo',
+        '[remote "new\\0"]\\n url = https://example.org/x.git',
+        '[remote "new"]\\n url = "x@y:; touch ran"',
+        '[remote "new"]\\n url = "https://example.org/$(touch ran)"',
+        '[remote "new"]\\n url = ssh://-oProxyCommand=touch/x',
+        '[remote "new"]\\n url = x@-oProxyCommand=touch:x',
+        '[remote "new"]\\n url = x@y::touch',
+        '[remote "-new"]\\n url = https://example.org/x.git',
+        '[remote "a b"]\\n url = https://example.org/x.git',
+        '[remote "new"]\\n url = https://example.org/x.git\\n fetch = +refs/*:refs/*',
+        '[remote "evil/x"]\\n fetch = +refs/heads/*:refs/remotes/x/*\\n[branch "main"]\\n remote = evil/x',
+        '[branch "$(touch ran)"]\\n remote = .',
+    ],
+)
+def test_what_git_or_a_shell_may_take_for_more_than_a_remote_is_put_back(place: Place, added: str) -> None:
+    before = git_files(place)
+    (told,) = run_in(place, f"printf '{added}\\n' >> .git/config")
+    assert str(place.folder / ".git/config") in told
+    assert git_files(place) == before
+
+
+@pytest.mark.parametrize("url", ["https://u:p@example.org:8443/a/~b/x.git", "git@example.org:a/x.git", "ssh://git@h/x"])
+def test_a_new_remote_and_what_git_push_writes_stay(place: Place, url: str) -> None:
+    add = (
+        f"git remote add new {url} && git config branch.a/b#1.remote new && git config branch.a/b#1.merge refs/heads/x"
+    )
+    told = run_in(place, add, "git remote get-url new")
+    assert told == ["", url]
 
 
 def test_the_address_of_a_remote_that_was_there_is_put_back(place: Place) -> None:

@@ -58,13 +58,29 @@ class Bounds(Struct, frozen=True):
 MOST_PLANS = 10
 
 
+class Told(Struct):
+    """What commands may not change and did.
+
+    Paths that are as they were again, with where what stood there is now; and those that are not, with the reason.
+    """
+
+    put_back: list[str] = []
+    left_changed: list[str] = []
+    unguarded: list[str] = []
+    """Folders, once a session, in which there is more than is put back."""
+
+    def add(self, other: Told) -> None:
+        self.put_back += other.put_back
+        self.left_changed += other.left_changed
+
+
 class Launch(NamedTuple):
     """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
-    `put_back` is filled when the context is left: what was put back that commands may not change. `journal` is a
+    `told` is filled when the context is left. `journal` is a
     descriptor of what the keeper needs to do that if agentcli is killed before (guard_journal.py).
     """
 
@@ -73,7 +89,7 @@ class Launch(NamedTuple):
     environment: Mapping[str, str]
     refusal: str = ""
     launcher: int = 0
-    put_back: Sequence[str] = ()
+    told: Told = Told()
     journal: int | None = None
 
 

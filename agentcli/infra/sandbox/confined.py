@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch, Told
 from agentcli.infra.sandbox.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.host_grants import read_grant
 from agentcli.infra.sandbox.kept_files import KeptFiles
@@ -178,24 +178,26 @@ class Confined:
         """Raises `OSError`."""
         if profile == "danger-full-access":
             with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
-                yield Launch(list(argv), tuple(pass_fds), {}, put_back=self._left_behind.take_untold())
+                yield Launch(list(argv), tuple(pass_fds), {}, told=self._left_behind.take_untold(Told()))
             return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        again = self._guard.try_again() if "_guard" in vars(self) else Told()
         bounds = self.bounds(profile)
         confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
-        with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as put_back:
-            put_back += self._left_behind.take_untold()
-            yield short._replace(put_back=put_back, journal=self._guard.journal if "_guard" in vars(self) else None)
+        with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
+            told.put_back += again.put_back  # what still could not be is told when the command has ended
+            self._left_behind.take_untold(told)
+            yield short._replace(told=told, journal=self._guard.journal if "_guard" in vars(self) else None)
 
     @contextmanager
-    def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[list[str]]:
+    def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[Told]:
         if self.confinement.keeps_names or bounds.profile != "workspace-write":
-            yield []
+            yield Told()
             return
         protection = self._protection(bounds, cwd)
-        with self._guard.during(protection, roots=bounds.roots, granted=bounds.writable) as put_back:
-            yield put_back
+        with self._guard.during(protection, roots=bounds.roots, granted=bounds.writable) as told:
+            yield told
 
     def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
         """What is put back where nothing keeps it. That takes no mounts, so every repository can be committed to."""
@@ -204,10 +206,10 @@ class Confined:
         plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
         return plan
 
-    def accept(self, path: Path) -> None:
-        """Keep what was changed at a path: the person agreed."""
+    def accept(self, path: Path, content: bytes) -> None:
+        """Keep what was written to a file: the person agreed."""
         if "_guard" in vars(self):  # else no command ran that it would guard
-            self._guard.accept(path)
+            self._guard.accept(path, content)
 
     @cached_property
     def _guard(self) -> Guard:
@@ -259,9 +261,14 @@ class Confined:
 
         Empty where all is held, or nothing is to be.
         """
-        left = "; ".join(self._left_behind.put_back())
-        put_back = f"Put back what a command changed whose session was killed: {left}." if left else ""
-        return " ".join(filter(None, (self._weakness(), put_back)))
+        return " ".join(filter(None, (self._weakness(), self._unguarded(), self._left_behind.put_back())))
+
+    def _unguarded(self) -> str:
+        if self.limits.profile != "workspace-write" or self.confinement.keeps_names:
+            return ""
+        found = self._guard.unguarded(self._protection(self.bounds(), self._paths.roots[0]))
+        named = ", ".join(map(str, found))
+        return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
 
     def _weakness(self) -> str:
         confinement = self.confinement
@@ -291,6 +298,8 @@ class Confined:
             for root in self._paths.roots
             if self._secrets.is_partial(root)
         ]
+        if unguarded := self._unguarded():
+            lines.append(unguarded)
         if (left := len(self._secrets.inside(self._paths.roots)[1]) - MOST_OBEYED) > 0:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         return (*lines, *confinement.limits(bounds))

@@ -44,6 +44,13 @@ def read_configuration(text: str) -> Configuration:
     return Configuration(tuple(found), is_refused=False)
 
 
+def _parts(name: str) -> tuple[str, str, str]:
+    """As git does it with the whole name, which it cuts at a NUL: at the first dot and at the last."""
+    section, _, rest = name.partition(".")
+    subsection, _, key = rest.rpartition(".")
+    return section, subsection, key
+
+
 class _RefusedError(Exception):
     pass
 
@@ -121,8 +128,8 @@ class _Reader:
         if character not in {"\n", "="}:
             raise _RefusedError
         value = self._read_value() if character == "=" else None
-        section, _, subsection = self._section.partition(".")
-        return Setting(section, subsection, key, value)
+        section, rest, key = _parts(f"{self._section}.{key}".partition("\0")[0])
+        return Setting(section, rest, key, value)
 
     def _read_value(self) -> str:
         """Spaces around it do not count; outside of quotes `#` and `;` begin a comment."""

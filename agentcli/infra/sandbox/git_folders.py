@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcli.infra.sandbox.git_named_paths import NamedPaths, named_paths, text_of
+from agentcli.infra.sandbox.git_named_paths import NamedPaths, named_paths, path_in, text_of
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.protection import Protection, is_inside, kind_of
 
@@ -100,16 +100,16 @@ def _protect_linked(link: str, worktree: str, protection: Protection, around: Gi
     where no command can write: then git made it, run by the person. What commands could have made themselves makes
     nothing writable that was not so before.
     """
-    folder = _path_in_file(link, prefix="gitdir:")
+    folder = path_in(link, "gitdir: ")
     if folder is None:
         protection.problems.append(f"{link} is not a file that git understands.")
         return
-    common = _path_in_file(f"{folder}/commondir") or folder
+    common = path_in(f"{folder}/commondir") or folder
     written = around.writable_around(folder)
     if written is not None:
         is_genuine = is_inside(common, written)
     elif common != folder:  # its own: the placeholder of a command that runs now
-        points_back = _is_same(_path_in_file(f"{folder}/gitdir"), link)
+        points_back = _is_same(path_in(f"{folder}/gitdir"), link)
         is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
     else:
         told = _named(folder, around).worktree
@@ -258,15 +258,6 @@ def _folders_in(folder: str) -> list[str]:
             return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
-
-
-def _path_in_file(file: str, prefix: str = "") -> str | None:
-    """The real path that one of git's files names, relative to its own folder; None when it names none."""
-    text = text_of(file)
-    path = text.removeprefix(prefix).strip()
-    if not text.startswith(prefix) or not path or "\0" in path:
-        return None
-    return os.path.realpath(Path(file).parent / path)
 
 
 def _is_same(path: str | None, other: str) -> bool:

@@ -59,16 +59,31 @@ def settings_of(files: list[str], home: str) -> Iterator[Setting]:
     return (setting for _, setting in _settings_with_files(files, home))
 
 
-def is_read_whole(files: list[str]) -> bool:
-    """False where `settings_of` has left out files or the ends of some, for there is too much to read."""
-    return len(files) < _MOST_INCLUDED and all(_size_of(file) <= _LARGEST for file in files)
+def are_understood(files: list[str]) -> bool:
+    """False where git may read more in these than is read here: too many, too large, a pipe, one with a NUL in it."""
+    return len(files) < _MOST_INCLUDED and all(_is_plain(file) for file in files)
 
 
-def _size_of(file: str) -> int:
+def _is_plain(file: str) -> bool:
     try:
-        return Path(file).stat().st_size
+        found = Path(file).stat()
     except (OSError, ValueError):
-        return 0
+        return True
+    if stat.S_ISDIR(found.st_mode):  # which git cannot read either
+        return True
+    return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST and "\0" not in text_of(file)
+
+
+def path_in(file: str, prefix: str = "") -> str | None:
+    """The real path that one of git's files names, from its own folder; None where git would not take it for one.
+
+    As git reads it: it drops only the ends of lines at the end, and what follows a NUL.
+    """
+    text = text_of(file)
+    named = text.removeprefix(prefix).rstrip("\r\n")
+    if not named or not text.startswith(prefix):
+        return None
+    return os.path.realpath(Path(file).parent / named.partition("\0")[0])
 
 
 def _settings_with_files(files: list[str], home: str) -> Iterator[tuple[str, Setting]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.git_config import Setting
 from agentcli.infra.sandbox.git_folders import MOST_MODULES, looks_like_the_inside, modules_in
 from agentcli.infra.sandbox.git_index import submodules_in
-from agentcli.infra.sandbox.git_named_paths import is_read_whole, read_telling, settings_of, text_of
+from agentcli.infra.sandbox.git_named_paths import are_understood, path_in, read_telling, settings_of, text_of
 from agentcli.infra.sandbox.repositories import Repositories
 
 _TRUE = frozenset((None, "true", "yes", "on", "1"))
@@ -22,7 +22,8 @@ _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
 _HOOKS = ("post-index-change",)  # git status and git diff write what they learned of the files
 _HOOKS_OF_FETCHING = ("reference-transaction", "pre-auto-gc")
-_HEAD = re.compile(r"ref:\s*refs/|[0-9a-fA-F]{40}")
+_HEAD = re.compile(r"ref:[ \t\r\n]*refs/|[0-9a-fA-F]{40}")
+_LONGEST_HEAD = 255  # git reads no more
 _MOST_NESTED = 200
 _MOST_REPOSITORIES = 1_000
 
@@ -38,7 +39,7 @@ def program_setting(folder: Path, home: str, repositories: Repositories) -> str:
         _Repository(git, nested, home)
         for around in tuple(found)
         for nested in repositories.inside(around.worktree)[:_MOST_NESTED]
-        if (git := _git_folder(nested)) is not None
+        for git in _git_folders(nested)
     ]
     seen = set()
     for repository in found:  # it grows meanwhile
@@ -60,20 +61,18 @@ def _repositories_around(folder: str, home: str) -> list[_Repository]:
     """The repository that git finds from a folder upwards, behind what it may pass over because it is none."""
     found = []
     for place in (folder, *map(str, Path(folder).parents)):
-        if (git := _git_folder(place)) is not None:
+        for git in _git_folders(place):
             found.append(_Repository(git, place, home))
             if found[-1].is_sound():
-                break
+                return found
     return found
 
 
-def _git_folder(place: str) -> str | None:
+def _git_folders(place: str) -> list[str]:
+    """Those that git may take for a repository's own folder when it is started here, in its order."""
     link = f"{place}/.git"
-    if Path(link).is_dir():
-        return link
-    if text := text_of(link).removeprefix("gitdir:").strip():
-        return os.path.realpath(Path(place, text))
-    return place if looks_like_the_inside(place) else None
+    git = link if os.path.isdir(link) else path_in(link, "gitdir: ")  # noqa: PTH112  # a Path raises where it is too long
+    return [*([git] if git is not None else []), *([place] if looks_like_the_inside(place) else [])]
 
 
 class _Repository:
@@ -83,21 +82,23 @@ class _Repository:
         self.git = git
         self.worktree = worktree
         self._home = home
-        common = text_of(f"{git}/commondir").strip()
-        self._common = os.path.realpath(Path(git, common)) if common else git
+        self._common = path_in(f"{git}/commondir") or git
         self._files = [f"{self._common}/config", f"{git}/config.worktree"]
         self._settings = list(settings_of(self._files, home))
 
     def is_sound(self) -> bool:
         head = f"{self.git}/HEAD"
-        is_link = Path(head).is_symlink() and str(Path(head).readlink()).startswith("refs/")
         has_all = all(os.access(f"{self._common}/{name}", os.X_OK) for name in ("objects", "refs"))
-        return has_all and (is_link or _HEAD.match(text_of(head)) is not None)
+        try:
+            is_head = str(Path(head).readlink()).startswith("refs/")
+        except OSError:  # no link
+            is_head = _HEAD.match(text_of(head)[:_LONGEST_HEAD]) is not None
+        return has_all and is_head
 
     def program(self) -> str:
         """The setting or the hook by which git may run a program."""
-        if not is_read_whole(self._files):
-            return f"one in {self._files[0]}, which is too large to read"
+        if not are_understood([*self._files, f"{self.git}/commondir"]):
+            return f"one in {self._files[0]}, which git may read otherwise than agentcli"
         fetches = any(_may_fetch(setting) for setting in self._settings)
         for setting in self._settings:
             if _starts_a_program(setting) or (fetches and _starts_a_program_to_fetch(setting)):
@@ -105,8 +106,12 @@ class _Repository:
                 return f"{name} in {self._files[0] if self.git == self._common else self.git}"
         folders = (f"{self._common}/hooks", *(s.value for s in self._settings if s.key == "hookspath" and s.value))
         names = (*_HOOKS, *(_HOOKS_OF_FETCHING if fetches else ()))
-        starts = (Path(place, Path(folder).expanduser()) for folder in folders for place in self._worktrees())
-        return next((str(start / name) for start in starts for name in names if (start / name).exists()), "")
+        starts = (
+            Path(place, os.path.expanduser(folder))  # noqa: PTH111  # a Path raises where there is no such user
+            for folder in folders
+            for place in self._worktrees()
+        )
+        return next((str(start / name) for start in starts for name in names if os.path.lexists(start / name)), "")
 
     def submodules(self) -> list[_Repository] | None:
         """Those that the index and `.gitmodules` name, and those that git keeps; None where that cannot be told."""
@@ -121,8 +126,7 @@ class _Repository:
             for worktree in self._worktrees()
             for path in (*paths, *_named_submodules(f"{worktree}/.gitmodules"))
         )
-        found = ((place, _git_folder(place)) for place in dict.fromkeys(places))
-        there = [_Repository(git, place, self._home) for place, git in found if git is not None]
+        there = [_Repository(git, place, self._home) for place in dict.fromkeys(places) for git in _git_folders(place)]
         return there + [_Repository(module, module, self._home) for module in dict.fromkeys(kept)]
 
     def _worktrees(self) -> list[str]:

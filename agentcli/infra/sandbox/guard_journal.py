@@ -17,12 +17,14 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import MsgspecError, json
+from msgspec.structs import astuple
 
+from agentcli.infra.sandbox.bounds import Told
 from agentcli.infra.sandbox.protected_copy import read_record
 from agentcli.infra.sandbox.putting_back import PuttingBack
 
@@ -68,9 +70,10 @@ class Journal:
             os.pwrite(self.descriptor, header, 0)
             self._header = header
 
-    def close(self) -> None:
-        """Take it away."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def close(self, *, is_done: bool = True) -> None:
+        """Take it away, or leave it to the next that starts."""
+        if is_done:
+            shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self.descriptor)
         os.close(self._alive)
 
@@ -82,28 +85,31 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def finish_journals(around: Path) -> list[str]:
-    """Put back what sessions that were killed left changed, and tell of it, once: as `Guard.during` does."""
-    told: list[str] = []
+def finish_journals(around: Path) -> Told:
+    """Put back what sessions left changed, and tell of it, once: as `Guard.during` does."""
+    told = Told()
     try:
         journals = sorted(around.iterdir())
     except OSError:
         return told
     for folder in journals:
         with suppress(OSError), _locked(folder):
-            told += _finish(folder)
+            told.add(_finish(folder))
     return told
 
 
-def _finish(folder: Path) -> Sequence[str]:
-    told: list[str] = []
+def _finish(folder: Path) -> Told:
+    told = Told()
     if not any(folder.iterdir()):  # another session is about to begin it
         return told
+    is_done = True
     with suppress(FileNotFoundError), _locked(folder / "journal", _PATIENCE_S) as journal:
-        told += _put_back(journal)
+        is_done = _put_back(journal, folder, told)
     with suppress(FileNotFoundError, MsgspecError):
-        told += json.decode((folder / "told").read_bytes(), type=list[str])
-    shutil.rmtree(folder, ignore_errors=True)
+        told.add(json.decode((folder / "told").read_bytes(), type=Told))
+        (folder / "told").unlink()
+    if is_done:
+        shutil.rmtree(folder, ignore_errors=True)
     return told
 
 
@@ -126,22 +132,32 @@ def _locked(path: Path, patience_s: float = 0.0) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _put_back(journal: int) -> list[str]:
+def _put_back(journal: int, folder: Path, told: Told) -> bool:
+    """Put back by the journal in a folder; False if some of it is to be tried again, which alone stays in there."""
     at, length = _HEADER.unpack(os.pread(journal, _HEADER.size, 0).ljust(_HEADER.size, b"\0"))
-    told: list[str] = []
-    if length and os.fstat(journal).st_nlink:
-        with suppress(MsgspecError):  # the machine went down before it was whole
-            copy, asides, granted = read_record(os.pread(journal, length, at))
-            PuttingBack(copy, asides, granted, told).run()
-            copy.close()
-    return told
+    if not length or not os.fstat(journal).st_nlink:
+        return True
+    try:
+        copy, asides, granted = read_record(os.pread(journal, length, at))
+    except MsgspecError:  # the machine went down before it was whole
+        return True
+    failed = PuttingBack(copy, asides, granted, told).run()
+    copy.keep_only(failed)
+    rest = copy.record(asides, granted)
+    copy.close()
+    if failed:
+        (folder / "journal").write_bytes(_HEADER.pack(_HEADER.size, len(rest)) + rest)
+    return not failed
 
 
 def main() -> None:
     """Put back by a journal whose keeper this was: the argument is its descriptor. What there is to tell waits."""
     journal = int(sys.argv[1])
     folder = Path(f"/proc/self/fd/{journal}").readlink().parent
-    told = _put_back(journal)
-    if told:
-        (folder / "told").write_bytes(json.encode([text.encode(errors="replace").decode() for text in told]))
-    (folder / "journal").unlink()
+    told = Told()
+    is_done = _put_back(journal, folder, told)
+    if told.put_back or told.left_changed:
+        said = Told(*([text.encode(errors="replace").decode() for text in each] for each in astuple(told)))
+        (folder / "told").write_bytes(json.encode(said))
+    if is_done:
+        (folder / "journal").unlink()

@@ -51,7 +51,9 @@ class _Job:
             stall=self._why(is_over=is_over),
             timed_out=process.was_late,
             new_bytes=max(0, self._size() - self.told),
-            put_back=tuple(self.running.put_back),
+            put_back=tuple(self.running.told.put_back),
+            left_changed=tuple(self.running.told.left_changed),
+            unguarded=tuple(self.running.told.unguarded),
         )
 
     def _why(self, *, is_over: bool) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Launch
+from agentcli.infra.sandbox.bounds import Launch, Told
 from agentcli.infra.sandbox.processes import Keeper, Process
 from agentcli.tools.sandbox import Profile
 
@@ -32,13 +32,13 @@ def shell_argv() -> list[str]:
 
 @dataclass(eq=False)
 class Running:
-    """A command that was started, with what confines it; `refusal` and `put_back` as in `Launch`."""
+    """A command that was started, with what confines it; `refusal` and `told` as in `Launch`."""
 
     command: str
     process: Process
     confinement: ExitStack
     refusal: str = ""
-    put_back: Sequence[str] = ()
+    told: Told = field(default_factory=Told)
 
     def is_over(self) -> bool:
         """Whether nothing of it is left, as far as is known now."""
@@ -102,7 +102,7 @@ class Starter:
                 journal=launch.journal,
                 terminal=terminal,
             )
-            running = Running(command, process, confinement.pop_all(), launch.refusal, launch.put_back)
+            running = Running(command, process, confinement.pop_all(), launch.refusal, launch.told)
         self._running = {other for other in self._running if not other.is_over()} | {running}
         return running
 

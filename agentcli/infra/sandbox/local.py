@@ -116,7 +116,7 @@ class LocalSandbox:
 
     def write(self, path: Path, content: bytes) -> None:
         files.write(path, content)
-        self._confined.accept(path)
+        self._confined.accept(path, content)
 
     async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
         return await ripgrep.list_files(listing, self._environment, take)

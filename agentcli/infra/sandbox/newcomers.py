@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.git_config import read_configuration
 from agentcli.infra.sandbox.git_folders import looks_like_the_inside
-from agentcli.infra.sandbox.git_named_paths import text_of
+from agentcli.infra.sandbox.git_named_paths import path_in, text_of
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.small_files import read_small_file
 from agentcli.tools.path_kinds import PROTECTED_NAMES, REVIEWED_FILES
@@ -67,7 +67,8 @@ def starts_programs(git: Path) -> bool:
         return git.is_file() or (git / "config").exists()
     settings = [line.strip() for line in lines if line.strip()]
     return any(
-        _RUNS_A_HELPER.search(line)
+        "\0" in line
+        or _RUNS_A_HELPER.search(line)
         or not (line == "[core]" or _HARMLESS_SECTION.fullmatch(line) or _HARMLESS_CORE.match(line))
         for line in settings
     )
@@ -95,7 +96,7 @@ def _is_obeyed(path: Path) -> bool:
         return True
     if not path.is_file():
         return starts_programs(path)
-    kept = path.parent / text_of(str(path)).removeprefix("gitdir:").strip()
+    kept = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (kept / "config").is_file() or (kept / "commondir").exists() or starts_programs(kept)
 
 

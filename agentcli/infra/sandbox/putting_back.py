@@ -10,8 +10,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from agentcli.infra.sandbox.bounds import Told
 from agentcli.infra.sandbox.git_config import Setting, read_configuration
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.pinned_folders import Entry, PinnedFolders
@@ -20,30 +22,42 @@ from agentcli.tools.path_kinds import KEPT_NAMES
 
 
 class PuttingBack:
-    def __init__(self, copy: ProtectedCopy, asides: Sequence[Path], granted: Sequence[Path], told: list[str]) -> None:
+    def __init__(self, copy: ProtectedCopy, asides: Sequence[Path], granted: Sequence[Path], told: Told) -> None:
         self._copy = copy
         self._asides = asides
         self._granted = granted
         self._told = told
-        self._pinned = PinnedFolders(copy.held)
+        self._pinned = PinnedFolders(copy.held, unlocks=True)
         self._where: dict[Path, Path] = {}  # of the held folders, where each is by now
+        self._failed: list[Path] = []
 
-    def run(self) -> None:
+    def run(self) -> list[Path]:
+        """Gives those that are to be tried again."""
         with self._pinned:
+            for path in sorted(self._copy.modes):
+                self._try(self._let_in, path)
             for path in sorted(self._copy.places):
                 self._try(self._find, path)
             for paths, step in ((self._copy.entries, self._restore), (self._copy.missing, self._clear)):
                 for path in sorted(paths):
                     if not any(path.is_relative_to(granted) for granted in self._granted):
                         self._try(step, path)
+        return self._failed
 
     def _try(self, step: Callable[[Path], bool], path: Path) -> None:
         """One that fails leaves the rest to be done."""
         try:
-            if step(path) and not any(told.startswith(f"{path} (") for told in self._told):
-                self._told.append(str(path))
+            if step(path) and not any(told.startswith(f"{path} (") for told in self._told.put_back):
+                self._told.put_back.append(str(path))
         except OSError as error:
-            self._told.append(f"{path} (which could not be put back: {error.strerror})")
+            self._failed.append(path)
+            self._told.left_changed.append(f"{self._now(path)} ({error.strerror})")
+
+    def _let_in(self, path: Path) -> bool:
+        try:
+            return self._pinned.let_in(path, self._copy.modes[path])
+        except OSError:  # what is in it will fail too, if it matters
+            return False
 
     def _find(self, path: Path) -> bool:
         """Find a folder that is held, and bring it back where something else could pass for it now."""
@@ -72,6 +86,8 @@ class PuttingBack:
         """False for what was in a folder that is gone, or that a link stands for."""
         try:
             self._pinned.open(path.parent)
+        except PermissionError:
+            raise
         except OSError:
             return False
         return True
@@ -87,7 +103,7 @@ class PuttingBack:
         elif now == entry or (path.name == "config" and _starts_the_same(now, entry)):
             return False
         elif entry.stamp:
-            self._told.append(f"{self._now(path)} (which changed, and was too large to keep a copy of)")
+            self._told.left_changed.append(f"{self._now(path)} (of which there was no room to keep a copy)")
             return False
         elif (
             now is None or now.stamp or now.content != entry.content or stat.S_IFMT(now.mode) != stat.S_IFMT(entry.mode)
@@ -111,21 +127,26 @@ class PuttingBack:
     def _move_away(self, path: Path) -> None:
         """Out of the reach of what would obey it, under a name that nothing looks for; on the same disk."""
         if self._pinned.place(path) is not None:
-            self._asides[0].mkdir(parents=True, exist_ok=True, mode=0o700)
+            with suppress(OSError):  # then it goes to another
+                self._asides[0].mkdir(parents=True, exist_ok=True, mode=0o700)
             aside = self._pinned.move_aside(path, self._asides)
-            self._told.append(f"{self._now(path)} (what stood there is in {aside})")
+            self._told.put_back.append(f"{self._now(path)} (what stood there is in {aside})")
 
 
-def _what(entry: Entry) -> tuple[int, bytes]:
-    return stat.S_IFMT(entry.mode), entry.content
-
-
-_REMOTE_ADDRESS = re.compile(r"(?:https?|ssh|git)://[^/]|[\w.-]+@[\w.-]+:", re.IGNORECASE)
+# Nothing in these means more to git, ssh or a shell than it says; a branch may have a sign of its own.
+_WHO = r"(?:\w[\w.+%-]*(?::[\w.+%-]*)?@)?"
+_HOST = r"[^\W_][\w.-]*"
+_REMOTE_ADDRESS = re.compile(
+    rf"(?:https?|ssh|git)://{_WHO}{_HOST}(?::\d+)?(?:/[\w.~+%@,=/-]*)?|\w[\w.+-]*@{_HOST}:[\w.~/][\w.~+%@,=/-]*",
+    re.ASCII,
+)
+_FETCHED = re.compile(r"\+?refs/[\w.*/-]+:refs/(?:remotes|tags)/[\w.*/-]+")
+_NAME = re.compile(r"\w[\w./@#+-]*")
 
 
 def _starts_the_same(now: Entry | None, before: Entry) -> bool:
     """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
-    if now is None or now.mode != before.mode or not stat.S_ISREG(now.mode):
+    if now is None or now.mode != before.mode or not stat.S_ISREG(now.mode) or b"\0" in now.content:
         return False
     mine, its = (read_configuration(os.fsdecode(entry.content)) for entry in (before, now))
     remotes = {setting.subsection for setting in mine.settings if setting.section == "remote"}
@@ -135,18 +156,24 @@ def _starts_the_same(now: Entry | None, before: Entry) -> bool:
 
 def _telling(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
     """Those that could start a program, or lead elsewhere what the person pushes or fetches; not of `added` remotes."""
-    remotes = {setting.subsection for setting in settings if setting.section == "remote"}
+    # The name of one without an address is its address.
+    remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
+
+    def is_new(name: str) -> bool:
+        return name in added and _NAME.fullmatch(name) is not None
 
     def is_harmless(setting: Setting) -> bool:
         match setting:
-            case Setting("user", "", "name" | "email") | Setting("branch", _, "merge" | "rebase" | "description"):
+            case Setting("user", "", "name" | "email"):
                 return True
-            case Setting("branch", _, "remote" | "pushremote", value):
-                return value == "." or value in remotes
-            case Setting("remote", name, "fetch"):
-                return name in added
+            case Setting("branch", name, "merge" | "rebase" | "description"):
+                return _NAME.fullmatch(name) is not None
+            case Setting("branch", name, "remote" | "pushremote", value):
+                return _NAME.fullmatch(name) is not None and (value == "." or value in remotes)
+            case Setting("remote", name, "fetch", str(value)):
+                return is_new(name) and _FETCHED.fullmatch(value) is not None
             case Setting("remote", name, "url", str(value)):
-                return name in added and _REMOTE_ADDRESS.match(value) is not None
+                return is_new(name) and _REMOTE_ADDRESS.fullmatch(value) is not None
         return False
 
     return [setting for setting in settings if not is_harmless(setting)]

@@ -16,9 +16,11 @@ from pathlib import Path
 MOST_FOLDERS = 3_000
 LONGEST_WALK_S = 0.1
 _FRESH_FOR_S = 30.0
-# Full of folders, made by tools, and hardly ever with a repository in it.
-_SKIPPED = frozenset(
-    ".git node_modules .venv venv __pycache__ .tox .nox .mypy_cache .ruff_cache .pytest_cache .cache site-packages"
+_SKIPPED = frozenset((".git", "__pycache__"))
+# Full of folders, made by tools, and seldom with a repository in it: they come last, and only so many and so deep.
+_MOST_SHALLOW, _SHALLOW_LEVELS = 1_000, 2
+_SHALLOW = frozenset(
+    "node_modules .venv venv .tox .nox .mypy_cache .ruff_cache .pytest_cache .cache site-packages"
     " target dist build .gradle .next .nuxt .terraform bower_components Pods DerivedData".split()
 )
 
@@ -43,6 +45,7 @@ class Repositories:
     def inside(self, root: str, *, is_fresh: bool = False) -> list[str]:
         """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
 
+        Of folders that tools make (`node_modules`, `build`) two levels are looked at, after all others.
         Folders with a `.git` in them, and those that look like the inside of one. At most half a minute old for what
         is more than two levels down, unless `is_fresh`; at most `most_folders` are looked at.
         """
@@ -64,7 +67,7 @@ class Repositories:
 
     def _walk(self, root: str, known: dict[str, _Folder], *, deepest: int | None) -> Iterator[tuple[str, _Folder]]:
         """Breadth first. Below `deepest` only folders that nobody has seen yet are looked at."""
-        waiting = deque([(root, 0)])
+        waiting, shallow = deque([(root, 0)]), deque[tuple[str, int, int]]()
         deadline = time.monotonic() + LONGEST_WALK_S
         count = 0
         while waiting:
@@ -80,9 +83,26 @@ class Repositories:
             if count >= self._most_folders or time.monotonic() > deadline:
                 self._is_partial.add(root)
                 return
-            waiting.extend((child, depth + 1) for child in folder.folders)
+            for child in folder.folders:
+                if child.rpartition(os.sep)[2] in _SHALLOW:
+                    shallow.append((child, depth + 1, _SHALLOW_LEVELS))
+                else:
+                    waiting.append((child, depth + 1))
         if deepest is None:
             self._is_partial.discard(root)
+        count = 0
+        while shallow and count < _MOST_SHALLOW and time.monotonic() < deadline:
+            path, depth, levels = shallow.popleft()
+            before = known.get(path)
+            if before is not None and deepest is not None and depth > deepest:
+                continue
+            folder = _look_at(path, before)
+            if folder is None:
+                continue
+            count += 1
+            yield path, folder
+            if levels and (deepest is None or folder is not before):
+                shallow.extend((child, depth + 1, levels - 1) for child in folder.folders)
 
 
 def _look_at(path: str, before: _Folder | None) -> _Folder | None:

@@ -313,7 +313,9 @@ class _Foreground:
             stall=SWARMED if self._running.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else 0,
-            put_back=tuple(self._running.put_back),
+            put_back=tuple(self._running.told.put_back),
+            left_changed=tuple(self._running.told.left_changed),
+            unguarded=tuple(self._running.told.unguarded),
         )
 
     async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:

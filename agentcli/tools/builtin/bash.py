@@ -110,6 +110,11 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
     if result.put_back:
         notes.append(_put_back_note(result.put_back))
+    if result.left_changed:
+        changed = _named(result.left_changed)
+        notes.append(f"[files that other programs run or obey are changed and could not be put back: {changed}]")
+    if result.unguarded:
+        notes.append(f"[more is in {_named(result.unguarded)} than this sandbox can put back: tell the user]")
     if result.ended:
         notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
     if result.job is not None:
@@ -131,16 +136,20 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
     summary += f"; {len(result.put_back)} protected files put back" if result.put_back else ""
+    summary += f"; {len(result.left_changed)} protected files could not be put back" if result.left_changed else ""
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
 
 
 def _put_back_note(put_back: Sequence[str]) -> str:
-    shown, more = put_back[:_MOST_NAMED], len(put_back) - _MOST_NAMED
-    named = f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
     return (
-        f"[the sandbox reverted changes to files that other programs run or obey: {named}. "
+        f"[the sandbox reverted changes to files that other programs run or obey: {_named(put_back)}. "
         "To change them, use file_edit or unconfined, which ask the user]"
     )
+
+
+def _named(paths: Sequence[str]) -> str:
+    shown, more = paths[:_MOST_NAMED], len(paths) - _MOST_NAMED
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 _MOST_NAMED = 5

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agentcli.infra.sandbox.git_config import Configuration, Setting, read_configuration
 
 PIECES = (
+    *('[a "b\0c"]', '[a "b.c\0"]', '[a "\0"]', "\0"),
     *("[core]", '[Core "Sub.x"]', "[core.Sub]", '[a.b "C"]', "[include]", '[includeIf "gitdir:~/x/"]', '["x"]', "[]"),
     *("hooksPath", "path", "a-1", "key=value", "k = v ; w", "=", " = ", "#", ";", '"', '\\"', "\\\\", "\\n", "\\x"),
     *("\n", "\n", "\n", "\r\n", "\\\n", "\\\r\n", " ", "\t", "\r", "[", "]", ".", "-", "_", "1", "ü", "\ufeff", "\v"),
@@ -31,6 +32,8 @@ PIECES = (
 @example('[a "b"')
 @example('[a \r"b"]\nx')
 @example("[a] x\r")
+@example('[diff "external\0"] zz = evil')
+@example('[diff "x.textconv\0y.z"]\nzz')
 def test_it_reads_what_git_reads(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text, newline="")
@@ -44,7 +47,8 @@ def test_it_reads_what_git_reads(tmp_path: Path, text: str) -> None:
 
 
 def as_listed(setting: Setting) -> str:
-    name = ".".join(part for part in (setting.section, setting.subsection, setting.key) if part)
+    section = ".".join(filter(None, (setting.section, setting.subsection)))
+    name = f"{section}.{setting.key}" if section else setting.key
     return name if setting.value is None else spaced(f"{name}\n{setting.value}")
 
 

@@ -20,7 +20,18 @@ def names(found: list[str], root: Path) -> list[str]:
 def test_the_nearest_come_first_and_the_root_is_not_among_them(tmp_path: Path) -> None:
     make(tmp_path, ".git", "a/b/.git", "c/.git", "d/e", "node_modules/x/.git")
     (tmp_path / "d/e/.git").write_text("gitdir: elsewhere")
-    assert names(Repositories().inside(str(tmp_path)), tmp_path) == ["c", "a/b", "d/e"]
+    assert names(Repositories().inside(str(tmp_path)), tmp_path) == ["c", "a/b", "d/e", "node_modules/x"]
+
+
+def test_what_tools_make_is_looked_at_two_levels_deep_after_the_rest(tmp_path: Path) -> None:
+    make(
+        tmp_path, "build/.git", "build/_deps/x/.git", "build/a/b/c/.git", "dist/x/.git", "w/x/y/z/.git", "a/Pods/P/.git"
+    )
+    make(tmp_path, "a/__pycache__/x/.git", ".git/modules/.git")
+    found = names(Repositories().inside(str(tmp_path)), tmp_path)
+    assert found == ["w/x/y/z", "build", "dist/x", "a/Pods/P", "build/_deps/x"]
+    full = Repositories(most_folders=8)
+    assert "w/x/y/z" in names(full.inside(str(tmp_path)), tmp_path)
 
 
 def test_the_inside_of_a_repository_counts_where_it_lies_open(tmp_path: Path) -> None:
