@@ -19,6 +19,7 @@ class Layer(Struct, frozen=True):
     `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why running
     it in this way can do more than the command alone, or why the wrapper's own options cannot be read; then
     `candidates` are what it may run. `sets` are variables it sets. `is_shell`: a shell that reads its script elsewhere.
+    `script_files` are where it reads it, `doubtful` a script of which parts cannot be told.
     """
 
     inner: tuple[Field, ...] = ()
@@ -29,6 +30,8 @@ class Layer(Struct, frozen=True):
     sets: tuple[Field, ...] = ()
     is_same_shell: bool = False
     is_shell: bool = False
+    script_files: tuple[Field, ...] = ()
+    doubtful: str = ""
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
@@ -108,13 +111,15 @@ def _candidates(arguments: Sequence[Field]) -> tuple[tuple[Field, ...], ...]:
     return tuple(tuple(arguments[at:]) for at in starts[:8])
 
 
+STANDARD_INPUT = Field("/dev/stdin")
 _SHELL_WORD = re.compile(r"[-+][A-Za-z]+")
 _PLAIN_SHELL_OPTIONS = frozenset(("--norc", "--noprofile", "--posix"))
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Layer:
     """`sh -c script name arguments`; its own options have to be `-e` or `-u` to be of no account."""
-    runs_text = False
+    runs_text = reads_input = False
+    files: list[Field] = []
     rest = list(arguments)
     while rest and rest[0].text.startswith(("-", "+")) and rest[0].is_known:
         text = rest.pop(0).text
@@ -124,16 +129,20 @@ def _shell(arguments: Sequence[Field], problem: str) -> Layer:
             if text not in _PLAIN_SHELL_OPTIONS:
                 problem = problem or f"the option {text} of a shell is not known"
                 if text in ("--rcfile", "--init-file"):
-                    rest = rest[1:]
+                    files, rest = [*files, *rest[:1]], rest[1:]
         elif _SHELL_WORD.fullmatch(text):
             runs_text = runs_text or ("c" in text and text[0] == "-")
+            reads_input = reads_input or "s" in text
             if set(text[1:]) - set("ceu"):
                 problem = problem or f"the option {text} of a shell is not known"
             rest = rest[text.count("o") + text.count("O") :]
     if not runs_text:
-        return Layer(problem=problem or "it runs a script that is not shown here", is_shell=not rest)
+        files += rest[:1] if rest and not reads_input else [STANDARD_INPUT]
+        problem = problem or "it runs a script that is not shown here"
+        return Layer(problem=problem, is_shell=not rest, script_files=tuple(files))
     if not rest or not rest[0].is_known:
-        return Layer(problem=problem or "what the shell runs cannot be told")
+        doubtful = rest[0].text if rest else HOLE
+        return Layer(problem=problem or "what the shell runs cannot be told", doubtful=doubtful)
     return Layer(script=rest[0].text, parameters=tuple(rest[1:]), problem=problem)
 
 
@@ -196,7 +205,8 @@ def _with_hole(field: Field, replaced: str) -> Field:
 
 def _eval(arguments: Sequence[Field]) -> Layer:
     if not all(field.is_known for field in arguments):
-        return Layer(problem="what is evaluated cannot be told")
+        doubtful = " ".join(field.text for field in arguments)
+        return Layer(problem="what is evaluated cannot be told", doubtful=doubtful)
     words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
     return Layer(script=" ".join(field.text for field in words), is_same_shell=True)
 
@@ -206,7 +216,7 @@ def _trap(arguments: Sequence[Field]) -> Layer:
     if len(words) < 2 or words[0].text == "-":
         return Layer(script="")
     if not words[0].is_known or words[0].text.startswith("-"):
-        return Layer(problem="what is run at the end cannot be told")
+        return Layer(problem="what is run at the end cannot be told", doubtful=words[0].text)
     return Layer(script=words[0].text)
 
 
@@ -215,7 +225,8 @@ def _watch(arguments: Sequence[Field]) -> Layer:
         arguments, options("text -bcdegtxwr -n: -q: --interval: --differences?"), stops_at_operand=True
     )
     if read.problem or not all(field.is_known for field in read.operands):
-        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments))
+        doubtful = " ".join(field.text for field in read.operands)
+        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments), doubtful=doubtful)
     return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
 
 
@@ -225,13 +236,15 @@ _BEHIND_C = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?
 
 def _text_behind_c(arguments: Sequence[Field]) -> Layer:
     """`su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
+    doubtful = ""
     for at, field in enumerate(arguments):
         found = _BEHIND_C.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
         if script is not None and script.is_known:
             problem = "it runs in another way than here"
             return Layer(script=script.text, problem=problem, candidates=_candidates(arguments))
-    return Layer(problem="it runs what it is given", candidates=_candidates(arguments))
+        doubtful = doubtful or (script.text if script else "")
+    return Layer(problem="it runs what it is given", candidates=_candidates(arguments), doubtful=doubtful)
 
 
 def _find(arguments: Sequence[Field]) -> Layer | None:
