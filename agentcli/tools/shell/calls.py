@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -57,8 +56,9 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
         call.problem = call.problem or layer.problem
         call.sets += layer.sets
         call.script_files += layer.script_files
-        if layer.doubtful:
-            call.doubtful_scripts.append(layer.doubtful)
+        is_seen = layer.inner or layer.candidates or layer.script_files or layer.script is not None
+        if not is_seen and not all(field.is_known for field in call.fields):
+            call.doubtful_scripts.append(" ".join(each.text for each in call.fields[1:] if each.text[:1] != "-"))
         for candidate in layer.candidates:
             _note_candidate(candidate, call, state, depth)
         if layer.script is not None:
@@ -83,14 +83,10 @@ def _note(call: Call, state: State, depth: int) -> None:
             _note_candidate(candidate, call, state, depth)
     if not fields[0].is_known or fields[0].is_glob or fields[0].may_vanish:
         call.hides_program = True
-    if call.name in (".", "source"):
-        call.script_files += [field for field in fields[1:] if not field.text.startswith("-")][:1]
-    if call.name in ("make", "gmake"):
-        files = [Field(re.sub(r"^(?:-\w*f|--(?:make)?file=)", "", field.text)) for field in fields[1:]]
-        call.script_files += [file for file in files if is_input(file)]
-    if call.name in ("parallel", "at", "batch"):
-        call.script_files.append(STANDARD_INPUT)
+    if call.name in (".", "source", "make"):
+        call.script_files += [field for field in fields[1:] if call.name != "make" or is_input(field)]
     if call.name == "parallel":
+        call.script_files.append(STANDARD_INPUT)
         for start in range(1, min(len(fields), _MOST_LAYERS)):
             call.forms += deny_forms(fields[start:])
 

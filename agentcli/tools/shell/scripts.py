@@ -122,7 +122,7 @@ def scripts_of(call: Call, given: str) -> Iterator[str]:
     if call.hides_program or any(not file.is_known for file in call.script_files):
         yield HOLE
     if any(is_input(file) for file in call.script_files):
-        yield re.sub(r"(?m)^\t[@+-]+", "", given) if call.name in ("make", "gmake") else given
+        yield re.sub(r"(?m)^\t[@+-]+", "", given) if call.name == "make" else given
     joined = "\0".join(field.text for field in call.fields)
     if pattern := _RUNS_TEXT.get(call.name):
         for found in re.finditer(pattern, joined):

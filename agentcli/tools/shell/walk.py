@@ -346,8 +346,10 @@ class Walk:
             text = printed(script, around.given, state).rstrip("\n")
             return None if text == HOLE else text
 
+        if all(field.is_known for field in call.layers[0]):
+            return call
         fields = fields_of(node.words, state, output_of)
-        if not fields or tuple(fields) == call.layers[0]:
+        if not fields:
             return call
         known = unwrap(fields, state)
         if known.script is not None and known.script.script and call.script is None:
@@ -408,10 +410,10 @@ class Walk:
                 if segment.verdict == "catastrophic":
                     self._note(segment)
             self.catastrophe = self.catastrophe or part.catastrophe
-        found = (segment.reason for segment in part.segments if segment.verdict == "catastrophic")
-        self.hidden_catastrophe = (
-            self.hidden_catastrophe or part.hidden_catastrophe or part.catastrophe or next(found, "")
-        )
+        elif Field(text).is_known:
+            found = [each.reason for each in part.segments if each.verdict == "catastrophic"]
+            worst = [self.hidden_catastrophe, part.hidden_catastrophe, part.catastrophe, *found]
+            self.hidden_catastrophe = next(filter(None, worst), "")
         return [form for segment in part.segments for form in segment.deny_forms]
 
 

@@ -19,7 +19,7 @@ class Layer(Struct, frozen=True):
     `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why running
     it in this way can do more than the command alone, or why the wrapper's own options cannot be read; then
     `candidates` are what it may run. `sets` are variables it sets. `is_shell`: a shell that reads its script elsewhere.
-    `script_files` are where it reads it, `doubtful` a script of which parts cannot be told.
+    `script_files` are where it reads it.
     """
 
     inner: tuple[Field, ...] = ()
@@ -31,7 +31,6 @@ class Layer(Struct, frozen=True):
     is_same_shell: bool = False
     is_shell: bool = False
     script_files: tuple[Field, ...] = ()
-    doubtful: str = ""
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
@@ -141,8 +140,7 @@ def _shell(arguments: Sequence[Field], problem: str) -> Layer:
         problem = problem or "it runs a script that is not shown here"
         return Layer(problem=problem, is_shell=not rest, script_files=tuple(files))
     if not rest or not rest[0].is_known:
-        doubtful = rest[0].text if rest else HOLE
-        return Layer(problem=problem or "what the shell runs cannot be told", doubtful=doubtful)
+        return Layer(problem=problem or "what the shell runs cannot be told")
     return Layer(script=rest[0].text, parameters=tuple(rest[1:]), problem=problem)
 
 
@@ -205,8 +203,7 @@ def _with_hole(field: Field, replaced: str) -> Field:
 
 def _eval(arguments: Sequence[Field]) -> Layer:
     if not all(field.is_known for field in arguments):
-        doubtful = " ".join(field.text for field in arguments)
-        return Layer(problem="what is evaluated cannot be told", doubtful=doubtful)
+        return Layer(problem="what is evaluated cannot be told")
     words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
     return Layer(script=" ".join(field.text for field in words), is_same_shell=True)
 
@@ -216,7 +213,7 @@ def _trap(arguments: Sequence[Field]) -> Layer:
     if len(words) < 2 or words[0].text == "-":
         return Layer(script="")
     if not words[0].is_known or words[0].text.startswith("-"):
-        return Layer(problem="what is run at the end cannot be told", doubtful=words[0].text)
+        return Layer(problem="what is run at the end cannot be told")
     return Layer(script=words[0].text)
 
 
@@ -225,8 +222,7 @@ def _watch(arguments: Sequence[Field]) -> Layer:
         arguments, options("text -bcdegtxwr -n: -q: --interval: --differences?"), stops_at_operand=True
     )
     if read.problem or not all(field.is_known for field in read.operands):
-        doubtful = " ".join(field.text for field in read.operands)
-        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments), doubtful=doubtful)
+        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments))
     return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
 
 
@@ -236,15 +232,13 @@ _BEHIND_C = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?
 
 def _text_behind_c(arguments: Sequence[Field]) -> Layer:
     """`su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
-    doubtful = ""
     for at, field in enumerate(arguments):
         found = _BEHIND_C.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
         if script is not None and script.is_known:
             problem = "it runs in another way than here"
             return Layer(script=script.text, problem=problem, candidates=_candidates(arguments))
-        doubtful = doubtful or (script.text if script else "")
-    return Layer(problem="it runs what it is given", candidates=_candidates(arguments), doubtful=doubtful)
+    return Layer(problem="it runs what it is given", candidates=_candidates(arguments))
 
 
 def _find(arguments: Sequence[Field]) -> Layer | None:
