@@ -63,6 +63,8 @@ UNREADABLE = [
     'read x <<< "touch FILE"; sh -c "$x"',
     'read x <<< "touch FILE"; trap "$x" EXIT',
     "BASH_ENV=<(echo touch FILE) bash -c :",
+    "echo touch FILE > >(sh; :); sleep 0.2",
+    "let 'x[$(touch FILE)]=1'",
 ]
 # Nothing of this is kept from running by a rule that denies another program.
 HARMLESS = [

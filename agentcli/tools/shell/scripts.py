@@ -98,16 +98,17 @@ _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
 # The scripts in the arguments of other programs, which a NUL divides.
 _RUNS_TEXT = {
     **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),
-    **dict.fromkeys(("mapfile", "readarray"), r"\0-C\0?([^\0]*)"),
+    **dict.fromkeys(("mapfile", "readarray", "complete", "compgen"), r"\0-C\0?([^\0]*)"),
     "alias": r"=([^\0]*)",
     "git": r"\0(?:-c\0[^\0=]*(?i:alias\.|pager|editor|command|cmd|external|fsmonitor|askpass|program)[^\0=]*=!?"
     r"|rebase\0(?:.*\0)?(?:-x\0?|--exec[=\0]))([^\0]*)"
     r"|\0(?:submodule\0(?:--?\w+\0)*foreach\0(?:--?\w+\0)*|bisect\0run\0)(.*)",
     "tar": r"(?:\bexec=|\0--to-command[=\0]|\0--use-compress-program[=\0]|\0-\w*I\0?)([^\0]*)",
 }
-# What may make a name or a variable mean another program.
+# What may make a name or a variable mean another program; and subscripts, in which bash substitutes what was quoted.
 _RENAMES = re.compile(
-    r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env",
+    r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
+    r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\]\0]*(?:\$\(|`)",
     re.DOTALL,
 )
 

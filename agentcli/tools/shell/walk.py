@@ -292,7 +292,7 @@ class Walk:
         hidden = [form for text in shown for form in self._search(text, is_shown=True)]
         others = [text for text in scripts_of(known, given) if text not in shown]
         hidden += [*known.forms, *(form for text in others for form in self._search(text))]
-        if _words_problem(node.words, state) or "BASH_ENV" in node.text:
+        if _words_problem(node.words, state) or "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
             self.unreadable = self.unreadable or _UNREADABLE
         deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *around.deny)))
         worst = call.catastrophe or done.catastrophe
@@ -373,8 +373,9 @@ class Walk:
     def _inside(self, words: tuple[Word, ...], state: State, around: Around) -> None:
         """Judge what is substituted in words."""
         for word in words:
+            given = HOLE if ">(" in word.text else around.given
             for script in scripts_in(word):
-                self._node(script, state, Around("", (), around.deny, around.depth, around.given))
+                self._node(script, state, Around("", (), around.deny, around.depth, given))
 
     def _redirects(self, redirects: Sequence[Redirect], state: State, around: Around) -> Redirected:
         self._inside(tuple(redirect.target for redirect in redirects), state, around)
