@@ -108,7 +108,7 @@ _RUNS_TEXT = {
 # What may make a name or a variable mean another program; and subscripts, in which bash substitutes what was quoted.
 _RENAMES = re.compile(
     r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
-    r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\]\0]*(?:\$\(|`)",
+    r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\[\]\0]*(?:\$\(|`)",
     re.DOTALL,
 )
 
