@@ -192,12 +192,17 @@ def _judge_analysed(
     if refusing := refusing_rule(tool, arguments.command, analysis, rules.deny, workspace):
         return Verdict("deny", f"the rule {refusing} denies it")
     needs, hosts = _needs(analysis.effects, workspace), _named(analysis.effects.hosts)
+    cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
+    if analysis.hidden_catastrophe:
+        return Verdict(cannot_ask, f"a script in it would be refused: {analysis.hidden_catastrophe}", needs, hosts)
+    if analysis.unreadable and (denying := _first(rule for rule in rules.deny if rule.names(tool.name))):
+        why = f"{analysis.unreadable}, so it cannot be read against deny rules such as {denying}"
+        return Verdict(cannot_ask, why, needs, hosts)
     if asking := refusing_rule(tool, arguments.command, analysis, rules.ask, workspace):
         return _asks(mode, f"the rule {asking} wants you to be asked", needs, hosts)
     if getattr(arguments, "unconfined", False) and workspace.sandbox.profile != "danger-full-access":
-        decision: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
         return Verdict(
-            decision, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
+            cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
     if mode == "bypassPermissions" and not allowing_rules(tool, arguments.command, analysis, rules.allow, workspace):
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
@@ -266,7 +271,7 @@ def _touched(rule: Rule, tool: Tool, command: str, analysis: CommandAnalysis, wo
         return any(touches(rule.pattern, segment) for segment in (*analysis.segments, _whole(text)))
     if not rule.pattern:
         return False
-    effects = analysis.effects
+    effects = analysis.effects | analysis.hidden
     if rule.tool in _READERS:
         return _speaks_of(rule.pattern, effects.reads, "read", workspace)
     if rule.tool in _EDITORS:

@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec import field as struct_field
 
 from agentcli.tools.shell.catastrophe import catastrophe
-from agentcli.tools.shell.expansion import HOLE, MAYBE, Field, State
+from agentcli.tools.shell.expansion import HOLE, MAYBE, PROCESS, Field, State
 from agentcli.tools.shell.forms import deny_forms
-from agentcli.tools.shell.wrappers import Layer, take_off
+from agentcli.tools.shell.wrappers import STANDARD_INPUT, Layer, take_off
 
 _MOST_LAYERS = 12
 
@@ -20,7 +20,8 @@ class Call(Struct):
 
     `layers` are the commands from the outermost to the innermost; the last one is what runs. With a `script`, a shell
     runs that text. `doubtful_scripts` are texts that may run, where a wrapper's options cannot be read. `forms` are
-    what a refusing rule may match.
+    what a refusing rule may match. `script_files` are where shells read their scripts. `hides_program`: what runs
+    cannot be told.
     """
 
     layers: list[tuple[Field, ...]]
@@ -31,6 +32,8 @@ class Call(Struct):
     doubtful_scripts: list[str] = struct_field(default_factory=list)
     sets: list[Field] = struct_field(default_factory=list)
     is_bare_shell: bool = False
+    script_files: list[Field] = struct_field(default_factory=list)
+    hides_program: bool = False
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -52,6 +55,10 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
             return call
         call.problem = call.problem or layer.problem
         call.sets += layer.sets
+        call.script_files += layer.script_files
+        is_seen = layer.inner or layer.candidates or layer.script_files or layer.script is not None
+        if not is_seen and not all(field.is_known for field in call.fields):
+            call.doubtful_scripts.append(" ".join(each.text for each in call.fields[1:] if each.text[:1] != "-"))
         for candidate in layer.candidates:
             _note_candidate(candidate, call, state, depth)
         if layer.script is not None:
@@ -74,7 +81,12 @@ def _note(call: Call, state: State, depth: int) -> None:
     if not fields[0].is_known:
         for candidate in _candidates(fields[0], fields[1:]):
             _note_candidate(candidate, call, state, depth)
+    if not fields[0].is_known or fields[0].is_glob or fields[0].may_vanish:
+        call.hides_program = True
+    if call.name in (".", "source", "make"):
+        call.script_files += [field for field in fields[1:] if call.name != "make" or is_input(field)]
     if call.name == "parallel":
+        call.script_files.append(STANDARD_INPUT)
         for start in range(1, min(len(fields), _MOST_LAYERS)):
             call.forms += deny_forms(fields[start:])
 
@@ -102,5 +114,12 @@ def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: in
     call.catastrophe = call.catastrophe or inner.catastrophe
     call.forms += inner.forms
     call.doubtful_scripts += inner.doubtful_scripts
+    call.script_files += inner.script_files
+    call.hides_program = call.hides_program or inner.hides_program
     if inner.script is not None and inner.script.script:
         call.doubtful_scripts.append(inner.script.script)
+
+
+def is_input(file: Field) -> bool:
+    """True for a file that holds what the command is given to read, on any descriptor."""
+    return PROCESS in file.text or file.text == "-" or file.text.startswith(("/dev/", "/proc/"))

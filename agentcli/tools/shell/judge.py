@@ -81,7 +81,9 @@ def _conclusion(walk: Walk, problem: str) -> CommandAnalysis:
         worst, reason = "catastrophic", walk.catastrophe
     if problem and worst == "harmless":
         worst, reason = "unknown", problem
-    return CommandAnalysis(segments, worst, reason, effects, problem)
+    return CommandAnalysis(
+        segments, worst, reason, effects, problem, walk.hidden, walk.hidden_catastrophe, walk.unreadable
+    )
 
 
 # Characters that a person does not see, or that other readers take for a blank or a line's end. Bash takes them as
@@ -112,6 +114,7 @@ def _of_too_long(text: str, places: Places) -> CommandAnalysis:
     walk = Walk(places)
     _search(_windows(_without_here_texts(text)), walk)
     segment = Segment(text[:200] + "…", None, "unknown", "the command is too long to be judged")
+    walk.unreadable = segment.reason
     walk.segments = [*(each for each in walk.segments if each.verdict == "catastrophic"), segment]
     return _conclusion(walk, "the command is too long to be judged")
 
@@ -165,8 +168,12 @@ def _search_broken(text: str, why: str, walk: Walk) -> None:
     """As above, in a text that our own reader does not follow; its commands can be refused by rules, not granted."""
     for part_text in second_opinion.simple_commands(text, _MOST_WINDOWS):
         part = Walk(walk.places)
-        part.run(read_commands(part_text).script)
+        reading = read_commands(part_text)
+        part.run(reading.script)
         walk.catastrophe = walk.catastrophe or part.catastrophe
+        walk.hidden = walk.hidden | part.hidden
+        walk.hidden_catastrophe = walk.hidden_catastrophe or part.hidden_catastrophe
+        walk.unreadable = walk.unreadable or part.unreadable or (why if reading.problem else "")
         walk.segments += (
             each
             if each.verdict == "catastrophic"

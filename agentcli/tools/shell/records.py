@@ -74,10 +74,17 @@ class Segment(Struct, frozen=True):
 
 
 class CommandAnalysis(Struct, frozen=True):
-    """A whole command. `verdict` is the worst of its segments, or worse for `problem`, which concerns all of it."""
+    """A whole command. `verdict` is the worst of its segments, or worse for `problem`, which concerns all of it.
+
+    Of scripts that it gives to shells `hidden` are the effects, at which refusing rules look too, and
+    `hidden_catastrophe` is why one would be refused. Rules cannot be held against what `unreadable` names.
+    """
 
     segments: tuple[Segment, ...]
     verdict: Verdict
     reason: str
     effects: Effects
     problem: str = ""
+    hidden: Effects = Effects()
+    hidden_catastrophe: str = ""
+    unreadable: str = ""

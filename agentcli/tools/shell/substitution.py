@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from agentcli.tools.shell.expansion import HOLE, Field, State, expand, is_number
 from agentcli.tools.shell.syntax import (
@@ -21,9 +21,16 @@ from agentcli.tools.shell.syntax import (
 from agentcli.tools.shell.words import NotUnderstood, unescape
 
 
-def fields_of(words: Sequence[Word], state: State) -> list[Field]:
-    """The words of a command as the program gets them."""
-    return [field for word in words for field in expand(word, state, lambda script: _output_of(script, state))]
+def fields_of(
+    words: Sequence[Word], state: State, more_output_of: Callable[[Script], str | None] = lambda script: None
+) -> list[Field]:
+    """The words of a command as the program gets them; `more_output_of` may know what other scripts print."""
+
+    def output_of(script: Script) -> str | None:
+        output = _output_of(script, state)
+        return more_output_of(script) if output is None else output
+
+    return [field for word in words for field in expand(word, state, output_of)]
 
 
 def scripts_in(word: Word) -> Iterator[Node]:

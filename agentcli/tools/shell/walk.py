@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_struct
 
-from agentcli.tools.shell.calls import Call, unwrap
+from agentcli.tools.shell.calls import Call, is_input, unwrap
 from agentcli.tools.shell.conditions import condition_problem
 from agentcli.tools.shell.effects import effects_of
 from agentcli.tools.shell.expansion import HOLE, Field, Matches, Secret, State, Value
@@ -17,6 +19,7 @@ from agentcli.tools.shell.look import Look
 from agentcli.tools.shell.parser import read_commands
 from agentcli.tools.shell.programs import problem_of
 from agentcli.tools.shell.records import Effects, Places, Segment, Verdict
+from agentcli.tools.shell.scripts import input_of, printed, scripts_of
 from agentcli.tools.shell.setting import (
     Redirected,
     judge_assignments,
@@ -51,6 +54,8 @@ _MOST_STEPS = 2_000  # simple commands walked through, counted again in each rou
 _MOST_ROUNDS = 8  # values of a loop's variable that are tried one by one
 _DEEPEST = 8  # scripts inside scripts, functions inside functions
 
+_UNREADABLE = "what a shell or a program runs cannot be told"
+
 Ends = tuple[State, State]  # the state after success, and after failure
 
 
@@ -59,18 +64,23 @@ class _TooMuch(Exception):
 
 
 class Around(Struct, frozen=True):
-    """What stands around a command: why it can do more than its text says, and the texts of the wrappers around it."""
+    """What stands around a command: why it can do more than its text says, and the texts of the wrappers around it.
+
+    `given` is the text on its standard input; nothing is there where the whole command starts.
+    """
 
     problem: str = ""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     depth: int = 0
+    given: str = ""
 
 
 class Walk:
     """Collects `segments`. `problem` and `catastrophe` concern the command as a whole.
 
     `gave_up` says that not all of it was walked through; `unread` are scripts inside it that are not understood.
+    `hidden`, `hidden_catastrophe` and `unreadable` are as in `CommandAnalysis`.
     """
 
     def __init__(self, places: Places, steps: int = 0) -> None:
@@ -80,6 +90,11 @@ class Walk:
         self.catastrophe = ""
         self.gave_up = False
         self.unread: list[str] = []
+        self.hidden = Effects()
+        self.hidden_catastrophe = ""
+        self.unreadable = ""
+        self._script_files: set[str] = set()  # names
+        self._is_input_open = False  # `exec` has led it elsewhere
         self._steps = steps
         self._loops = 0  # loops that are around
         self._seen: dict[int, Node] = {}
@@ -99,7 +114,10 @@ class Walk:
             self._node(script, State((str(self.places.cwd),), str(self.places.home)), Around())
         except (_TooMuch, RecursionError):
             self.gave_up = True
-            self.problem = "there is too much of it to be judged"
+            self.problem = self.unreadable = "there is too much of it to be judged"
+        effects = [self.hidden, *(segment.effects for segment in self.segments)]
+        if self._script_files & {path.rpartition("/")[2] for each in effects for path in each.writes}:
+            self.unreadable = self.unreadable or "it runs a file that it writes"
         if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
 
@@ -118,7 +136,7 @@ class Walk:
                 return self._pipeline(node, state, around)
             case Background():
                 problem = around.problem or ("a loop starts any number of processes" if self._loops else "")
-                self._node(node.node, state, Around(problem, around.allow, around.deny, around.depth))
+                self._node(node.node, state, replace_struct(around, problem=problem))
                 return state, state
             case Group():
                 return self._group(node, state, around)
@@ -138,7 +156,7 @@ class Walk:
                 self._inside((*node.words,), state, around)
                 self._note_unknown(node.text, "it uses a form of the shell that is not judged", around)
                 for inside in node.inside:
-                    self._node(inside, state.anywhere(), around)
+                    self._node(inside, state.anywhere(), replace_struct(around, given=HOLE))
                 return state.anywhere(), state.anywhere()
 
     # Compound commands
@@ -152,8 +170,10 @@ class Walk:
         return then.or_else(success), not_then
 
     def _pipeline(self, node: Pipeline, state: State, around: Around) -> Ends:
+        given = around.given
         for part in node.parts:
-            self._node(part, state, around)
+            self._node(part, state, replace_struct(around, given=given))
+            given = printed(part, given, state)
         names = [program_of(part) for part in node.parts]
         shells = [at for at, name in enumerate(names) if name == "shell"]
         if shells and any(name in NETWORK_CLIENTS for name in names[shells[0] + 1 :]):
@@ -168,7 +188,8 @@ class Walk:
             text = " ".join(f"{each.operator}{each.target.text}" for each in node.redirects)
             verdict: Verdict = "catastrophic" if done.catastrophe else "unknown"
             self._note(Segment(text, None, verdict, done.catastrophe or done.problem, done.effects, (), (text,)))
-        ends = self._node(node.body, state, around)
+        given = input_of(Command("", (), (), node.redirects), around.given, state)
+        ends = self._node(node.body, state, replace_struct(around, given=given))
         return (state, state) if node.is_subshell else ends
 
     def _if(self, node: If, state: State, around: Around) -> Ends:
@@ -261,15 +282,26 @@ class Walk:
         wrapped = call.problem or name_problem(call.sets)
         own = () if around.problem else (_as_written(node), *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
-        hidden = [form for text in call.doubtful_scripts for form in self._search(text)]
+        known = self._as_printed(node, call, state, around)
+        given = HOLE if self._is_input_open else input_of(node, around.given, state)
+        self._is_input_open = self._is_input_open or (call.layers[0][0].text == "exec" and given != around.given)
+        self._script_files |= {each.text.rpartition("/")[2] for each in known.script_files if not is_input(each)}
+        if "/" in known.fields[0].text:
+            self._script_files.add(known.name)
+        shown = [text for text in call.doubtful_scripts if Field(text).is_known]
+        hidden = [form for text in shown for form in self._search(text, is_shown=True)]
+        others = [text for text in scripts_of(known, given) if text not in shown]
+        hidden += [*known.forms, *(form for text in others for form in self._search(text))]
+        if _words_problem(node.words, state) or "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
+            self.unreadable = self.unreadable or _UNREADABLE
         deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *around.deny)))
         worst = call.catastrophe or done.catastrophe
         problem = done.problem or wrapped or around.problem
         if call.script is not None and not worst:
-            return self._script(node, call.script, state, Around(problem, allow, deny, around.depth + 1))
+            return self._script(node, call.script, state, Around(problem, allow, deny, around.depth + 1, given))
         if call.name in state.functions:
             problem, allow = problem or f"{call.name} is a function of the command's own", ()
-            self._function_call(call, state, Around("", (), deny, around.depth + 1))
+            self._function_call(call, state, Around("", (), deny, around.depth + 1, given))
         look = Look(self.places, state)
         inner = problem_of(call.fields, look)
         effects = done.effects | (
@@ -307,6 +339,23 @@ class Walk:
         ends = self._node(reading.script, inside, around)
         return ends if layer.is_same_shell else (state, state)
 
+    def _as_printed(self, node: Command, call: Call, state: State, around: Around) -> Call:
+        """The call with what is substituted in its words, where that is known of more programs."""
+
+        def output_of(script: Script) -> str | None:
+            text = printed(script, around.given, state).rstrip("\n")
+            return None if text == HOLE else text
+
+        if all(field.is_known for field in call.layers[0]):
+            return call
+        fields = fields_of(node.words, state, output_of)
+        if not fields:
+            return call
+        known = unwrap(fields, state)
+        if known.script is not None and known.script.script and call.script is None:
+            known.doubtful_scripts.append(known.script.script)
+        return known
+
     def _function_call(self, call: Call, state: State, around: Around) -> None:
         if around.depth > _DEEPEST:
             raise _TooMuch
@@ -324,8 +373,9 @@ class Walk:
     def _inside(self, words: tuple[Word, ...], state: State, around: Around) -> None:
         """Judge what is substituted in words."""
         for word in words:
+            given = HOLE if ">(" in word.text else around.given
             for script in scripts_in(word):
-                self._node(script, state, Around("", (), around.deny, around.depth))
+                self._node(script, state, Around("", (), around.deny, around.depth, given))
 
     def _redirects(self, redirects: Sequence[Redirect], state: State, around: Around) -> Redirected:
         self._inside(tuple(redirect.target for redirect in redirects), state, around)
@@ -340,14 +390,31 @@ class Walk:
     def _note_unknown(self, text: str, why: str, around: Around) -> None:
         self._note(Segment(text, None, "unknown", around.problem or why, Effects(), (), (text, *around.deny)))
 
-    def _search(self, text: str) -> list[str]:
-        """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it."""
+    def _search(self, text: str, *, is_shown: bool = False) -> list[str]:
+        """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it.
+
+        One in a text that no wrapper shows is `hidden_catastrophe`.
+        """
+        if not text.strip(HOLE):
+            self.unreadable = self.unreadable or (_UNREADABLE if text else "")
+            return []
         part = Walk(self.places, self._steps)
-        part.run(read_commands(text).script)
-        for segment in part.segments:
-            if segment.verdict == "catastrophic":
-                self._note(segment)
-        self.catastrophe = self.catastrophe or part.catastrophe
+        reading = read_commands(text)
+        part.run(reading.script)
+        self._steps = part._steps
+        self.hidden = functools.reduce(Effects.__or__, (each.effects for each in part.segments), self.hidden)
+        self._script_files |= part._script_files
+        is_known = Field(text).is_known and not part.unread and (not reading.problem or reading.is_refused)
+        self.unreadable = self.unreadable or part.unreadable or ("" if is_known else _UNREADABLE)
+        if is_shown:
+            for segment in part.segments:
+                if segment.verdict == "catastrophic":
+                    self._note(segment)
+            self.catastrophe = self.catastrophe or part.catastrophe
+        elif Field(text).is_known:
+            found = [each.reason for each in part.segments if each.verdict == "catastrophic"]
+            worst = [self.hidden_catastrophe, part.hidden_catastrophe, part.catastrophe, *found]
+            self.hidden_catastrophe = next(filter(None, worst), "")
         return [form for segment in part.segments for form in segment.deny_forms]
 
 

@@ -19,6 +19,7 @@ class Layer(Struct, frozen=True):
     `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why running
     it in this way can do more than the command alone, or why the wrapper's own options cannot be read; then
     `candidates` are what it may run. `sets` are variables it sets. `is_shell`: a shell that reads its script elsewhere.
+    `script_files` are where it reads it.
     """
 
     inner: tuple[Field, ...] = ()
@@ -29,6 +30,7 @@ class Layer(Struct, frozen=True):
     sets: tuple[Field, ...] = ()
     is_same_shell: bool = False
     is_shell: bool = False
+    script_files: tuple[Field, ...] = ()
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
@@ -108,13 +110,15 @@ def _candidates(arguments: Sequence[Field]) -> tuple[tuple[Field, ...], ...]:
     return tuple(tuple(arguments[at:]) for at in starts[:8])
 
 
+STANDARD_INPUT = Field("/dev/stdin")
 _SHELL_WORD = re.compile(r"[-+][A-Za-z]+")
 _PLAIN_SHELL_OPTIONS = frozenset(("--norc", "--noprofile", "--posix"))
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Layer:
     """`sh -c script name arguments`; its own options have to be `-e` or `-u` to be of no account."""
-    runs_text = False
+    runs_text = reads_input = False
+    files: list[Field] = []
     rest = list(arguments)
     while rest and rest[0].text.startswith(("-", "+")) and rest[0].is_known:
         text = rest.pop(0).text
@@ -124,14 +128,17 @@ def _shell(arguments: Sequence[Field], problem: str) -> Layer:
             if text not in _PLAIN_SHELL_OPTIONS:
                 problem = problem or f"the option {text} of a shell is not known"
                 if text in ("--rcfile", "--init-file"):
-                    rest = rest[1:]
+                    files, rest = [*files, *rest[:1]], rest[1:]
         elif _SHELL_WORD.fullmatch(text):
             runs_text = runs_text or ("c" in text and text[0] == "-")
+            reads_input = reads_input or "s" in text
             if set(text[1:]) - set("ceu"):
                 problem = problem or f"the option {text} of a shell is not known"
             rest = rest[text.count("o") + text.count("O") :]
     if not runs_text:
-        return Layer(problem=problem or "it runs a script that is not shown here", is_shell=not rest)
+        files += rest[:1] if rest and not reads_input else [STANDARD_INPUT]
+        problem = problem or "it runs a script that is not shown here"
+        return Layer(problem=problem, is_shell=not rest, script_files=tuple(files))
     if not rest or not rest[0].is_known:
         return Layer(problem=problem or "what the shell runs cannot be told")
     return Layer(script=rest[0].text, parameters=tuple(rest[1:]), problem=problem)
