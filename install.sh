@@ -154,7 +154,7 @@ case $verb in
         say "Installing what the tests need into $here/.venv …"
         install_into "$here/.venv" --editable "$here[dev${extras:+,$extras}]"
         cd "$here"
-        exec .venv/bin/python -m pytest -n 2 "$@"
+        exec .venv/bin/python -m pytest -n 4 "$@"
         ;;
     uninstall)
         rm -rf "$prefix/venv" "$prefix/extras"

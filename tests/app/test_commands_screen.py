@@ -15,6 +15,7 @@ from tests.conformance.replies import chat_reply
 from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply
 
 ANSWER = {"text": "Hello."}
+pytestmark = pytest.mark.slow
 WIDTHS = (40, 80, 120)
 ENTER, ESC, DOWN, KEEP = "\r", "\x1b", "\x1b[B", "\x13"
 

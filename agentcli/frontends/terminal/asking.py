@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
 
 TYPING_PAUSE_S = 0.8  # what was typed so shortly before an approval came up belongs to a sentence that goes on
-REACTION_S = 0.3  # nobody answers faster than this what has just come up
+REACTION_S = 0.12  # nobody answers faster than this what has just come up
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 

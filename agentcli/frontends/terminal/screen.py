@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.theme import Theme
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
 LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
 # How long a window must have kept its size: tmux tells of it a quarter of a second late when it changes often.
-SETTLE_S, SETTLE_TMUX_S = 0.1, 0.3
+SETTLE_S = 0.3
 # From the cursor's row down. Not from the first column: tmux takes that in the first row for the wish to clear the
 # window, and keeps in its scrollback what it clears.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
@@ -66,7 +66,6 @@ class Screen(Renderer):
         self._row = self._column = 0
         self._size = Size(rows=0, columns=0)
         self._draw_later = draw_later
-        self._settle_s = SETTLE_TMUX_S if "TMUX" in environment else SETTLE_S
         self._resized_at = 0.0  # seconds; 0 when the window rests
         self._size_seen = self._size
         self._printed_column = 0  # cells of the last printed line, wrapped or not
@@ -345,7 +344,7 @@ class Screen(Renderer):
             self._size_seen, self._resized_at = size, 0.0 if is_first else now
         if not self._resized_at:
             return False
-        if (left := self._resized_at + self._settle_s - now) > 0:
+        if (left := self._resized_at + SETTLE_S - now) > 0:
             self._draw_later(left)
             return True
         self.erase()
@@ -393,7 +392,10 @@ def reflows(environment: Mapping[str, str]) -> bool:
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
     within = ("XTERM_VERSION", "STY", "INSIDE_EMACS")  # terminals that run in others and leave such marks of them
-    return any(environment.get(name) for name in known) and not any(environment.get(name) for name in within)
+    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
+    return (is_tmux or any(environment.get(name) for name in known)) and not any(
+        environment.get(name) for name in within
+    )
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:

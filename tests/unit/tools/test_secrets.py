@@ -476,7 +476,8 @@ def test_announcements_in_one_line_take_no_longer_than_in_many(unit: str) -> Non
 
     count = 300_000 // len(unit)
     in_many = min(seconds(f"{unit}\n" * count) for _ in range(3))
-    assert seconds((unit * 50 + "\n") * (count // 50)) < 5 * in_many
+    in_one = min(seconds((unit * 50 + "\n") * (count // 50)) for _ in range(3))
+    assert in_one < 20 * in_many  # each read again for each would be fifty times as long
 
 
 def test_each_cookie_of_a_line_is_masked_by_the_announcement_before_it() -> None:
