@@ -433,3 +433,16 @@ def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path:
     terminal.type("y")
     screen = terminal.see(r"✓ Run touch made(.|\n)*\nall(.|\n)*›")
     assert not re.search(r"[2-9]\.\d s", screen)
+
+
+def test_a_question_below_an_open_list_is_said_and_waits_for_it(open_terminal: Open) -> None:
+    late = {**edit(), "text": "Wait. " * 8, "delay_ms": 120, "chunk": 3}
+    terminal = open_terminal([late, {"text": "done"}], "go")
+    terminal.see("Wait")
+    terminal.type("/effort\r")
+    terminal.see("Enter takes")
+    terminal.see("It waits for a yes: leave the list")
+    terminal.type("\x1b")
+    terminal.asked()
+    terminal.type("y")
+    terminal.see("done")

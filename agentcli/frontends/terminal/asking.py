@@ -15,6 +15,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.screen import Row
+from agentcli.frontends.terminal.text_width import clipped
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp
@@ -68,7 +69,10 @@ class Asking:
 
     def rows(self, columns: int, most: int) -> list[Row]:
         if self.picker is not None:
-            return self.picker.rows(columns, most)
+            if self.approval is None:
+                return self.picker.rows(columns, most)
+            waits: Row = [("warning", "? It waits for a yes: leave the list (Esc), then answer")]
+            return [*self.picker.rows(columns, most - 1), clipped(waits, columns)]
         if self.approval is not None:
             if self.purpose != "prompt":
                 return []

@@ -143,7 +143,9 @@ class TurnView:
             case Compaction(before, after):
                 self.line(f"Compacted: {before:,} → {after:,} tokens", "muted")
             case TurnFailed(error):
+                answer = self._markdown if event.broke_off and self._has_text else None
                 self._end_turn()
+                self._markdown = answer or self._markdown  # what goes on stands within the same block
                 self.line(f"✗ {error}", "error")
                 if event.broke_off:
                     self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
@@ -194,6 +196,7 @@ class TurnView:
     def typed(self, text: str) -> None:
         """What the person has just typed and sent."""
         self._end_text()
+        self._markdown = self._new_stream()
         if self._is_live:
             self.prompt(text)
         else:

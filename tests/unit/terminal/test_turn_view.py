@@ -1,0 +1,31 @@
+"""What a session's events put on the screen."""
+
+from __future__ import annotations
+
+from agentcli.agent.events import Done, TextDelta, TurnFailed
+from agentcli.frontends.terminal.fragments import Fragment, plain
+from agentcli.frontends.terminal.live import Live
+from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.llm.messages import Usage
+
+
+def test_an_answer_that_broke_off_goes_on_within_its_block() -> None:
+    printed: list[Fragment] = []
+    view = TurnView(printed.extend, Live(), columns=lambda: 80, at_line_start=lambda: True)
+    view.show(TextDelta("```python\ndef f():\n    retu"))
+    view.show(TurnFailed("The connection broke.", True, broke_off=True))
+    view.show(TextDelta("rn 2\n```\nAnd **that** is all."))
+    view.show(Done("", 1, Usage()))
+    assert plain(printed).split("\n")[-5:] == ["rn 2", "```", "And that is all.", "", ""]
+    assert ("bold", "that") in printed
+
+
+def test_another_prompt_begins_a_text_of_its_own() -> None:
+    printed: list[Fragment] = []
+    view = TurnView(printed.extend, Live(), columns=lambda: 80, at_line_start=lambda: True)
+    view.show(TextDelta("```\ncode"))
+    view.show(TurnFailed("The connection broke.", True, broke_off=True))
+    view.typed("something else")
+    view.show(TextDelta("**bold**"))
+    view.show(Done("", 1, Usage()))
+    assert ("bold", "bold") in printed
