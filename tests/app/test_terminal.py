@@ -332,6 +332,8 @@ def test_enter_goes_on_with_an_answer_that_broke_off(open_terminal: Open, column
     terminal.type("\r")
     terminal.see("and this the other")
     assert "Go on" not in terminal.transcript()
+    terminal.type("/copy\r")
+    terminal.get(b"\x1b]52;c;" + base64.b64encode(b"This is the one half and this the other."))
 
 
 def test_a_question_beside_the_work_is_seen_and_can_be_stopped(open_terminal: Open) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, get_args
 
 from agentcli.agent.commands.command import Command, Desk, marked, without_keep
 from agentcli.agent.commands.conversation import PROGRAM
-from agentcli.conversation.entries import Assistant, retracted_ids
+from agentcli.agent.loop import GO_ON
+from agentcli.conversation.entries import Assistant, User, reminder, retracted_ids
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
@@ -115,11 +116,21 @@ def _answer(desk: Desk, number: int) -> str:
     """The text of the newest answer but `number` - 1. Raises `UsageError`."""
     entries = desk.session.state.entries
     gone = retracted_ids(entries)
-    answers = [
-        "".join(block.text for block in entry.body.content if isinstance(block, Text))
-        for entry in entries
-        if isinstance(entry.body, Assistant) and entry.id not in gone
-    ]
+    answers: list[str] = []
+    goes_on = False
+    for entry in entries:
+        match entry.body:
+            case User() as user:
+                goes_on = user == reminder(GO_ON)
+            case Assistant(content) if entry.id not in gone:
+                text = "".join(block.text for block in content if isinstance(block, Text))
+                if goes_on and answers:
+                    answers[-1] += text
+                else:
+                    answers.append(text)
+                goes_on = False
+            case _:
+                pass
     answers = [text for text in answers if text.strip()]
     if not 1 <= number <= len(answers):
         raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")
