@@ -157,4 +157,5 @@ def test_no_mode_runs_a_catastrophe_in_a_script_unasked(place: Place, mode: str)
 
 def test_a_rule_about_files_holds_for_the_scripts_that_shells_are_given(place: Place) -> None:
     answers = runs(place, ["bash <<< 'cat f.txt'", "bash <<< 'cat script.sh'"], "auto", "Read(f.txt)")
-    assert [is_error for _, is_error, _ in answers] == [True, False]
+    # Where no sandbox hides a file that is denied, the second one is asked about; that is no rule that holds for it.
+    assert ["f.txt) denies" in answer for _, _, answer in answers] == [True, False], answers
