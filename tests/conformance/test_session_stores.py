@@ -690,23 +690,27 @@ asyncio.run(main())
 """
 
 
-def killed_at_random(path: Path, session_id: str, chance: random.Random) -> tuple[str, list[str]]:
-    """The session, and the ids that were acknowledged before the kill."""
+def killed_at_random(
+    path: Path, session_id: str, chance: random.Random, *, acknowledged: bool
+) -> tuple[str, list[str]]:
+    """The session, and the ids that were acknowledged before the kill: one or more where `acknowledged` asks for it."""
     arguments = [str(path), *([session_id] if session_id else [])]
     with subprocess.Popen([sys.executable, "-c", APPEND, *arguments], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.readline().decode().split()
+        told = process.stdout.readline() if acknowledged else b""
         time.sleep(chance.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)
-        told = process.stdout.read().decode()
-    return first[1], told[: told.rfind("\n") + 1].split()
+        told += process.stdout.read()
+    return first[1], told[: told.rfind(b"\n") + 1].decode().split()
 
 
 async def killed_and_reopened(folder: Path, times: int) -> int:
     chance = random.Random(7)
     session_id, acknowledged = "", []
-    for _ in range(times):
-        session_id, told = killed_at_random(database(folder), session_id, chance)
+    for n in range(times):
+        # On a busy machine nothing may be stored within the moment that is left: every second program is given time.
+        session_id, told = killed_at_random(database(folder), session_id, chance, acknowledged=n % 2 == 0)
         acknowledged += told
         if not acknowledged:  # killed before the session was stored
             session_id = ""
@@ -726,18 +730,16 @@ async def killed_and_reopened(folder: Path, times: int) -> int:
 
 
 async def test_a_killed_program_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    assert await killed_and_reopened(tmp_path, 5) > 5
+    assert await killed_and_reopened(tmp_path, 5) >= 3
 
 
 @pytest.mark.slow
 async def test_a_program_killed_again_and_again_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    assert await killed_and_reopened(tmp_path, 40) > 100
+    assert await killed_and_reopened(tmp_path, 40) >= 20
 
 
 async def test_a_kill_frees_the_session(tmp_path: Path) -> None:
-    session_id, told = "", []
-    while not told:
-        session_id, told = killed_at_random(database(tmp_path), "", random.Random(1))
+    session_id, _ = killed_at_random(database(tmp_path), "", random.Random(1), acknowledged=True)
     async with on_disk(tmp_path) as store:
         log, _ = await store.open(session_id)
         await kept(log, said("mine now"))
