@@ -69,13 +69,15 @@ class Repositories:
         """Breadth first. Below `deepest` only folders that nobody has seen yet are looked at."""
         waiting, shallow = deque([(root, 0)]), deque[tuple[str, int, int]]()
         deadline = time.monotonic() + LONGEST_WALK_S
+
+        def looked_at(path: str, depth: int) -> _Folder | None:
+            before = known.get(path)
+            return None if before and deepest is not None and depth > deepest else _look_at(path, before)
+
         count = 0
         while waiting:
             path, depth = waiting.popleft()
-            before = known.get(path)
-            if before is not None and deepest is not None and depth > deepest:
-                continue
-            folder = _look_at(path, before)
+            folder = looked_at(path, depth)
             if folder is None:
                 continue
             count += 1
@@ -93,15 +95,12 @@ class Repositories:
         count = 0
         while shallow and count < _MOST_SHALLOW and time.monotonic() < deadline:
             path, depth, levels = shallow.popleft()
-            before = known.get(path)
-            if before is not None and deepest is not None and depth > deepest:
-                continue
-            folder = _look_at(path, before)
+            folder = looked_at(path, depth)
             if folder is None:
                 continue
             count += 1
             yield path, folder
-            if levels and (deepest is None or folder is not before):
+            if levels and (deepest is None or folder is not known.get(path)):
                 shallow.extend((child, depth + 1, levels - 1) for child in folder.folders)
 
 
