@@ -20,12 +20,12 @@ from msgspec import Struct, structs
 
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.agent.loop import Limits, Prefix, Runtime
 from agentcli.agent.masking import Mask
 from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
+from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.tool_calls import CallRunner
@@ -146,7 +146,7 @@ class Builder:
             entries,
         )
         if not self._can_ask:
-            state.follow_ups.clear()  # what waits in the log is for the person to start, in a session of theirs
+            state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
         self.models.provider(state.model)
         state.notes.extend(self._opening_notes(state, info))
@@ -422,7 +422,7 @@ class Builder:
             self._on_notice(f"{file} was left out: {why}.")
         if note := instructions.note():
             notes.append(note)
-        said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}
+        said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
         return [note for note in notes if note.text not in said]

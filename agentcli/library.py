@@ -147,7 +147,7 @@ class Agent:
             finally:  # a session and its locks belong to the event loop they were made in
                 session, self._session, self._turns = self._session, None, _Turns()
                 if session is not None:
-                    if session.state.entries:
+                    if session.state.conversation.entries:
                         self._choice = SessionChoice("id", session.runtime.log.session_id)
                     await session.close()
                 await self._builder.aclose(for_good=False)

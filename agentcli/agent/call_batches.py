@@ -26,7 +26,7 @@ async def run_calls(
     done: dict[str, Result] = {}
     try:
         for batch in _batches(runner, calls):
-            if state.steering or runner.is_stopped:
+            if state.conversation.queue.steering or runner.is_stopped:
                 break
             await _run_batch(runner, state, batch, emit, done, reply_id)
     except asyncio.CancelledError as interrupt:
@@ -78,7 +78,7 @@ async def _run_batch(
 
     async def run_one(call: ToolUse) -> None:
         async with places:
-            if not state.steering and not runner.is_stopped:
+            if not state.conversation.queue.steering and not runner.is_stopped:
                 await run_call(runner, state, call, emit, done, reply_id=reply_id)
 
     async with asyncio.TaskGroup() as group:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions import Mode
-from agentcli.conversation.entries import Entry
+from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort, ToolSpec
 
@@ -154,8 +154,13 @@ class ApprovalSettled(Struct, frozen=True, tag="approval_settled"):
 
 
 class Compaction(Struct, frozen=True, tag="compaction"):
+    """Requests hold less of the conversation from now on. Tokens are those of a whole request."""
+
     tokens_before: int
     tokens_after: int
+    strategy: CompactionStrategy = "summarize"
+    trigger: CompactionTrigger = "auto"
+    cost_usd: float | None = 0.0
 
 
 class UsageReported(Struct, frozen=True, tag="usage"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentcli.agent.state import AgentState
-from agentcli.conversation.entries import User, kept, reminder
+from agentcli.conversation.entries import User, reminder
 
 _PLAN_ON = reminder("Plan mode is on: only look, change nothing, and end with a plan.")
 _PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
@@ -18,7 +18,7 @@ def mode_notes(before: str, after: str) -> list[User]:
 
 def untold_mode(state: AgentState) -> list[User]:
     """The note that is missing where the one about the present mode was taken back."""
-    bodies = [*(entry.body for entry in kept(state.entries)), *state.notes]
+    bodies = [*(entry.body for entry in state.conversation.path), *state.notes]
     told = next((body for body in reversed(bodies) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
     due = _PLAN_ON if state.mode == "plan" else _PLAN_OFF
     return [] if told == due else [due]

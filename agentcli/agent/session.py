@@ -37,13 +37,14 @@ from agentcli.agent.events import (
     TakeBack,
     TurnFailed,
 )
-from agentcli.agent.loop import Runtime, Turn, begin_turn, go_on_turn, half_answer, run_turn, store
+from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
 from agentcli.agent.modes import mode_notes, untold_mode
 from agentcli.agent.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.permissions import Verdict, parse_mode
-from agentcli.agent.queue import queue_changed, queue_event, take_back
 from agentcli.agent.rewind import forget_request, going_back, prompts
+from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
+from agentcli.agent.turn_log import Turn, queue_changed, store
 from agentcli.conversation.entries import Body, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
@@ -129,7 +130,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._take, op)
 
     def _take(self, op: Op) -> None:
-        state = self.state
+        state, queue = self.state, self.state.conversation.queue
         if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
         if isinstance(op, Prompt) and op.tools:
@@ -140,25 +141,25 @@ class Session:
                 return
         match op:
             case Prompt(content, model) if self.is_busy:
-                state.follow_ups.append(content)
+                queue.follow_ups.append(content)
                 self._queue_changed()
                 if model:
                     self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
             case Steer(content) if self.is_busy:
-                state.steering.append(content)
+                queue.steering.append(content)
                 self._queue_changed()
             case Prompt(content, model):
                 self._begin([content], model=model)
             case Steer(content):
                 self._begin([content])
             case TakeBack(position):
-                if take_back(state, position):
+                if queue.take_back(position):
                     self._queue_changed()
             case RunQueued():
-                if state.follow_ups and not self.is_busy:
-                    self._begin([state.follow_ups.popleft()], from_queue=True)
+                if queue.follow_ups and not self.is_busy:
+                    self._begin([queue.follow_ups.popleft()], from_queue=True)
             case GoOn():
-                if half_answer(state) and not self.is_busy:
+                if half_answer(state.conversation) and not self.is_busy:
                     self._start(go_on_turn(state, self.runtime, self._publish))
             case Interrupt():
                 for task in (self._turn, *self._commands):
@@ -205,7 +206,7 @@ class Session:
         self._loop.call_later(SETTLE_S, self._settle)
 
     def _queue_changed(self) -> None:
-        self.keep(queue_event(self.state))
+        self.keep(self.state.conversation.queue.entry())
         self._publish(queue_changed(self.state))
 
     def keep(self, *bodies: Body) -> None:
@@ -238,14 +239,14 @@ class Session:
 
     def prompts(self) -> list[tuple[str, str]]:
         """The person's prompts, oldest first: entry id and text."""
-        return prompts(self.state.entries)
+        return prompts(self.state.conversation)
 
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all after it; gives its text. What it cost stays. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
-        text, event = going_back(state, entry_id)
+        text, event = going_back(state.conversation, entry_id)
         self.keep(event)
         forget_request(state)
         state.notes.extend(untold_mode(state))
@@ -303,13 +304,11 @@ class Session:
 
     def _begin_next(self, *, is_answered: bool) -> None:
         """Steering that came too late was meant for the model now; follow-ups wait after a turn without an answer."""
-        state = self.state
-        if state.steering:
-            late = list(state.steering)
-            state.steering.clear()
+        queue = self.state.conversation.queue
+        if late := queue.take_steering():
             self._begin(late, from_queue=True)
-        elif state.follow_ups and is_answered:
-            self._begin([state.follow_ups.popleft()], from_queue=True)
+        elif queue.follow_ups and is_answered:
+            self._begin([queue.follow_ups.popleft()], from_queue=True)
 
     async def _ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
         question = self._approvals[request.id] = Open(request, judge, self._loop.create_future())

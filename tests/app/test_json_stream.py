@@ -251,8 +251,8 @@ def test_prompts_that_wait_survive_a_kill_and_leave_a_single_question_alone(plac
         return [entry["body"] for entry in json.loads(shown.out)["entries"]] if shown.code == 0 else []
 
     def waiting(id: str) -> list[str]:
-        queues = [body["data"] for body in stored(id) if body.get("event") == "queue"]
-        return [message[0]["text"] for message in queues[-1]["follow_ups"]] if queues else []
+        queues = [body for body in stored(id) if body["kind"] == "queue"]
+        return [message[0]["text"] for message in queues[-1].get("follow_ups", ())] if queues else []
 
     with talk(place, VERY_SLOW) as running:
         id = running.wait_for_type("system", "init")["session_id"]

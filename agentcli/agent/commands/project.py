@@ -32,7 +32,7 @@ async def _diff(desk: Desk, argument: str) -> Outcome:
         raise UsageError("Write /diff, or /diff all.")
     session = desk.session
     workspace = session.runtime.calls.workspace
-    edits = edits_in(session.state.entries, workspace)
+    edits = edits_in(session.state.conversation.entries, workspace)
     files, apart = await asyncio.to_thread(net_changes, edits, workspace.cwd)
     notes = [] if files else ["This session's edits have changed no file."]
     if apart:

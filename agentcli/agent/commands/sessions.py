@@ -40,9 +40,9 @@ async def _resume(desk: Desk, which: str) -> Outcome:
     elif which.isdigit() and len(which) < 4:
         which = sessions[number_in(which, len(sessions), "conversation")].id
     session = await desk.open_session(which)
-    return (
-        f"Going on with {session.id} ({len(session.state.entries)} entries).{_waiting(len(session.state.follow_ups))}"
-    )
+    conversation = session.state.conversation
+    waiting = _waiting(len(conversation.queue.follow_ups))
+    return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
 
 
 def _waiting(count: int) -> str:
@@ -81,7 +81,7 @@ async def _fork(desk: Desk, argument: str) -> Outcome:
     before = desk.session
     if before.is_busy:
         raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
-    if not before.state.entries:
+    if not before.state.conversation.entries:
         return "There is nothing to copy yet."
     copy = await desk.open_session(before.id, fork=True)
     return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
@@ -121,7 +121,7 @@ async def _export(desk: Desk, name: str) -> Outcome:
     info = next((info for info in await desk.sessions() if info.id == session.id), None)
     prompts = session.prompts()
     title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
-    text = transcript(session.state.entries, title)
+    text = transcript(session.state.conversation.path, title)
     if calls.mask is not None:  # people and models write keys too
         await know_secrets(calls)
         title, text = calls.mask.text(title), await asyncio.to_thread(calls.mask.text, text)

@@ -176,7 +176,7 @@ class TerminalApp:
             self.composer.forget_draft()
         for text in self._told:
             self.view.line(text, "warning")
-        was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.entries)
+        was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.conversation.entries)
         await self.desk.close()
         if was_used:
             self.view.line(f"Go on with: agentcli -r {self.desk.session.id[:13]}", "muted")
@@ -239,7 +239,9 @@ class TerminalApp:
                 told = textwrap.wrap(printable(self._held[1]), max(1, columns))
                 rows += [clipped([("warning", row)], columns) for row in told]
             if self._shows_todo:
-                rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
+                rows += todo_rows(
+                    todo_items(self.desk.session.state.conversation.path) if self.desk.is_open else (), columns
+                )
         asked = self.asking.rows(columns, most)[:most]
         return [*rows[: most - len(asked)], *asked]
 

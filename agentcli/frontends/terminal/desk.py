@@ -31,7 +31,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Entry, SystemEvent, User, kept
+from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.house import SessionHouse, open_after
@@ -207,10 +207,11 @@ class TerminalDesk:
         self._view.begin_anew()
         self._front.session_opened()
         self.has_broken_off = False
-        self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
+        queue = state.conversation.queue
+        self._live.steering, self._live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         self._context_tokens = _last_context(session)
-        if state.entries:
-            self._view.replay(state.entries)
+        if state.conversation.entries:
+            self._view.replay(state.conversation)
         self.refresh_status()
 
     async def sessions(self) -> Sequence[SessionInfo]:
@@ -278,7 +279,7 @@ class TerminalDesk:
                 self.refresh_status()
             case ModeChanged() | ProviderSwitched():
                 self.refresh_status()
-            case EntryStored(Entry(body=SystemEvent("retracted", {"ids": ids}))):
+            case EntryStored(Entry(body=Retracted(ids))):
                 self._give_back(ids)
             case Done():
                 self.refresh_status()
@@ -294,7 +295,7 @@ class TerminalDesk:
     def _give_back(self, ids: Sequence[str]) -> None:
         prompts = [
             self._said_by_commands.get(entry.body.content, entry.body.content)
-            for entry in self.session.state.entries
+            for entry in self.session.state.conversation.entries
             if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
         ]
         if prompts:
@@ -304,7 +305,7 @@ class TerminalDesk:
         """What Enter in an empty input means: run what waits, or go on with an answer that broke off."""
         if not self.is_open or self.session.is_busy:
             return
-        if self.session.state.follow_ups:
+        if self.session.state.conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self.has_broken_off:
             self.session.submit(GoOn())
@@ -541,5 +542,5 @@ class TerminalDesk:
 
 def _last_context(session: Session) -> int:
     """What the newest reply's request and the reply itself took."""
-    usages = (getattr(entry.body, "usage", None) for entry in reversed(kept(session.state.entries)))
+    usages = (getattr(entry.body, "usage", None) for entry in reversed(session.state.conversation.path))
     return next((usage.context_tokens for usage in usages if usage is not None), 0)

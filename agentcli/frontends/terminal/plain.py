@@ -274,7 +274,7 @@ class PlainTerminal:
 
     def turn_ended(self, why: str) -> None:
         self._approvals.clear()
-        if not self._desk.session.state.follow_ups:
+        if not self._desk.session.state.conversation.queue.follow_ups:
             self._ask_for_more()
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from agentcli.agent.commands.command import Command, Desk, marked, without_keep
 from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.agent.loop import GO_ON
-from agentcli.conversation.entries import Assistant, User, reminder, retracted_ids
+from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
@@ -114,15 +114,13 @@ def argument_options(
 
 def _answer(desk: Desk, number: int) -> str:
     """The text of the newest answer but `number` - 1. Raises `UsageError`."""
-    entries = desk.session.state.entries
-    gone = retracted_ids(entries)
     answers: list[str] = []
     goes_on = False
-    for entry in entries:
+    for entry in desk.session.state.conversation.path:
         match entry.body:
             case User() as user:
                 goes_on = user == reminder(GO_ON)
-            case Assistant(content) if entry.id not in gone:
+            case Assistant(content):
                 text = "".join(block.text for block in content if isinstance(block, Text))
                 if goes_on and answers:
                     answers[-1] += text

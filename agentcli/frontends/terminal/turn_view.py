@@ -26,7 +26,8 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.own_command import OWN_CALL
-from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Result, Unreadable, User
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.diff import diff_fragments
 from agentcli.frontends.terminal.fragments import Fragment
@@ -232,10 +233,9 @@ class TurnView:
         """The diff that this call makes, or more than that, is on the screen already."""
         self._previewed.add(call_id)
 
-    def replay(self, entries: Sequence[Entry]) -> None:
-        """The newest part of a stored conversation."""
-        gone = retracted_ids(entries)
-        shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result | Unreadable)]
+    def replay(self, conversation: Conversation) -> None:
+        """Show the newest part of a stored conversation."""
+        shown = [e for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
         shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
         if len(shown) > REPLAYED_ENTRIES:
             self.line(f"… {len(shown) - REPLAYED_ENTRIES:,} earlier entries", "muted")
@@ -261,7 +261,7 @@ class TurnView:
                     self.line(f"[{error}]", "warning")
                 case _:
                     pass
-        for id in open_calls(entries):  # the program ended while they ran
+        for id in conversation.open_calls:  # the program ended while they ran
             if call := calls.get(id):
                 cut = ToolFinished(
                     id, call.name, ToolResult(id, "", is_error=True), 0.0, "cut off; its outcome is unknown"

@@ -357,7 +357,7 @@ async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_no_that_stops(t
         stage.submit(Approve(request.id, False, stops=True))
         await stage.ended()
         assert not stage.session.is_busy
-        assert len(stage.session.state.follow_ups) == 1
+        assert len(stage.session.state.conversation.queue.follow_ups) == 1
 
 
 @pytest.mark.parametrize(

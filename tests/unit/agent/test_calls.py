@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, SetMode, ToolFinished, ToolOutput, ToolStarted
-from agentcli.agent.loop import Limits
+from agentcli.agent.runtime import Limits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
