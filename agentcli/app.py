@@ -18,17 +18,26 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, structs
 
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import SessionLog, SessionStore
+from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
+from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.modes import mode_notes
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
-from agentcli.agent.runtime import Limits, Prefix, Runtime
+from agentcli.agent.runtime import (
+    ContextPolicy,
+    ContextTransform,
+    Limits,
+    Prefix,
+    Resolve,
+    Runtime,
+    no_policy,
+    unchanged,
+)
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.agent.tool_calls import CallRunner
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
@@ -79,8 +88,8 @@ class SessionChoice(Struct, frozen=True):
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `search` is what
-    web_search asks, in place of Tavily.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. The others are as
+    in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -90,6 +99,11 @@ class Extras(Struct, frozen=True):
     hooks: TurnHooks | None = None
     brings_tools: bool = False
     search: SearchProvider | None = None
+    call_hooks: tuple[CallHooks, ...] = ()
+    locks: Locks | None = None
+    resolve: Resolve | None = None
+    context_policy: ContextPolicy = no_policy
+    context_transform: ContextTransform = unchanged
 
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
@@ -152,8 +166,8 @@ class Builder:
         state.notes.extend(self._opening_notes(state, info))
         state.notes.extend(mode_notes("default", state.mode))
         runtime = Runtime(
-            self._resolve,
-            self.call_runner(registry, workspace),
+            self._extras.resolve or self._resolve,
+            self.session_calls(registry, workspace),
             log,
             self._prefixes(),
             Limits(
@@ -169,6 +183,8 @@ class Builder:
             settings.tokens.temperature,
             settings.tokens.effort,
             self._extras.hooks or NoHooks(),
+            self._extras.context_policy,
+            self._extras.context_transform,
         )
         return Session(state, runtime, can_ask=self._can_ask)
 
@@ -192,18 +208,19 @@ class Builder:
             await self.store.rename(log.session_id, choice.name)
         return log, entries
 
-    def call_runner(self, registry: ToolRegistry, workspace: Workspace) -> CallRunner:
-        """What runs the calls of a workspace, as the settings say."""
+    def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
+        """What the calls of a session share, as the settings and the caller say."""
         tools = self.config.settings.tools
-        return CallRunner(
-            registry,
+        services = CallServices(
             workspace,
-            max_parallel=tools.max_parallel,
-            grants=self._grants,
-            locks=FileLocks(self.config.paths.state / "file_locks"),
-            levels=Levels(tools.output_level, tools.output_levels),
-            mask=Mask(self._masker),
+            self._extras.locks or FileLocks(self.config.paths.state / "file_locks"),
+            self._grants,
+            Mask(self._masker),
+            self._extras.call_hooks,
+            Levels(tools.output_level, tools.output_levels),
+            tools.max_parallel,
         )
+        return SessionCalls(services, registry)
 
     def tool_registry(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""

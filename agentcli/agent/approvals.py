@@ -6,26 +6,28 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.calls.trying import may_be_tried
 from agentcli.agent.effects import told_effects
-from agentcli.agent.events import ApprovalRequested, Approve, Emit, Notice
+from agentcli.agent.events import ApprovalRequested, Approve, Notice
 from agentcli.agent.grants import parse_rules, rule_candidates
-from agentcli.agent.interfaces import GrantStore
 from agentcli.agent.permissions import Mode, Need, Verdict, judge
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rules
 from agentcli.agent.state import AgentState
-from agentcli.agent.trying import may_be_tried
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import Call
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
 Judge = Callable[[], Verdict]  # what the permissions of now say of a call
@@ -61,24 +63,12 @@ class Question:
     judge: Judge
 
 
-class Asking(Protocol):
-    """Who can be asked, where an answer for good is kept, and which tools rules may name."""
-
-    @property
-    def ask(self) -> Ask | None: ...
-
-    @property
-    def grants(self) -> GrantStore | None: ...
-
-    @property
-    def tools(self) -> ToolRegistry: ...
-
-
-async def ask_person(asking: Asking, state: AgentState, question: Question, emit: Emit) -> Permitted:
+async def ask_person(asker: Call, question: Question) -> Permitted:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
     call, tool, arguments, context = question.call, question.tool, question.arguments, question.context
+    state = asker.turn.state
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
-    if asking.ask is None:
+    if asker.turn.session.ask is None:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     hunks = diff_hunks(preview) if tool.narrow is not None else ()
     rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
@@ -101,7 +91,7 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
         effects.grave,
         _mode_for_all_like_it(state, question),
     )
-    answer = await asking.ask(request, question.judge)
+    answer = await asker.ask(request, question.judge)
     if isinstance(answer, Verdict):
         return _settled(answer, arguments, state.mode)
     try:
@@ -117,7 +107,7 @@ async def ask_person(asking: Asking, state: AgentState, question: Question, emit
         return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True, answer="tried first")
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
-        await _grant(asking, state, question, answer, rules, emit)
+        await _grant(asker, question, answer, rules)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
         return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
@@ -184,25 +174,19 @@ def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> 
     return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
 
 
-async def _grant(
-    asking: Asking,
-    state: AgentState,
-    question: Question,
-    answer: Approve,
-    offered: tuple[str, ...],
-    emit: Emit,
-) -> None:
+async def _grant(asker: Call, question: Question, answer: Approve, offered: tuple[str, ...]) -> None:
     """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
+    state, emit, session = asker.turn.state, asker.turn.emit, asker.turn.session
     text = answer.rule or next(iter(offered), "")
     if not text:
         emit(Notice("No rule covers this call: it is allowed this once."))
         return
-    grants = asking.grants
+    grants = session.services.grants
     is_for_good = answer.scope == "always" and grants is not None
     try:
         granted = parse_rules(text, "granted" if is_for_good else "session")
         for rule in granted:
-            check_rule(rule, "allow", asking.tools)
+            check_rule(rule, "allow", session.tools)
     except UsageError as error:
         emit(Notice(f"{error} The call is allowed this once."))
         return

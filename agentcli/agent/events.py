@@ -313,6 +313,15 @@ class SetMode(Struct, frozen=True, tag="set_mode"):
     mode: str
 
 
+class SetAttended(Struct, frozen=True, tag="set_attended"):
+    """Say whether somebody answers questions and runs client tools.
+
+    Without anybody open questions are refused, later ones denied, and calls of client tools end with an error.
+    """
+
+    is_attended: bool
+
+
 class SetEffort(Struct, frozen=True, tag="set_effort"):
     """How hard the model thinks from the next request on; None means as the settings say."""
 
@@ -363,6 +372,7 @@ Op = (
     | Approve
     | SetModel
     | SetMode
+    | SetAttended
     | SetEffort
     | Background
     | RunCommand

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from agentcli.agent.call_batches import Interrupted, run_calls
+from agentcli.agent.calls.batches import Interrupted, run_calls
+from agentcli.agent.calls.report import INTERRUPTED
+from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import ApprovalRequested, Approve, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
-from agentcli.agent.report import INTERRUPTED
 from agentcli.agent.request import add_notes, request_reply, told
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
@@ -68,9 +70,9 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    runtime.calls.denials.clear()
-    runtime.calls.is_stopped = False
-    return Turn(state, runtime, emit, runtime.limits.max_turns)
+    turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns)
+    turn.calls.store = partial(add, turn)
+    return turn
 
 
 def half_answer(conversation: Conversation) -> str:
@@ -90,7 +92,8 @@ def half_answer(conversation: Conversation) -> str:
 def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
     """Add the person's messages; gives the ids of their entries."""
     said: list[Body] = [User(tuple(message)) for message in messages]
-    turn.runtime.calls.forget_results()
+    if turn.runtime.calls.recent is not None:
+        turn.runtime.calls.recent.clear()
     if not from_queue:
         return [entry.id for entry in add(turn, *said)]
     entries = add(turn, *said, turn.state.conversation.queue.entry())
@@ -147,7 +150,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             turn.said += turn.answer
             turn.answer.clear()
             add(turn, *await run_calls_of(turn, calls))
-            if turn.runtime.calls.is_stopped:
+            if turn.calls.is_stopped:
                 return "declined"
         steered = add_steering(turn)
         if not calls and not steered and not continue_reply(turn, reply):
@@ -210,7 +213,7 @@ def can_go_on(turn: Turn, error: ProviderError | UserError) -> bool:
 async def run_calls_of(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
     reply = turn.state.conversation.last_reply
     try:
-        return await run_calls(turn.runtime.calls, turn.state, calls, turn.emit, reply_id=reply.id if reply else "")
+        return await run_calls(turn.calls, calls, reply_id=reply.id if reply else "")
     except Interrupted as interrupt:
         add(turn, *interrupt.results)
         raise
@@ -259,7 +262,7 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         error = unstored
     said = [told(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
-    denials = tuple(turn.runtime.calls.denials)
+    denials = tuple(turn.calls.denials)
     kind = type(error).__name__
     return TurnFailed(text, is_retryable, kind, turn.round, turn.usage, turn.cost_usd, denials, broke_off)
 
@@ -276,4 +279,4 @@ _ADVICE: dict[type[Exception], str] = {
 def _done(turn: Turn, reason: DoneReason) -> Done:
     """The answer; where the turn ended before there was one, what was said on the way."""
     text = "".join(turn.answer).strip() or "\n\n".join(part for part in turn.said if part.strip())
-    return Done(text, turn.round, turn.usage, reason, turn.cost_usd, tuple(turn.runtime.calls.denials))
+    return Done(text, turn.round, turn.usage, reason, turn.cost_usd, tuple(turn.calls.denials))

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import msgspec
 
+from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.state import AgentState
-from agentcli.agent.tool_calls import CallRunner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction
 from agentcli.llm.messages import Message
@@ -74,7 +74,7 @@ class Runtime:
     """
 
     resolve: Resolve
-    calls: CallRunner
+    calls: SessionCalls
     log: SessionLog
     prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
     limits: Limits = Limits()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from agentcli.agent.approvals import Judge
-from agentcli.agent.client_calls import merged
+from agentcli.agent.approvals import NOBODY_LEFT, Judge
+from agentcli.agent.calls.client import merged
+from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
+from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -30,6 +31,7 @@ from agentcli.agent.events import (
     Prompt,
     RunCommand,
     RunQueued,
+    SetAttended,
     SetEffort,
     SetMode,
     SetModel,
@@ -39,7 +41,6 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
 from agentcli.agent.modes import mode_notes, untold_mode
-from agentcli.agent.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.permissions import Verdict, parse_mode
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.runtime import Runtime
@@ -93,6 +94,7 @@ class Session:
         self._subscribers: list[EventQueue] = []
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
+        self._turn_calls: TurnCalls | None = None
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
@@ -100,8 +102,7 @@ class Session:
         self._is_closing = False
         self._approvals: dict[str, Open] = {}
         self._on_close = on_close
-        if can_ask:
-            runtime.calls.ask = self._ask
+        runtime.calls.ask = self._ask if can_ask else None
 
     @property
     def id(self) -> str:
@@ -174,6 +175,8 @@ class Session:
                 self._set_mode(mode)
             case SetEffort(effort):
                 state.effort = effort
+            case SetAttended(is_attended):
+                self._set_attended(is_attended)
             case Background():
                 self.runtime.calls.to_background()
             case RunCommand():
@@ -185,6 +188,13 @@ class Session:
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
+
+    def _set_attended(self, is_attended: bool) -> None:
+        self.runtime.calls.ask = self._ask if is_attended else None
+        self.runtime.calls.client.set_attended(is_attended)
+        if not is_attended:
+            for id in tuple(self._approvals):
+                self._answered(self._approvals.pop(id), Approve(id, False, comment=NOBODY_LEFT))
 
     def bring(self, tools: Sequence[ToolSpec]) -> None:
         """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
@@ -279,6 +289,7 @@ class Session:
 
     def _start(self, turn: Turn) -> None:
         self.turns_begun += 1
+        self._turn_calls = turn.calls
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
@@ -313,25 +324,31 @@ class Session:
     async def _ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
         question = self._approvals[request.id] = Open(request, judge, self._loop.create_future())
         self._publish(request)
-        waited, since = self.runtime.calls.waited, time.perf_counter()
         try:
             return await question.answer
         finally:
             self._approvals.pop(request.id, None)
-            waited[request.id] = waited.get(request.id, 0.0) + time.perf_counter() - since
 
     def _answered(self, question: Open, answer: Approve) -> None:
         question.give(answer)
         if answer.stops and (not answer.allowed or answer.hunks == ()):
-            self.runtime.calls.is_stopped = True
+            self._stop_calls()
             self._settle()
         if answer.allowed and answer.mode:
             self._set_mode(answer.mode)
 
+    @property
+    def _is_stopped(self) -> bool:
+        return self._turn_calls is not None and self._turn_calls.is_stopped
+
+    def _stop_calls(self) -> None:
+        if self._turn_calls is not None:
+            self._turn_calls.is_stopped = True
+
     def _settle(self) -> None:
         """Close the questions that the permissions of now do not ask any more, and all of a turn that is stopped."""
         for id, question in list(self._approvals.items()):
-            verdict = STOPPED if self.runtime.calls.is_stopped else question.judge() if question.judge else None
+            verdict = STOPPED if self._is_stopped else question.judge() if question.judge else None
             if verdict is not None and verdict.decision != "ask":
                 del self._approvals[id]
                 question.give(verdict)

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentcli.agent.call_batches import not_run
+from agentcli.agent.calls.batches import not_run
+from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.runtime import Runtime
@@ -20,6 +21,7 @@ from agentcli.llm.models import ModelInfo
 log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
+NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Turn:
     state: AgentState
     runtime: Runtime
     emit: Emit
+    calls: TurnCalls
     most_rounds: int
     round: int = 0
     usage: Usage = Usage()
@@ -98,9 +101,13 @@ async def settled_in_any_case(turn: Turn) -> None:
             return turn.emit(Notice(str(unstored)))
 
 
-def answer_open_calls(turn: Turn, why: str = UNKNOWN_OUTCOME) -> None:
+def answer_open_calls(turn: Turn, why: str = "") -> None:
     """Give calls left open by an interrupt or a crash a result; providers refuse a request without one."""
-    refuse_calls(turn, tuple(turn.state.conversation.open_calls.values()), why)
+    conversation = turn.state.conversation
+    calls = tuple(conversation.open_calls.values())
+    if calls:
+        otherwise = {call.id: NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME for call in calls}
+        add(turn, *(not_run(call, why or otherwise[call.id]) for call in calls))
 
 
 def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:

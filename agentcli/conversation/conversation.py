@@ -9,6 +9,9 @@ from msgspec.structs import replace
 from agentcli.conversation.entries import (
     Assistant,
     Body,
+    CallAllowed,
+    CallAsked,
+    CallDenied,
     Compaction,
     Entry,
     Queued,
@@ -27,14 +30,16 @@ class Conversation:
 
     Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
     from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
-    id, oldest first. Adding an entry costs the same however long the conversation is; rewinding and compacting derive
-    the messages anew.
+    id, oldest first; about those in `unanswered` the person was asked and has not answered.
+
+    Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
         self.path: list[Entry] = []
         self.open_calls: dict[str, ToolUse] = {}
+        self.unanswered: set[str] = set()
         self.last_reply: Entry | None = None
         self._messages: list[Message] = []
         self._valid = 0  # so many messages are known to be in the form that providers take
@@ -141,7 +146,8 @@ class Conversation:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self.open_calls, self.last_reply, self._messages, self._valid = {}, None, [], 0
+        self.open_calls, self.unanswered, self.last_reply = {}, set(), None
+        self._messages, self._valid = [], 0
         for entry in self.path:
             self._note_calls(entry)
         for entry in self.request_entries:
@@ -158,6 +164,11 @@ class Conversation:
                 self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
             case Result(result):
                 self.open_calls.pop(result.tool_use_id, None)
+                self.unanswered.discard(result.tool_use_id)
+            case CallAsked(id):
+                self.unanswered.add(id)
+            case CallAllowed(id) | CallDenied(id):
+                self.unanswered.discard(id)
             case _:
                 pass
 

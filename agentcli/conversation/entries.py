@@ -131,6 +131,34 @@ class CallsStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_sta
     ids: tuple[str, ...]
 
 
+class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked", omit_defaults=True):
+    """A call waits for the person's answer; `rules` are grants that were offered."""
+
+    id: str
+    title: str
+    reason: str
+    rules: tuple[str, ...] = ()
+
+
+class CallAllowed(msgspec.Struct, frozen=True, tag_field="kind", tag="call_allowed"):
+    """The question about a call was answered with yes, or the permissions of then let it through."""
+
+    id: str
+
+
+class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied"):
+    """The question about a call was answered with no, with this comment."""
+
+    id: str
+    why: str
+
+
+class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
+    """The client was asked to run these calls."""
+
+    ids: tuple[str, ...]
+
+
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
     """Stands for a stored entry that is damaged or was written by a newer version; `stored` is its text.
 
@@ -153,6 +181,10 @@ Body = (
     | Queued
     | Paid
     | CallsStarted
+    | CallAsked
+    | CallAllowed
+    | CallDenied
+    | CallsHandedOver
     | Unreadable
 )
 

@@ -99,7 +99,7 @@ def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
 
 
 async def _granted(desk: Desk) -> list[str]:
-    grants = desk.session.runtime.calls.grants
+    grants = desk.session.runtime.calls.services.grants
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
@@ -111,7 +111,7 @@ async def _forget(desk: Desk, what: str) -> str:
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
     taken = [rule for rule in same if _is_own(rule)]
-    if text in granted and (grants := desk.session.runtime.calls.grants) is not None:
+    if text in granted and (grants := desk.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not taken:
         why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"

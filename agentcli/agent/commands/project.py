@@ -10,7 +10,6 @@ from pathlib import Path
 
 from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Desk, FileDiff, Outcome
-from agentcli.agent.tool_calls import masked
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
@@ -43,7 +42,7 @@ async def _diff(desk: Desk, argument: str) -> Outcome:
         notes.append(f"What {ran} may have changed is not known here: /diff all shows what git sees.")
     elif not files:
         notes.append("/diff all shows what git sees.")
-    shown = [FileDiff(file.path, await masked(session.runtime.calls, file.diff)) for file in files]
+    shown = [FileDiff(file.path, await session.runtime.calls.services.masked(file.diff)) for file in files]
     return AsDiff(tuple(shown), "\n".join(notes))
 
 

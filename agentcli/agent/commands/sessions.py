@@ -10,7 +10,6 @@ from pathlib import Path
 from agentcli.agent.commands.command import Command, Desk, Outcome, listed, number_in
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.agent.tool_calls import know_secrets
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError, UserError
 from agentcli.paths import from_home
@@ -117,15 +116,15 @@ async def _rename(desk: Desk, name: str) -> Outcome:
 
 
 async def _export(desk: Desk, name: str) -> Outcome:
-    session, calls = desk.session, desk.session.runtime.calls
+    session, services = desk.session, desk.session.runtime.calls.services
     info = next((info for info in await desk.sessions() if info.id == session.id), None)
     prompts = session.prompts()
     title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
     text = transcript(session.state.conversation.path, title)
-    if calls.mask is not None:  # people and models write keys too
-        await know_secrets(calls)
-        title, text = calls.mask.text(title), await asyncio.to_thread(calls.mask.text, text)
-    cwd = calls.workspace.cwd
+    if services.mask is not None:  # people and models write keys too
+        await services.know_secrets()
+        title, text = services.mask.text(title), await asyncio.to_thread(services.mask.text, text)
+    cwd = services.workspace.cwd
     file = await asyncio.to_thread(_write_new, cwd, name or f"{_file_name(title)}.md", text)
     return f"Written to {file}."
 

@@ -20,7 +20,6 @@ from agentcli.agent.permissions import judge
 from agentcli.agent.rule_checks import check_rule
 from agentcli.agent.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
-from agentcli.agent.tool_calls import masked
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files
 from agentcli.small_files import read_small_file
@@ -161,5 +160,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
         context = ToolContext(calls.workspace, command.name, only_reads=verdict.only_reads)
         output = await tool.output(arguments, context)
     except ToolError as error:
-        raise UserError(f"/{command.name} could not run `{shell}`: {await masked(calls, str(error))}") from error
-    return await masked(calls, str(output.content))
+        raise UserError(
+            f"/{command.name} could not run `{shell}`: {await calls.services.masked(str(error))}"
+        ) from error
+    return await calls.services.masked(str(output.content))

@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Background, CommandRan, SetMode, TakeBack
-from agentcli.agent.own_command import run_in_terminal
 from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
 from agentcli.errors import ToolError

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import GrantStore, SessionLog
@@ -24,7 +25,6 @@ from agentcli.agent.rules import Rules, parse_rule
 from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.agent.tool_calls import CallRunner
 from agentcli.conversation.entries import Assistant, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -251,7 +251,7 @@ async def on_stage(
         rebuilt(AgentState("scripted/script", mode, rules=rules), entries),
         Runtime(
             resolve or by_name,
-            CallRunner(registry, Workspace(work, sandbox), max_parallel=max_parallel, grants=grants),
+            SessionCalls(CallServices(Workspace(work, sandbox), grants=grants, max_parallel=max_parallel), registry),
             log,
             lambda info, known: Prefix("You help.", known.specs()),
             limits,

@@ -265,7 +265,7 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_c
     assert rejected.endswith(" line 18\nThey say: 15 is fine as it is")
     assert not stage.results["c"].is_error
     assert stage.of(ToolFinished)[0].structured["diff"].count("@@ -") == 2
-    assert not stage.session.runtime.calls.denials
+    assert not stage.of(Done)[-1].denials
 
 
 async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
@@ -284,7 +284,7 @@ async def test_no_hunk_is_a_no(tmp_path: Folder) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(), comment="none of it")
     assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
     assert (stage.workspace / "a").read_text() == FAR
-    assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
+    assert [denied.id for denied in stage.of(Done)[-1].denials] == ["c"]
 
 
 async def test_some_of_a_rewritten_file_is_made(tmp_path: Folder) -> None:

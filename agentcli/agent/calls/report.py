@@ -1,15 +1,15 @@
-"""Tells of one call while it runs, and makes its result."""
+"""Publishes the events of one call while it runs, and makes its result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentcli.agent.call_record import CallRecord
+from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
 from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
@@ -30,29 +30,30 @@ _SLICE = 1_000  # entries of a list whose size is looked at together
 
 @dataclass
 class Report:
-    """Of one call; its result is in `done` once it has ended. With `gives_all` a `Later` is made, else left out.
+    """The report on one call; `result` is set once it has ended.
 
-    `waited` are the seconds that calls waited for the person's answer, which are not the call's own, by id.
+    With `gives_all` a structured result that is made on request is made, else left out. `heard` is the output so far,
+    `waited_s` how long the call waited for the person's answer, which is not its own time.
     """
 
     call: ToolUse
     emit: Emit
-    done: dict[str, Result]
-    heard: list[str] = field(default_factory=list)
-    record: CallRecord | None = None
     mask: Mask | None = None
     gives_all: bool = False
+    result: Result | None = None
+    heard: list[str] = field(default_factory=list)
+    record: CallRecord | None = None
     is_running: bool = False
     retry_count: int = 0
     last_error: str = ""
     answer: str = ""
-    waited: Mapping[str, float] = field(default_factory=dict)
+    waited_s: float = 0.0
     _stream: StreamMask | None = None
     _started: float = field(default_factory=time.perf_counter)
 
     @property
     def seconds(self) -> float:
-        return max(0.0, time.perf_counter() - self._started - self.waited.get(self.call.id, 0.0))
+        return max(0.0, time.perf_counter() - self._started - self.waited_s)
 
     def start(self) -> None:
         call = self.call
@@ -94,7 +95,7 @@ class Report:
         result = ToolResult(call.id, output.content or "", output.is_error)
         took_ms = round(self.seconds * 1000, 1)
         kind = error.kind if error else ""
-        self.done[call.id] = Result(
+        self.result = Result(
             result,
             call.name,
             output.summary,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from agentcli.agent.events import ClientToolRequested, Emit
+from agentcli.agent.events import ClientToolRequested
+from agentcli.conversation.entries import CallsHandedOver
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import TurnCalls
 
 
 class _AnyArguments(Struct, frozen=True):
@@ -57,14 +62,15 @@ def _is_there(tools: ToolRegistry, spec: ToolSpec) -> bool:
 
 
 class ClientCalls:
-    """Those that wait for their results. All calls that begin to wait at one moment are told in one event."""
+    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ToolOutput]] = {}
         self._untold: list[ToolUse] = []
         self._has_client = True
 
-    async def result_of(self, call: ToolUse, emit: Emit) -> ToolOutput:
+    async def result_of(self, call: ToolUse, turn: TurnCalls) -> ToolOutput:
+        """Hand the call to the client and wait for its result. Raises `ToolError`."""
         if call.id in self._waiting:
             raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
         if not self._has_client:
@@ -73,25 +79,26 @@ class ClientCalls:
         self._waiting[call.id] = answer
         self._untold.append(call)
         if len(self._untold) == 1:
-            asyncio.get_running_loop().call_soon(self._tell, emit)
+            asyncio.get_running_loop().call_soon(self._hand_over, turn)
         try:
             return await answer
         finally:
             del self._waiting[call.id]
 
-    def _tell(self, emit: Emit) -> None:
+    def _hand_over(self, turn: TurnCalls) -> None:
         calls, self._untold = self._untold, []
-        emit(ClientToolRequested(tuple(calls)))
+        turn.store(CallsHandedOver(tuple(call.id for call in calls)))
+        turn.emit(ClientToolRequested(tuple(calls)))
 
     @property
     def waiting(self) -> Collection[str]:
         """The ids of the calls that have no result yet."""
         return [id for id, answer in self._waiting.items() if not answer.done()]
 
-    def client_left(self) -> None:
-        """Nobody runs the client's tools any more: calls that wait end with an error, and so do later ones."""
-        self._has_client = False
-        for answer in self._waiting.values():
+    def set_attended(self, is_attended: bool) -> None:
+        """Say whether a client runs its tools. Without one, calls that wait end with an error, and so do later ones."""
+        self._has_client = is_attended
+        for answer in () if is_attended else self._waiting.values():
             if not answer.done():
                 answer.set_exception(_client_gone())
 

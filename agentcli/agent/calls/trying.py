@@ -1,8 +1,8 @@
-"""A command that the person wants to try first: it runs on a stand-in of the workspace, then they choose what stays."""
+"""Tries a command on a stand-in of the workspace; the person then chooses which of its changes stay."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.masking import Mask
@@ -12,18 +12,19 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.trial import KeptChanges, Trial, TriedChange
 
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import Call
 
-async def try_first(
-    tool: Tool, arguments: Any, context: ToolContext, *, call: ToolUse, ask: Any, mask: Mask | None
-) -> ToolOutput:
-    """What the command said, and what of its changes was kept. Raises `ToolError`."""
+
+async def try_first(call: Call, tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
+    """The command's output, and which of its changes were kept. Raises `ToolError`."""
     assert tool.attempt is not None
     trial = await tool.attempt(arguments, context)
     try:
         if not trial.changes:
             return _told(trial, "It was tried first, and changed no file.")
-        answer: Approve = await ask(_request(call, trial, mask), None)
-        names = _chosen(answer, trial)
+        answer = await call.ask(_request(call.use, trial, call.report.mask), None)
+        names = _chosen(answer, trial) if isinstance(answer, Approve) else []
         if not names:
             return _told(trial, "The user tried it and dropped all its changes: no file was changed.", is_error=True)
         return _told(trial, _kept(await trial.keep(names), trial))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal
 
 from msgspec import Struct
 
 from agentcli.agent.permissions import Mode
 
-# Who asked for a call: the conversation, a subagent in it, a skill, a hook, a client of the server, an MCP server.
-Caller = Literal["main", "subagent", "skill", "hook", "client", "mcp"]
-
 
 class CallRecord(Struct, frozen=True):
-    """`id` is the model's. `mode` is the permission mode the call is judged by."""
+    """`id` is the model's, `caller` the id of the agent that made the call, `mode` the mode it is judged by."""
 
     id: str
     tool: str
     version: str
-    caller: Caller
+    caller: str
     mode: Mode
 
 

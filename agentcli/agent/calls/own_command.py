@@ -6,9 +6,9 @@ import asyncio
 import os
 from signal import SIGINT
 
+from agentcli.agent.calls.report import Report
+from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.events import Emit
-from agentcli.agent.report import Report
-from agentcli.agent.tool_calls import CallRunner, know_secrets, masked
 from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolUse
@@ -19,18 +19,17 @@ from agentcli.tools.tool import ToolContext
 OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
 
 
-async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Result:
+async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
     """What came of it, told by the events of a call. Cancelled, it ends with what had come by then."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
-    done: dict[str, Result] = {}
-    report = Report(call, emit, done, mask=runner.mask, is_running=True)
+    report = Report(call, emit, mask=calls.services.mask, is_running=True)
     report.start()
     try:
-        await know_secrets(runner)
-        with runner.detachable() as sign:
-            context = ToolContext(runner.workspace, call.id, report.show, sign)
+        await calls.services.know_secrets()
+        with calls.detachable() as sign:
+            context = ToolContext(calls.workspace, call.id, report.show, sign)
             output = await bash.run_own(command, context)
-        await know_secrets(runner, is_changed=True)
+        await calls.services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
         report.fail(error)
@@ -38,23 +37,24 @@ async def run_own_command(runner: CallRunner, command: str, emit: Emit) -> Resul
         report.fail(ToolError(f"The command failed: {error}.", kind="resource_error"))
     except asyncio.CancelledError:
         report.interrupt()
-    return done[call.id]
+    assert report.result is not None
+    return report.result
 
 
-async def run_in_terminal(runner: CallRunner, command: str, terminal: str) -> str:
+async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
     """Run a command in a terminal, named by its path; gives what to add to its output, such as an exit code.
 
     Whoever has the other end of the terminal has the output. Cancelled, it ends with all it has started. Raises
     `ToolError`.
     """
-    context = ToolContext(runner.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
+    context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     told = str((await bash.run_own(command, context, terminal=terminal)).content)
     return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
 
 
-async def told_output(runner: CallRunner, output: str) -> str:
+async def told_output(calls: SessionCalls, output: str) -> str:
     """What a command has said, as the model may read it: bounded, and without secrets."""
-    return cut_middle(await masked(runner, output))
+    return cut_middle(await calls.services.masked(output))
 
 
 def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
