@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from agentcli.agent.events import Event, TextDelta, ThinkingDelta, ToolOutput
+from agentcli.agent.events import Event, InputDelta, TextDelta, ThinkingDelta, ToolOutput
 
 
 class EventQueue:
@@ -22,6 +22,8 @@ class EventQueue:
                 self._events[-1] = TextDelta(last.text + text)
             case ThinkingDelta(text) if isinstance(last, ThinkingDelta):
                 self._events[-1] = ThinkingDelta(last.text + text)
+            case InputDelta(id, text, index) if isinstance(last, InputDelta) and last.id == id:
+                self._events[-1] = InputDelta(id, last.partial_json + text, index)
             case ToolOutput(id, text) if isinstance(last, ToolOutput) and last.id == id:
                 self._events[-1] = ToolOutput(id, last.text + text)
             case _:

@@ -41,6 +41,37 @@ class TurnEnded(Struct, frozen=True, tag="turn_ended"):
     provider: str
 
 
+class ReplyStarted(Struct, frozen=True, tag="reply_started"):
+    """The model has begun to answer a request."""
+
+    model: str
+    provider: str
+
+
+BlockKind = Literal["text", "thinking", "tool_use"]
+
+
+class BlockStarted(Struct, frozen=True, tag="block_started"):
+    """A block of the reply begins; `index` counts the reply's blocks from 0, `id` and `name` are a call's."""
+
+    index: int
+    kind: BlockKind
+    id: str = ""
+    name: str = ""
+
+
+class BlockEnded(Struct, frozen=True, tag="block_ended"):
+    index: int
+
+
+class InputDelta(Struct, frozen=True, tag="input_delta"):
+    """A part of a call's arguments, as JSON text, while the model writes them; `index` is the block's."""
+
+    id: str
+    partial_json: str
+    index: int
+
+
 class TextDelta(Struct, frozen=True, tag="text_delta"):
     text: str
 
@@ -216,8 +247,12 @@ class TurnFailed(Struct, frozen=True, tag="turn_failed"):
 Event = (
     TurnStarted
     | TurnEnded
+    | ReplyStarted
+    | BlockStarted
     | TextDelta
     | ThinkingDelta
+    | InputDelta
+    | BlockEnded
     | ToolStarted
     | ToolOutput
     | ToolFinished

@@ -10,11 +10,10 @@ from agentcli.agent.events import (
     Notice,
     ProviderSwitched,
     Retry,
-    TextDelta,
-    ThinkingDelta,
     TurnEnded,
     UsageReported,
 )
+from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, settled
 from agentcli.conversation import entries as log
@@ -131,7 +130,7 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
 async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
     """The provider's stream as events. If it breaks off, its text so far is kept, and the tokens counted until then."""
     text_so_far: list[str] = []
-    has_call = False
+    blocks = ReplyBlocks(provider, turn.emit)
     used = Usage()
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
@@ -144,24 +143,22 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
     try:
         async with aclosing(stream) as events:
             async for event in events:
+                blocks.feed(event)
                 match event:
                     case llm.TextDelta(text):
                         text_so_far.append(text)
-                        turn.emit(TextDelta(text))
-                    case llm.ThinkingDelta(text):
-                        turn.emit(ThinkingDelta(text))
-                    case llm.ToolCallStarted():
-                        has_call = True  # it is shown when it starts to run
                     case llm.UsageUpdate(usage):
                         used = usage
                     case llm.Done():
+                        blocks.end()
                         return event
                     case _:
                         pass
     except (asyncio.CancelledError, ProviderError):
+        blocks.end()
         text = "".join(text_so_far)
         if text.strip():
-            turn.has_half_answer = not has_call
+            turn.has_half_answer = not blocks.has_call
         keep_partial(turn, provider, info, text, used)
         raise
     raise AssertionError(f"{provider.name} ended its stream without Done")
