@@ -134,7 +134,7 @@ class Agent:
         one; beside a stream that nobody reads any more it raises `UsageError`.
         """
         session = await self.session()
-        workspace = session.runtime.calls.workspace
+        workspace = session.snapshot().workspace
         last: Done | TurnFailed | None = None
         async with self._turns.one(), aclosing(session.subscribe()) as events:
             with self._turns.marked():
@@ -170,8 +170,8 @@ class Agent:
             finally:  # a session and its locks belong to the event loop they were made in
                 session, self._session, self._turns = self._session, None, _Turns()
                 if session is not None:
-                    if session.state.conversation.entries:
-                        self._choice = SessionChoice("id", session.runtime.log.session_id)
+                    if session.snapshot().conversation.entries:
+                        self._choice = SessionChoice("id", session.id)
                     await session.close()
                 await self._builder.aclose(for_good=False)
 

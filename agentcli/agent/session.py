@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from agentcli.agent.approvals import NOBODY_LEFT, Judge
+from agentcli.agent.approvals import NOBODY_LEFT, Judge, check_named_rule
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.scopes import TurnCalls
@@ -44,6 +44,7 @@ from agentcli.agent.modes import mode_notes, untold_mode
 from agentcli.agent.permissions import Verdict, parse_mode
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.runtime import Runtime
+from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, queue_changed, store
 from agentcli.conversation.entries import Body, User
@@ -111,6 +112,35 @@ class Session:
     @property
     def is_busy(self) -> bool:
         return self._turn is not None and not self._turn.done()
+
+    def snapshot(self) -> SessionSnapshot:
+        """The session as a front end shows it now."""
+        state, runtime, meter = self.state, self.runtime, self.state.meter
+        return SessionSnapshot(
+            self.id,
+            state.model,
+            state.mode,
+            state.mode_before_plan,
+            state.effort,
+            runtime.calls.workspace,
+            tuple(tool.name for tool in runtime.calls.tools),
+            state.conversation,
+            meter.total,
+            meter.cost_usd,
+            meter.by_model,
+            runtime.limits.max_budget_usd,
+            runtime.limits.max_turns,
+            self.is_busy,
+        )
+
+    @property
+    def waiting_for_client(self) -> Collection[str]:
+        """Ids of the calls that wait for a `ClientResult`."""
+        return self.runtime.calls.client.waiting
+
+    def check_rule(self, text: str) -> None:
+        """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
+        check_named_rule(text, self.runtime.calls.tools)
 
     @property
     def asked(self) -> dict[str, ApprovalRequested]:
@@ -276,6 +306,8 @@ class Session:
             self._subscribers.remove(queue)
 
     def _publish(self, event: Event) -> None:
+        if (agent_id := self.runtime.calls.agent_id) != event.agent_id:
+            event = msgspec.structs.replace(event, agent_id=agent_id)
         for queue in self._subscribers:
             queue.put(event)
 

@@ -88,9 +88,9 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> Event:
-    small = builder.models.info(session.state.model).small
+    small = builder.models.info(session.snapshot().model).small
     events = session.subscribe()
-    session.submit(Prompt(with_attachments(prompt, session.runtime.calls.workspace, bare_names=small)))
+    session.submit(Prompt(with_attachments(prompt, session.snapshot().workspace, bare_names=small)))
     async for event in events:
         view.show(event)
         if isinstance(event, Done | TurnFailed):

@@ -130,7 +130,7 @@ class TerminalHouse(ConfiguredHouse):
 
     async def _tell_of_sandbox(self, session: Session) -> None:
         """Loudly where commands are held less than they could be; /sandbox shows all at any time."""
-        if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
+        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
             self.tell(warning)
 
     async def _set_up_model(self, front: Front, missing: NoModel) -> str:

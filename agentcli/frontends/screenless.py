@@ -89,7 +89,7 @@ class ScreenlessDesk:
         """Never raises: a bug in one command must not end a session that others use."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
-        session, entries_before = self._session, len(self._session.state.conversation.entries)
+        session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         task = asyncio.ensure_future(typed.command.run(self, typed.argument))
         self._running.add(task)
         try:
@@ -99,7 +99,7 @@ class ScreenlessDesk:
                 prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
-            cost = _cost_of(session.state.conversation.entries[entries_before:])
+            cost = _cost_of(session.snapshot().conversation.entries[entries_before:])
             return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
@@ -151,7 +151,7 @@ class ScreenlessDesk:
             raise UsageError(
                 "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
             )
-        if before.is_busy or before.state.conversation.queue.follow_ups:
+        if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import events as ops
-from agentcli.agent.approvals import check_named_rule, check_offered
+from agentcli.agent.approvals import check_offered
 from agentcli.agent.events import Done, Event, Notice, TurnFailed
 from agentcli.agent.permissions import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
@@ -248,13 +248,13 @@ class Dialogue:
                 answer = ops.Approve(id, True, scope, comment, rule, hunks)
                 check_offered(session.asked[id], answer)
                 if rule:
-                    check_named_rule(rule, session.runtime.calls.tools)
+                    session.check_rule(rule)
                 session.submit(answer)
             case Deny(id, comment):
                 _check_waits(id, session.asked, "question")
                 session.submit(ops.Approve(id, False, comment=comment))
             case ClientResult(id, content, is_error, structured):
-                _check_waits(id, session.runtime.calls.client.waiting, "call")
+                _check_waits(id, session.waiting_for_client, "call")
                 session.submit(ops.ClientResult(id, content, is_error, structured))
 
     # Messages and commands

@@ -58,17 +58,17 @@ class JsonOutput:
         self._out.flush()
 
     def begin(self, slash_commands: Sequence[str]) -> None:
-        session = self._session
+        session = self._session.snapshot()
         self.write(
             {
                 "type": "system",
                 "subtype": "init",
                 "session_id": session.id,
-                "model": session.state.model,
-                "cwd": os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
-                "tools": [tool.name for tool in session.runtime.calls.tools],
+                "model": session.model,
+                "cwd": os.fsencode(session.workspace.cwd).decode(errors="replace"),
+                "tools": session.tools,
                 "mcp_servers": [],
-                "permission_mode": session.state.mode,
+                "permission_mode": session.mode,
                 "slash_commands": slash_commands,
                 "skills": [],
             }
