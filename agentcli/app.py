@@ -22,10 +22,9 @@ from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
-from agentcli.agent.modes import mode_notes
-from agentcli.agent.permissions import parse_mode
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
+from agentcli.agent.permissions.modes import mode_notes, parse_mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort, ToolSpec

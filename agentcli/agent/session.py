@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from agentcli.agent.approvals import NOBODY_LEFT, Judge, check_named_rule
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.scopes import TurnCalls
@@ -40,8 +39,9 @@ from agentcli.agent.events import (
     TurnFailed,
 )
 from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
-from agentcli.agent.modes import mode_notes, untold_mode
-from agentcli.agent.permissions import Verdict, parse_mode
+from agentcli.agent.permissions.approvals import NOBODY_LEFT, Decide, check_named_rule
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.snapshot import SessionSnapshot
@@ -66,7 +66,7 @@ class Open:
     """A question that waits for its answer."""
 
     request: ApprovalRequested
-    judge: Judge | None
+    decide: Decide | None
     answer: asyncio.Future[Approve | Verdict]
 
     def give(self, answer: Approve | Verdict) -> None:
@@ -289,7 +289,7 @@ class Session:
         text, event = going_back(state.conversation, entry_id)
         self.keep(event)
         forget_request(state)
-        state.notes.extend(untold_mode(state))
+        state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
@@ -353,8 +353,8 @@ class Session:
         elif queue.follow_ups and is_answered:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
-    async def _ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
-        question = self._approvals[request.id] = Open(request, judge, self._loop.create_future())
+    async def _ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+        question = self._approvals[request.id] = Open(request, decide, self._loop.create_future())
         self._publish(request)
         try:
             return await question.answer
@@ -380,7 +380,7 @@ class Session:
     def _settle(self) -> None:
         """Close the questions that the permissions of now do not ask any more, and all of a turn that is stopped."""
         for id, question in list(self._approvals.items()):
-            verdict = STOPPED if self._is_stopped else question.judge() if question.judge else None
+            verdict = STOPPED if self._is_stopped else question.decide() if question.decide else None
             if verdict is not None and verdict.decision != "ask":
                 del self._approvals[id]
                 question.give(verdict)

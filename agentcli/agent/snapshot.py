@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentcli.agent.permissions import Mode
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Entry, User

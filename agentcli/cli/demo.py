@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.events import Done, Event, Prompt, TurnFailed
-from agentcli.agent.rules import Rule
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.subcommands import make_app, run_app, wait_for

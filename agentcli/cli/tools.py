@@ -21,7 +21,7 @@ from agentcli.agent.calls.run import run_call
 from agentcli.agent.calls.scopes import Call as RunningCall
 from agentcli.agent.calls.scopes import SessionCalls, TurnCalls
 from agentcli.agent.events import CallError, Event, ToolFinished
-from agentcli.agent.permissions import MODES, Mode, parse_mode
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.options import unshared_stdin

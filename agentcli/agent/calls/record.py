@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions.modes import Mode
 
 
 class CallRecord(Struct, frozen=True):

@@ -11,16 +11,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.approvals import Permitted, Question, ask_person
 from agentcli.agent.calls.observe import observed
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.retry import run_with_retries
 from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
 from agentcli.agent.calls.trying import try_first
-from agentcli.agent.exposure import with_exposure
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.masking import Mask
-from agentcli.agent.permissions import Verdict, judge
+from agentcli.agent.permissions.approvals import Permitted, Question, ask_person
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.exposure import decide_with_exposure
+from agentcli.agent.permissions.judge import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text
@@ -133,22 +134,20 @@ async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 async def permit(call: Call, parsed: Parsed) -> Permitted:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
-    tool, arguments, state = parsed.tool, parsed.arguments, call.turn.state
-    workspace = call.turn.session.workspace
+    arguments, state = parsed.arguments, call.turn.state
+    judged = judge(parsed.tool, arguments, call.turn.session.workspace)
 
-    def judged() -> Verdict:
-        given = tool, arguments, state.mode, state.rules, workspace
-        return _with_hooks(with_exposure(judge(*given), *given), parsed.hooks)
+    def decided() -> Verdict:
+        return _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
 
-    verdict = judged()
+    verdict = decided()
     if verdict.decision == "allow":
         return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:
         if verdict.decision == "deny":
             call.turn.store(CallDenied(call.use.id, verdict.reason))
             raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-        question = Question(call.use, tool, arguments, parsed.context, verdict, judged)
-        permitted = await ask_person(call, question)
+        permitted = await ask_person(call, Question(call.use, judged, parsed.context, verdict, decided))
         return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agentcli.agent.approvals import Ask, Judge
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
@@ -19,7 +18,8 @@ from agentcli.agent.events import ApprovalRequested, Approve, Emit
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
-from agentcli.agent.permissions import Verdict
+from agentcli.agent.permissions.approvals import Ask, Decide
+from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, Result
 from agentcli.llm.messages import ToolResult, ToolUse
@@ -160,13 +160,13 @@ class Call:
     def result(self) -> Result | None:
         return self.report.result
 
-    async def ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
+    async def ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
         """Ask the person about this call; question and answer are entries. Their time is not the call's own."""
         assert self.turn.session.ask is not None, "whoever asks has looked whether anybody can answer"
         self.turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
         since = time.perf_counter()
         try:
-            answer = await self.turn.session.ask(request, judge)
+            answer = await self.turn.session.ask(request, decide)
         finally:
             self.report.waited_s += time.perf_counter() - since
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"

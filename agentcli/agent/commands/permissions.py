@@ -6,9 +6,9 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
 from agentcli.agent.events import SetMode
-from agentcli.agent.permissions import MODES, Mode, parse_mode
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 

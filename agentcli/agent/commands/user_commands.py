@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import AsPrompt, Command, Commands, Desk, Outcome
-from agentcli.agent.exposure import with_exposure
-from agentcli.agent.permissions import judge
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.exposure import decide_with_exposure
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files
@@ -150,8 +150,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": shell})
         rules = Rules([*state.rules.allow, *command.allowed], state.rules.deny, state.rules.ask)
-        given = tool, arguments, state.mode, rules, calls.workspace
-        verdict = with_exposure(judge(*given), *given)
+        verdict = decide_with_exposure(judge(tool, arguments, calls.workspace), state.mode, rules)
         if verdict.decision != "allow":
             raise UserError(
                 f"/{command.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import events as ops
-from agentcli.agent.approvals import check_offered
 from agentcli.agent.events import Done, Event, Notice, TurnFailed
-from agentcli.agent.permissions import parse_mode
+from agentcli.agent.permissions.approvals import check_offered
+from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
 from agentcli.agent.session import Session
 from agentcli.errors import UserError

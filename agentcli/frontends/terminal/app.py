@@ -16,7 +16,7 @@ from msgspec import Struct
 from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Background, CommandRan, SetMode, TakeBack
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.todo import todo_items
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agentcli.agent.commands.command import Picked
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.agent.rules import parse_rule
+from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice

@@ -20,8 +20,8 @@ from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import GrantStore, SessionLog
-from agentcli.agent.permissions import Mode
-from agentcli.agent.rules import Rules, parse_rule
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt

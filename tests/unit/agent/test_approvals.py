@@ -18,10 +18,11 @@ from agentcli.agent.events import (
     SetMode,
     ToolFinished,
 )
-from agentcli.agent.grants import parse_rules, rule_candidates
-from agentcli.agent.permissions import judge
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rules, parse_rule
+from agentcli.agent.permissions.decide import decide
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
@@ -40,7 +41,7 @@ def bench(tmp_path: Path) -> Bench:
 def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
-    rules = list(rule_candidates(tool, tool.parse(given), "default", Rules(), bench.workspace))
+    rules = list(suggested_rules(judge(tool, tool.parse(given), bench.workspace), "default", Rules()))
     assert not any(check_rule(part, "allow", bench.tools) for rule in rules for part in parse_rules(rule))
     return rules
 
@@ -118,20 +119,20 @@ COMMANDS = (
 def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
     tool = bench.tools.get("bash")
     arguments = tool.parse({"command": command})
-    if judge(tool, arguments, "default", Rules(), bench.workspace).decision == "allow":
+    if decide(judge(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
         return
     rules = offered(bench, "bash", command=command)
     assert rules or ":*" in command  # which a rule reads as another spelling of ` *`
     for rule in rules:
         granted = Rules([parse_rule(rule)])
-        assert judge(tool, arguments, "default", granted, bench.workspace).decision == "allow"
+        assert decide(judge(tool, arguments, bench.workspace), "default", granted).decision == "allow"
 
 
 def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     rules = Rules(deny=[parse_rule("bash(git push *)")])
     arguments = tool.parse({"command": "git push origin main"})
-    assert rule_candidates(tool, arguments, "default", rules, bench.workspace) == ()
+    assert suggested_rules(judge(tool, arguments, bench.workspace), "default", rules) == ()
 
 
 # What becomes of an answer.

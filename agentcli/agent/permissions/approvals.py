@@ -12,12 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent.calls.trying import may_be_tried
-from agentcli.agent.effects import told_effects
 from agentcli.agent.events import ApprovalRequested, Approve, Notice
-from agentcli.agent.grants import parse_rules, rule_candidates
-from agentcli.agent.permissions import Mode, Need, Verdict, judge
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.effects import told_effects
+from agentcli.agent.permissions.judge import Judged, Need
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from agentcli.agent.calls.scopes import Call
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
-Judge = Callable[[], Verdict]  # what the permissions of now say of a call
+Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
-Ask = Callable[[ApprovalRequested, Judge | None], Awaitable[Approve | Verdict]]
+Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
 
 
 class Permitted(Struct, frozen=True):
@@ -53,31 +55,35 @@ class Permitted(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Question:
-    """A call that may not run by itself, the verdict that says why, and `judge` for what is said of it later."""
+    """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
 
     call: ToolUse
-    tool: Tool
-    arguments: Any
+    judged: Judged
     context: ToolContext
     verdict: Verdict
-    judge: Judge
+    decide: Decide
+
+    @property
+    def tool(self) -> Tool:
+        return self.judged.tool
 
 
 async def ask_person(asker: Call, question: Question) -> Permitted:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
-    call, tool, arguments, context = question.call, question.tool, question.arguments, question.context
+    call, tool, context = question.call, question.tool, question.context
+    judged, arguments = question.judged, question.judged.arguments
     state = asker.turn.state
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
     if asker.turn.session.ask is None:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     hunks = diff_hunks(preview) if tool.narrow is not None else ()
-    rules = rule_candidates(tool, arguments, state.mode, state.rules, context.workspace)
+    rules = suggested_rules(judged, state.mode, state.rules)
     title = call_title(call.name, call.input)
     verdict = question.verdict
     can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
     why = msgspec.structs.replace(verdict, reason=reason)
-    effects = await asyncio.to_thread(told_effects, tool, arguments, why, context.workspace)
+    effects = await asyncio.to_thread(told_effects, judged, why)
     request = ApprovalRequested(
         call.id,
         call,
@@ -91,7 +97,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
         effects.grave,
         _mode_for_all_like_it(state, question),
     )
-    answer = await asker.ask(request, question.judge)
+    answer = await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
         return _settled(answer, arguments, state.mode)
     try:
@@ -121,7 +127,7 @@ def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Liter
     """The mode that lets this edit and its like through; empty for any other call."""
     if question.tool.effect != "edit":
         return ""
-    verdict = judge(question.tool, question.arguments, "acceptEdits", state.rules, question.context.workspace)
+    verdict = decide(question.judged, "acceptEdits", state.rules)
     return "acceptEdits" if verdict.decision == "allow" else ""
 
 
@@ -191,8 +197,8 @@ async def _grant(asker: Call, question: Question, answer: Approve, offered: tupl
         emit(Notice(f"{error} The call is allowed this once."))
         return
     state.rules.allow += granted
-    alone, workspace = Rules(granted, state.rules.deny, state.rules.ask), question.context.workspace
-    if judge(question.tool, question.arguments, state.mode, alone, workspace).decision != "allow":
+    alone = Rules(granted, state.rules.deny, state.rules.ask)
+    if decide(question.judged, state.mode, alone).decision != "allow":
         emit(Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once."))
     if is_for_good and grants is not None:
         try:

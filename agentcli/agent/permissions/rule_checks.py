@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.rules import (
+from agentcli.agent.permissions.rules import (
     ALIASES,
     ELSEWHERE,
     TO_COME,

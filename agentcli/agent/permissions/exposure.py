@@ -10,29 +10,30 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from agentcli.agent.path_access import ground_of, is_covered, look_at_real
-from agentcli.agent.permissions import Mode, Verdict, analysis_of
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.judge import Judged
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.targets import ground_of, is_covered, look_at_real
 from agentcli.tools.shell.records import CommandAnalysis, Segment
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Workspace
 
 _MOST_SHOWN = 3
 _WILD = re.compile(r"[*?\[{]")
 
 
-def with_exposure(
-    verdict: Verdict, tool: Tool, arguments: Any, mode: Mode, rules: Rules, workspace: Workspace
-) -> Verdict:
-    """The verdict, or one that asks about the secret files in `exposes` as well."""
-    if tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
+def decide_with_exposure(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    """The decision, or one that asks about the secret files in `exposes` as well."""
+    verdict, workspace = decide(judged, mode, rules), judged.workspace
+    if judged.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
     found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
     exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, rules, workspace)]
-    if not exposed or (verdict.only_reads and not _may_read(analysis_of(arguments, workspace), exposed)):
+    command = judged.command
+    if not exposed or (verdict.only_reads and command is not None and not _may_read(command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
     more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""

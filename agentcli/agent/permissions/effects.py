@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.path_access import WHY, Kind, look_at_real, targets_of
-from agentcli.agent.permissions import CHANGES_A_FILE, Need, Verdict, analysis_of
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
+from agentcli.agent.permissions.judge import Judged, Need
+from agentcli.agent.permissions.targets import WHY, Kind, look_at_real
 from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis
 from agentcli.tools.tool import Tool, Workspace
 
@@ -31,12 +31,12 @@ class Told(Struct, frozen=True):
     grave: tuple[str, ...] = ()
 
 
-def told_effects(tool: Tool, arguments: Any, verdict: Verdict, workspace: Workspace) -> Told:
-    """What is known of the call itself, then why it asks, where that says more. Blocks: it looks at the disk."""
-    if tool.effect == "command" and isinstance(getattr(arguments, "command", None), str):
-        return _of_command(arguments, verdict, workspace)
-    if tool.effect in ("read", "edit"):
-        return _of_file_tool(tool, arguments, verdict, workspace)
+def told_effects(judged: Judged, verdict: Verdict) -> Told:
+    """The effects of a call, then why it asks, where that says more. Blocks: it looks at the disk."""
+    if judged.command is not None:
+        return _of_command(judged, judged.command, verdict)
+    if judged.tool.effect in ("read", "edit"):
+        return _of_file_tool(judged, verdict)
     return Told((verdict.reason,))
 
 
@@ -45,17 +45,16 @@ def effect_lines(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Wo
     return _told_analysis(analysis, needs, workspace).lines
 
 
-def _of_command(arguments: Any, verdict: Verdict, workspace: Workspace) -> Told:
-    analysis = analysis_of(arguments, workspace)
-    told = _told_analysis(analysis, verdict.needs, workspace)
-    if getattr(arguments, "unconfined", False):
+def _of_command(judged: Judged, analysis: CommandAnalysis, verdict: Verdict) -> Told:
+    told = _told_analysis(analysis, verdict.needs, judged.workspace)
+    if getattr(judged.arguments, "unconfined", False):
         return Told((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
     is_told = verdict.reason == analysis.reason and _TOLD.search(analysis.reason)
     return told if is_told else Told((*told.lines, verdict.reason), told.grave)
 
 
-def _of_file_tool(tool: Tool, arguments: Any, verdict: Verdict, workspace: Workspace) -> Told:
-    targets = targets_of(tool, arguments, workspace)
+def _of_file_tool(judged: Judged, verdict: Verdict) -> Told:
+    tool, targets = judged.tool, judged.targets
     lines = {_said_of_file(target.kind, tool): target.kind for target in targets if target.kind != "plain"}
     grave = tuple(line for line, kind in lines.items() if kind != "outside" or tool.effect == "edit")
     is_told = verdict.reason in (CHANGES_A_FILE, *(target.why for target in targets))
