@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.agent.path_access import WHY, Kind, look_at_real, targets_of
 from agentcli.agent.permissions import CHANGES_A_FILE, Need, Verdict, analysis_of
-from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis
 from agentcli.tools.tool import Tool, Workspace
 
 MOST_SHOWN = 6

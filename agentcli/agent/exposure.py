@@ -17,7 +17,7 @@ import msgspec
 from agentcli.agent.path_access import ground_of, is_covered, look_at_real
 from agentcli.agent.permissions import Mode, Verdict, analysis_of
 from agentcli.agent.rules import Rules
-from agentcli.tools.shell.records import CommandAnalysis, Segment
+from agentcli.safety.commands.records import CommandAnalysis, Segment
 from agentcli.tools.tool import Tool, Workspace
 
 _MOST_SHOWN = 3
@@ -59,7 +59,9 @@ def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
 
 def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
     """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    showing = import_module("agentcli.tools.shell.showing")  # with the judge, which is imported for the first command
+    showing = import_module(
+        "agentcli.safety.commands.programs.showing"
+    )  # with the judge, which is imported for the first command
     words = segment.words
     if words and showing.shows_names_only(words):
         return False

@@ -11,7 +11,7 @@ from agentcli.agent.path_access import targets_of
 from agentcli.agent.permissions import Mode, analysis_of, host_of, judge
 from agentcli.agent.rules import Rule, Rules, escaped, parse_rule
 from agentcli.errors import ToolError, UsageError
-from agentcli.tools.shell.rules import rules_by_segment
+from agentcli.safety.commands.rules import rules_by_segment
 from agentcli.tools.tool import Tool, Workspace
 
 _AND = " and "

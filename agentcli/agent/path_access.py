@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agentcli.agent.rules import PathGround, Rule, is_literal, matches_path
 from agentcli.errors import ToolError
-from agentcli.tools.path_kinds import is_protected, is_reviewed, is_secret, judge_path
+from agentcli.safety.paths.judge import is_protected, is_reviewed, is_secret, judge_path
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 

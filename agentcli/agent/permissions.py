@@ -21,13 +21,13 @@ from agentcli.agent.path_access import (
 )
 from agentcli.agent.rules import Rule, Rules, escaped, matches_host
 from agentcli.errors import ToolError, UsageError
-from agentcli.tools.path_kinds import is_secret
+from agentcli.safety.addresses.urls import BadUrl, parse_url
+from agentcli.safety.commands import analyse
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment
+from agentcli.safety.commands.rules import covers, touches
+from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.sandbox import Access
-from agentcli.tools.shell import analyse
-from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment
-from agentcli.tools.shell.rules import covers, touches
 from agentcli.tools.tool import Tool, Workspace
-from agentcli.tools.web.urls import BadUrl, parse_url
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)

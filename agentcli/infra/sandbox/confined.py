@@ -24,7 +24,7 @@ from agentcli.infra.sandbox.left_behind import LeftBehind
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS, is_secret
+from agentcli.safety.paths.judge import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS, is_secret
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.infra.sandbox.secret_files import SecretFiles
-from agentcli.tools.path_kinds import KEPT_NAMES
+from agentcli.safety.paths.judge import KEPT_NAMES
 
 MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0

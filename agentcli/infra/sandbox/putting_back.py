@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.git_config import Setting, read_configuration
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.pinned_folders import Entry, PinnedFolders
 from agentcli.infra.sandbox.protected_copy import MOST_BYTES, ProtectedCopy
-from agentcli.tools.path_kinds import KEPT_NAMES
+from agentcli.safety.paths.judge import KEPT_NAMES
 
 
 class PuttingBack:

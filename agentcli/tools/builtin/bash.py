@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.safety.paths.judge import KEPT_NAMES, is_secret
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.path_kinds import KEPT_NAMES, is_secret
 from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 from agentcli.tools.trial import Trial

@@ -1,0 +1,165 @@
+"""Whether a program may look at a path: inside the workspace, no secret, or known to be public."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from agentcli.safety.commands.reader.expansion import PROCESS, Field, State, normal
+from agentcli.safety.commands.reader.globs import finds, has_letters, is_plain, names_of_both
+from agentcli.safety.commands.records import Places
+from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS
+
+# What a machine is, readable by everyone and asked for by many scripts.
+_PUBLIC = frozenset(
+    (
+        "/etc/os-release /usr/lib/os-release /etc/lsb-release /etc/debian_version /etc/redhat-release "
+        "/etc/alpine-release /etc/issue /etc/hostname /etc/timezone /proc/cpuinfo /proc/meminfo /proc/version "
+        "/proc/loadavg /proc/uptime /proc/stat /proc/filesystems /proc/swaps /dev/null"
+    ).split()
+)
+# Folders on every system: a program that shows contents can only say that they are folders.
+_FOLDERS = frozenset("/ /bin /boot /dev /etc /home /lib /opt /proc /root /sbin /srv /sys /tmp /usr /var".split())
+
+# Names of secrets that a glob could find; whether one is refused is asked of the places. First those that people use,
+# for globs as open as `s*` and `*.json`; then what all secrets are named like, for globs that give letters of it.
+_USUAL = (
+    ".env", ".env.local", ".env.production", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".pgpass", ".htpasswd",
+    "id_rsa", "id_ed25519", "server.pem", "server.key", "credentials", "credentials.json", "credentials.xml",
+    "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml", "secrets.ini", "pgpass.conf", "wallet.dat",
+    "cert.p12", "cert.pfx", "store.jks", "key.asc",
+)  # fmt: skip
+_NAMED_LIKE = tuple(dict.fromkeys((*SECRET_GLOBS, *(path.rpartition("/")[2].lower() for path in SECRET_HOME_PATHS))))
+
+WILD = re.compile(r"[*?\[]")  # as the shell, git and ripgrep have it
+# A search through all files, or all of a kind, is no more than a search through the folder, which finds them as well.
+_OF_A_KIND = re.compile(r"\*+(\.\w+)?")
+_MOST_GLOBS = 200  # of one command; half a millisecond each
+_MOST_BRACES, _MOST_CHOICES = 3, 30  # in a filter; people write one pair
+
+
+class Look:
+    """Judges the paths of one command and remembers them. `reads` are absolute."""
+
+    def __init__(self, places: Places, state: State) -> None:
+        self.places = places
+        self.state = state
+        self.reads: list[str] = []
+        self._globs = 0
+
+    def problem(self, fields: Iterable[Field], kind: str) -> str:
+        """Why one of the paths may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
+        for field in fields:
+            if why := self._problem(field, kind):
+                return why
+        return ""
+
+    def within(self, folder: Field) -> Look | None:
+        """The same look from another folder; None when it may not be entered."""
+        if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
+            return None
+        return Look(self.places, self.state.at(*self.paths(folder)))
+
+    def paths(self, field: Field) -> Iterator[str]:
+        """The absolute paths a field may mean, `..` still in them; none where the shell may stand anywhere."""
+        if field.text.startswith("/"):
+            yield field.text
+        else:
+            for place in self.state.places or ():
+                yield f"{place}/{field.text}"
+
+    def _problem(self, field: Field, kind: str) -> str:
+        if field.shows_secret:
+            return "it may show a variable that holds a secret"
+        if kind == "here" or (kind == "text" and not field.is_glob):
+            return ""
+        if not field.is_known:
+            return "a path depends on what only the shell knows"
+        if field.text in ("", "-", PROCESS):
+            return ""
+        paths = list(self.paths(field))
+        if not paths:
+            return "it is not certain in which folder it runs"
+        for path in paths:
+            self.reads.append(normal(path))
+            is_fine = self._glob_is_fine(path, kind) if field.is_glob else self._is_fine(path, kind)
+            if not is_fine:
+                return f"{field.text} may hold secrets or is outside the workspace"
+        return ""
+
+    def _is_fine(self, path: str, kind: str) -> bool:
+        if kind in ("content", "lines", "search", "sizes") and path in _PUBLIC:
+            return True
+        if kind in ("lines", "sizes") and path in _FOLDERS:
+            return True
+        if self.places.is_readable(Path(path)):
+            return True
+        return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
+
+    def filter_problem(self, fields: Iterable[Field]) -> str:
+        """Why a search may not be narrowed to files of these names: globs as of `grep --include` and `rg -g`."""
+        for field in fields:
+            is_long = field.text.count("{") > _MOST_BRACES or field.text.count(",") > _MOST_CHOICES
+            if not field.is_known or is_long or "\\" in field.text:
+                return "which files are searched cannot be told"
+            for pattern in _alternatives(field.text):
+                is_fine = all(self._filter_is_fine(place, pattern) for place in self.state.places or ("",))
+                if not is_fine and not pattern.startswith("!"):
+                    return f"{field.text} looks for secrets"
+        return ""
+
+    def _filter_is_fine(self, place: str, pattern: str) -> bool:
+        """Whether no part of a pattern is a secret, or a glob that is meant for one."""
+        parts = [place, *filter(None, pattern.split("/"))]
+        return all(
+            self._is_fine("/".join(parts[: at + 1]), "search")
+            if not WILD.search(part)
+            else not self._may_find_secret(parts[: at + 1], is_search=True)
+            for at, part in enumerate(parts[1:], start=1)
+        )
+
+    def _glob_is_fine(self, path: str, kind: str) -> bool:
+        self._globs += 1
+        if self._globs > _MOST_GLOBS:
+            return False
+        if self.places.matches is not None:
+            found = self.places.matches(Path(path))
+            return found is not None and all(self._is_fine(str(each), kind) for each in found)
+        parts = path.split("/")
+        first = next((at for at, part in enumerate(parts) if WILD.search(part)), len(parts))
+        folder = Path("/".join(parts[:first]) or "/")
+        if ".." in parts[first:] or not self.places.is_readable(folder):
+            return False
+        if any(part.startswith(".") and WILD.search(part) for part in parts[first:]):
+            return False  # `.*` finds the folder above
+        if kind not in ("content", "lines", "search"):
+            return True
+        return not self._may_find_secret(parts, is_search=kind == "search")
+
+    def _may_find_secret(self, parts: Sequence[str], *, is_search: bool) -> bool:
+        """Whether one of the names that the last part could find is refused; of a search, one it is meant for."""
+        name, glob = parts[-1], parts[-1].lower()
+        if WILD.search(name) and not (is_plain(name) and (is_search or has_letters(name))):
+            return True
+        if _OF_A_KIND.fullmatch(glob):
+            names = {glob.replace("*", "x"), *(() if is_search else _usual_found(glob))}
+        elif WILD.search(name):
+            names = {*names_of_both(glob, _NAMED_LIKE), *_usual_found(glob)}
+        else:
+            names = {name}
+        return any(not self.places.is_readable(Path("/".join(parts[:-1]), each)) for each in names)
+
+
+def _usual_found(glob: str) -> Iterator[str]:
+    return (name for name in _USUAL if finds(glob, name))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """A pattern without its braces: `*.{ts,tsx}` is `*.ts` and `*.tsx`."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        yield pattern
+        return
+    for choice in found[1].split(","):
+        yield from _alternatives(pattern[: found.start()] + choice + pattern[found.end() :])

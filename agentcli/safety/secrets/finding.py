@@ -1,0 +1,57 @@
+"""Where the secrets of a text are. One pass over the bytes finds the few places at which a rule is worth trying."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+from agentcli.safety.secrets.contexts import CONTEXTS
+from agentcli.safety.secrets.named import NAMED
+from agentcli.safety.secrets.platforms import CLOUDS, CODE_HOSTS, REGISTRIES
+from agentcli.safety.secrets.rule import Matcher
+from agentcli.safety.secrets.services import MESSAGING, MODELS, PAYMENTS, TOOLS
+
+RULES = (*CODE_HOSTS, *REGISTRIES, *CLOUDS, *MODELS, *PAYMENTS, *MESSAGING, *TOOLS, *CONTEXTS, *NAMED)
+
+
+class Found(NamedTuple):
+    """A stretch of a text that is a secret, in characters, and the name of the rule that says so."""
+
+    start: int
+    end: int
+    rule: str
+
+
+def bytes_for_search(text: str) -> bytes:
+    """One byte for each character, so that places in one are places in the other: ASCII as it is, the rest somehow."""
+    return text.encode("latin-1", "replace")
+
+
+def find_tokens(text: str, raw: bytes) -> list[Found]:
+    """The secrets within a word, in no order; they may overlap. `raw` is `bytes_for_search(text)`.
+
+    Takes time in proportion to the text, whatever is in it.
+    """
+    places, matchers, swept = _prepared()
+    found: list[Found] = []
+    for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
+        for matcher in matchers[literal]:
+            found += (Found(*span, matcher.rule.name) for span in matcher.spans_at(text, start))
+    for matcher in swept:
+        found += (Found(*span, matcher.rule.name) for span in matcher.spans_in(text))
+    return found
+
+
+@cache
+def _prepared() -> tuple[BytesAhoCorasick, list[list[Matcher]], list[Matcher]]:
+    by_literal: dict[bytes, list[Matcher]] = {}
+    swept = []
+    for rule in RULES:
+        matcher = Matcher(rule)
+        for literal in rule.starts.split():
+            by_literal.setdefault(literal.encode(), []).append(matcher)
+        if not rule.starts:
+            swept.append(matcher)
+    return BytesAhoCorasick(list(by_literal), implementation=Implementation.DFA), list(by_literal.values()), swept

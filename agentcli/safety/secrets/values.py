@@ -1,0 +1,194 @@
+"""Whether a value that stands where a secret would stand is one.
+
+A placeholder, a variable, a name, a path or plain words is not.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import lru_cache
+
+from agentcli.safety.secrets.rule import entropy, has_random_digits, is_placeholder, looks_random
+
+_ENOUGH = 80  # characters that tell what a long value is
+
+# Passwords that people write into examples.
+_EXAMPLES = frozenset(
+    """
+    pass password passwd pwd passwort secret token test testing admin root user username changeme changeit login key
+    apikey api_key api-key xxx none null undefined true false string postgres guest mypassword my-password
+    """.split()
+)
+_VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
+# A path, an address, a name with dots, a hash that says so
+_NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
+_CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
+# What a cluster names, `namespace/name-of-it-x7k9p`; what a password has to be, `minLength8AndMaxLength64`
+_NAMED_THING = re.compile(
+    r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
+)
+_BOUNDS = re.compile(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
+# A name that counts: `password2`, `newPassword1`, `uint32`
+_COUNTED_NAME = re.compile(
+    r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
+    r"|strings?|users?|usernames?|names?|inputs?|params?|fields?|texts?|data|login|credentials?|hash|hashed|encrypted|plain"
+    r"|u?int|float|char|varchar|n?varchar|bytes?|base|utf|sha|md|bcrypt|argon|scrypt|pbkdf|tests?|examples?|var|tmp|temp|x"
+    r"|option|version|type|level|group|step|item|line|column|row))\d{1,3}"
+)
+_NO_LONE_WORD = re.compile(
+    r"(?i:pass|pwd|secret|token|user|name|input|value|string|text|default|prompt|config|hash|crypt|key|none|null|true"
+    r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
+    r"|enable|credential|argument|param|setting|environ|variable)"
+)
+# A path, an address without a password, a name with dots, a yes or no
+_PLAIN_SETTING = re.compile(
+    r"(?:\.{0,2}|~|[A-Za-z]:)[/\\][\w./\\ -]*|\w+://[^\s:@]*(?::\d+)?(?:/[^\s:@]*)?|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
+    r"|(?i:true|false|yes|no|on|off|none|null)"
+)
+_BASE64_VALUE = re.compile(r"(?:base64:)?[\w+/-]+={0,2}")
+_HEXADECIMAL = re.compile(r"[\da-fA-F]+")
+_LETTER = re.compile("[A-Za-z]")
+_SYMBOL = re.compile(r"[!@#$%^&*?]")
+_UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
+
+
+def is_password(value: str) -> bool:
+    """For places where nothing but a password stands."""
+    bare = value.strip("\"'{}")
+    if len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare):
+        return False
+    return _VARIABLE.match(value) is None and _VARIABLE.match(bare) is None
+
+
+def is_url_password(value: str) -> bool:
+    """Between a user and a host even the word is one: that is how test databases are reached."""
+    return not is_placeholder(value) and _VARIABLE.match(value) is None
+
+
+def is_user_key(value: str) -> bool:
+    return is_password(value) and has_random_digits(value)
+
+
+def is_credential(value: str) -> bool:
+    """The value of an Authorization header, without its scheme."""
+    value = value[:_ENOUGH]
+    if is_placeholder(value) or _VARIABLE.search(value) or value.startswith("{"):
+        return False
+    return (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value) or _is_basic(value)
+
+
+def _changes(value: str) -> int:
+    """How often letters and digits take turns: seldom in names, `sha256` and `utf8` once."""
+    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))
+
+
+def _is_mixed(value: str) -> bool:
+    return re.search("[0-9]", value) is not None and re.search("[A-Za-z]", value) is not None
+
+
+def _is_jumbled(value: str) -> bool:
+    """Letters of both cases (and digits) that take turns more often than humps of a name do."""
+    if value.islower():
+        return False
+    turns = len(re.findall(r"[a-z](?=[A-Z\d])|[A-Z](?=[a-z\d])|\d(?=[A-Za-z])", value))
+    return len(value) >= 16 and turns >= 0.42 * len(value) and entropy(value) > 3.5
+
+
+def _is_basic(value: str) -> bool:
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except ValueError:
+        return False
+    return b":" in decoded and decoded.isascii()
+
+
+def is_assigned(value: str) -> bool:
+    """What is given to a name that says secret. Code is full of those, so the value must look generated."""
+    value = value[:_ENOUGH]
+    return _looks_generated(value) and not is_placeholder(value) and _VARIABLE.search(value) is None
+
+
+def _looks_generated(value: str) -> bool:
+    if not _is_mixed(value):
+        return _is_jumbled(value)
+    if _HEXADECIMAL.fullmatch(value):  # no encoder mixes cases
+        return len(value) >= 24 and looks_random(value) and value in (value.lower(), value.upper())
+    if _NO_VALUE.match(value) or _NAMED_THING.fullmatch(value) or _BOUNDS.fullmatch(value):
+        return False
+    if _SYMBOL.search(value):
+        return len(value) >= 10 and entropy(value) > 2.8
+    return len(value) >= 12 and (_changes(value) >= 3 or _is_jumbled(value)) and entropy(value) > 3.0
+
+
+def is_quoted_password(value: str) -> bool:
+    """A value in quotes given to a password may be short, but names and paths stand there too."""
+    if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
+        return False
+    # Sentences end in a mark.
+    has_symbol = len(value) >= 8 and _LETTER.search(value) is not None and _SYMBOL.search(value[1:-1]) is not None
+    return (_is_mixed(value) or has_symbol) and _NO_VALUE.match(value) is None and entropy(value) > 2.5
+
+
+def is_bare_password(value: str) -> bool:
+    """Without quotes a name of something, an expression or a word is more likely: a digit or a symbol is asked for."""
+    value = value.rstrip(".!?:")
+    if len(value) < 6 or not is_password_setting(value) or _UUID.fullmatch(value):
+        return False
+    if value.isidentifier():
+        return _is_mixed(value) and ("_" not in value or _looks_generated(value))
+    return _LETTER.search(value) is not None and (_is_mixed(value) or _SYMBOL.search(value[1:]) is not None)
+
+
+def is_lone_word(value: str) -> bool:
+    """Letters alone, all that a line gives to a password."""
+    is_one_word = value.islower() or value.isupper() or value.istitle()
+    return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
+
+
+def is_password_argument(value: str) -> bool:
+    """Ports of containers are given in the same way."""
+    return _LETTER.search(value) is not None and is_password_setting(value)
+
+
+@lru_cache(256)  # a line that announces cookies again and again has each of them judged as often
+def is_cookie(value: str) -> bool:
+    """What a session is known by: dates, numbers and words stand beside it."""
+    is_mixed, value = _is_mixed(value), value[:_ENOUGH]
+    if is_placeholder(value) or _VARIABLE.match(value) or not (is_mixed or _is_jumbled(value)):
+        return False
+    return (_changes(value) >= 2 or _is_jumbled(value)) and entropy(value) > 2.5
+
+
+def is_password_setting(value: str) -> bool:
+    bare = value.rstrip("),;")
+    if _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare) or _BOUNDS.fullmatch(bare):
+        return False
+    return is_password(bare)
+
+
+def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
+    """A value in a file of secrets, under a name that says it is one; where the name `is_vague` it looks generated."""
+    if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
+        return False
+    return value.lower() not in _EXAMPLES and (not is_vague or is_key_material(value))
+
+
+def is_key_material(value: str) -> bool:
+    """What stands for itself: no name, no path, no sentence."""
+    return not is_placeholder(value) and (_looks_generated(value[:_ENOUGH]) or looks_like_base64(value))
+
+
+def looks_like_base64(value: str) -> bool:
+    return len(value) >= 24 and _BASE64_VALUE.fullmatch(value) is not None and entropy(value) > 3.5 and _is_mixed(value)
+
+
+def is_token_in_parts(value: str) -> bool:
+    """A JSON Web Token is random only to its reader: two objects in base64 and what signs them."""
+    return _is_mixed(value) and entropy(value) > 3.5
+
+
+def is_discord(value: str) -> bool:
+    """`.time.signature`, both base64: `.create.shouldReturnNothingWhenEmpty` is a method."""
+    _, time, signature = value.split(".", 2)
+    return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
