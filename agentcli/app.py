@@ -50,7 +50,7 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
-from agentcli.safety.paths.judge import SECRET_HOME_PATHS
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels

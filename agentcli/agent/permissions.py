@@ -25,7 +25,7 @@ from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment
 from agentcli.safety.commands.rules import covers, touches
-from agentcli.safety.paths.judge import is_secret
+from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 

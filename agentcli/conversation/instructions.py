@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.entries import User, reminder
-from agentcli.safety.paths.judge import is_secret
+from agentcli.safety.paths.secret import is_secret
 from agentcli.small_files import is_file, read_small_file
 
 BUDGET = 32 * 1024  # bytes of all files together

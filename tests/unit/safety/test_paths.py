@@ -7,16 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.safety.paths.judge import (
-    PROTECTED_FILES,
-    PROTECTED_FOLDERS,
-    SECRET_HOME_PATHS,
-    PathKind,
-    is_protected,
-    is_secret,
-    is_special,
-    judge_path,
-)
+from agentcli.safety.paths.disguises import is_special
+from agentcli.safety.paths.judge import PathKind, judge_path
+from agentcli.safety.paths.protected import PROTECTED_FILES, PROTECTED_FOLDERS, is_protected
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/paths.jsonl"
 WORKSPACE, HOME = Path("/ws"), Path("/home/u")

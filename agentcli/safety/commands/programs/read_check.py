@@ -9,7 +9,7 @@ from pathlib import Path
 from agentcli.safety.commands.reader.expansion import PROCESS, Field, State, normal
 from agentcli.safety.commands.reader.globs import finds, has_letters, is_plain, names_of_both
 from agentcli.safety.commands.records import Places
-from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS
+from agentcli.safety.paths.secret import SECRET_GLOBS, SECRET_HOME_PATHS
 
 # What a machine is, readable by everyone and asked for by many scripts.
 _PUBLIC = frozenset(
