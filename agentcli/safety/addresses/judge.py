@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable
+from functools import cache
+from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
-from agentcli.safety.addresses.known_sites import DOCUMENTATION_SITES
 from agentcli.safety.addresses.networks import (
     as_address,
     is_local_network,
@@ -112,7 +114,7 @@ def _why_asked(url: WebUrl) -> str:
         return f"{url.host} stands for a name in other letters, which may imitate another name"
     if url.authority != url.host:
         return f"port {url.port} of {url.host}"
-    if url.host not in DOCUMENTATION_SITES:
+    if url.host not in _documentation_sites():
         size = len(url.target)
         data = f", and the address carries {size:,} characters to it" if size > LONGEST_SILENT_TARGET else ""
         return f"{url.host} is not one of the known documentation sites{data}"
@@ -121,6 +123,13 @@ def _why_asked(url: WebUrl) -> str:
     if len(url.target) > LONGEST_SILENT_TARGET:
         return f"the address is long and may carry data to {url.host}"
     return ""
+
+
+@cache
+def _documentation_sites() -> frozenset[str]:
+    """The hosts of known_sites.toml."""
+    groups = tomllib.loads(files(__package__).joinpath("known_sites.toml").read_text("utf-8"))
+    return frozenset(host for hosts in groups.values() for host in hosts)
 
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:

@@ -1,6 +1,6 @@
-"""Secrets in text: which formats keys and tokens have, where they stand in a text, and the text with them masked.
+"""Finds secrets in text and masks them; `masking` is the entry.
 
-`masking` is what others call. The tables of formats: `platforms` and `services` (tokens that say what they are),
-`named` (keys that the name of their provider gives away), `contexts` (headers, URLs, assignments); `private_keys` knows
-blocks of several lines. A rule is a row, with an example, in one of them.
+A rule is a row, with an example, in one of the TOML files: tokens.toml (keys that say what they are),
+provider_keys.toml (keys that the name of their provider gives away), places.toml (headers, URLs, assignments).
+`private_keys` finds blocks of several lines. No file is read but these tables, and no secret stands in them.
 """

@@ -7,13 +7,8 @@ from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from agentcli.safety.secrets.contexts import CONTEXTS
-from agentcli.safety.secrets.named import NAMED
-from agentcli.safety.secrets.platforms import CLOUDS, CODE_HOSTS, REGISTRIES
 from agentcli.safety.secrets.rule import Matcher
-from agentcli.safety.secrets.services import MESSAGING, MODELS, PAYMENTS, TOOLS
-
-RULES = (*CODE_HOSTS, *REGISTRIES, *CLOUDS, *MODELS, *PAYMENTS, *MESSAGING, *TOOLS, *CONTEXTS, *NAMED)
+from agentcli.safety.secrets.rules import all_rules
 
 
 class Found(NamedTuple):
@@ -48,10 +43,11 @@ def find_tokens(text: str, raw: bytes) -> list[Found]:
 def _prepared() -> tuple[BytesAhoCorasick, list[list[Matcher]], list[Matcher]]:
     by_literal: dict[bytes, list[Matcher]] = {}
     swept = []
-    for rule in RULES:
+    for rule in all_rules():
         matcher = Matcher(rule)
-        for literal in rule.starts.split():
+        literals = rule.literals
+        for literal in literals:
             by_literal.setdefault(literal.encode(), []).append(matcher)
-        if not rule.starts:
+        if not literals:
             swept.append(matcher)
     return BytesAhoCorasick(list(by_literal), implementation=Implementation.DFA), list(by_literal.values()), swept

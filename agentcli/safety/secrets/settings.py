@@ -14,6 +14,7 @@ from itertools import islice
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
+from agentcli.safety.secrets.tables import read_table
 from agentcli.safety.secrets.values import is_hidden_setting
 
 SHORTEST_NUMBER = 10  # characters
@@ -39,36 +40,12 @@ _KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{SHORTEST_KEY_LINE},}}")
 _ALONE = re.compile(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_WORDS = frozenset(
-    """
-    password passwords passwd passphrase passphrases passwort pass pwd pw secret
-    secrets token tokens apikey accesskey privatekey secretkey
-    authkey credential credentials creds pat jwt authtoken passcode
-    """.split()
-)
-_KEYS_OF = frozenset("api access private secret auth encryption signing account master session license deploy".split())
-# With these a value has to look generated as well.
-_VAGUE_WORDS = frozenset("key keys auth salt pepper signature cookie session cert dsn hmac seed webhook".split())
-# They say which of several it is, not what.
-_WHICH = frozenset("prod production dev development staging stage test local old new current default value".split())
-_ABOUT = frozenset(
-    """
-    id ids url urls uri uris name names file files path paths dir folder size len length count type types expiry expires
-    expiration lifetime age timeout days hours minutes seconds hash algorithm algo host hosts port version min max ttl
-    field label prefix suffix policy enabled disabled required region endpoint header issuer audience scope method
-    """.split()
-)
+_TABLE = read_table("words")
+_NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
+_COMMON = frozenset(_TABLE["values"]["common"])
 # Words of a dictionary: they say how or where.
 _WORD = re.compile(
     r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
-)
-_COMMON = frozenset(
-    """
-    password passwords password1 password123 passw0rd changeme changeit postgres postgresql mysql mariadb mongodb redis
-    rabbitmq localhost localhost1 development production staging testing testtest default administrator homestead
-    wordpress 12345678 123456789 1234567890 qwertyui abcdefgh abc12345 test1234 test123 admin123 root1234 secret123
-    disabled required optional enabled undefined 127.0.0.1 0.0.0.0 username database application
-    """.split()
 )
 
 
@@ -105,18 +82,22 @@ def _weight(key: str) -> tuple[int, bool]:
     And whether the name ends in the secret: `DB_PASSWORD` does, `PASSWORD_STORE` does not.
     """
     words = [word.lower() for word in _WORDS.findall(key)]
-    while words and (words[-1].isdigit() or words[-1] in _WHICH):
+    while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
         words.pop()
-    if not words or words[-1] in _ABOUT or "public" in words or "publishable" in words:
+    if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return 0, False
     named = [_names_secret(words[:count]) for count in range(1, len(words) + 1)]
-    return (2 if any(named) else int(not _VAGUE_WORDS.isdisjoint(words))), named[-1]
+    return (2 if any(named) else int(not _NAMES["vague"].isdisjoint(words))), named[-1]
 
 
 def _names_secret(words: Sequence[str]) -> bool:
     """By its last word, or its last two."""
     one, other = words[-2:] if len(words) > 1 else ("", words[-1])
-    return other in _SECRET_WORDS or one + other in _SECRET_WORDS or (one in _KEYS_OF and other in ("key", "keys"))
+    return (
+        other in _NAMES["secret"]
+        or one + other in _NAMES["secret"]
+        or (one in _NAMES["key_owners"] and other in ("key", "keys"))
+    )
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
+from math import log2
 
-from agentcli.safety.secrets.rule import entropy, has_random_digits, is_placeholder, looks_random
+from agentcli.safety.secrets.tables import read_table
+
+Judge = Callable[[str], bool]
 
 _ENOUGH = 80  # characters that tell what a long value is
 
-# Passwords that people write into examples.
-_EXAMPLES = frozenset(
-    """
-    pass password passwd pwd passwort secret token test testing admin root user username changeme changeit login key
-    apikey api_key api-key xxx none null undefined true false string postgres guest mypassword my-password
-    """.split()
-)
+_WORDS = read_table("words")["values"]
+_EXAMPLES = frozenset(_WORDS["examples"])
 _VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
 # A path, an address, a name with dots, a hash that says so
 _NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
@@ -51,6 +51,52 @@ _HEXADECIMAL = re.compile(r"[\da-fA-F]+")
 _LETTER = re.compile("[A-Za-z]")
 _SYMBOL = re.compile(r"[!@#$%^&*?]")
 _UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
+
+
+def looks_random(value: str) -> bool:
+    """Whether `value` may be a generated token: not a few characters repeated. Words in it do not matter."""
+    least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
+    return _RUN.search(value) is None and entropy(value) >= least
+
+
+def has_random_digits(value: str) -> bool:
+    """`looks_random` for formats that a long name in source code has too: those seldom have digits."""
+    return _DIGIT.search(value) is not None and looks_random(value)
+
+
+_RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
+_DIGIT = re.compile("[0-9]")
+
+
+def is_no_name(value: str) -> bool:
+    """For formats so loose that names in source code have them: there is a digit, or a letter five times over."""
+    return re.search(r"\d|([a-z])\1{4}", value) is not None
+
+
+def anything(value: str) -> bool:
+    """For formats so much their own that even a made-up value is masked."""
+    return True
+
+
+def is_access_key(value: str) -> bool:
+    """Amazon's manuals write AKIAIOSFODNN7EXAMPLE."""
+    return not value.endswith(("EXAMPLE", "XXXXXXXX"))
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether people wrote `value` to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
+    return _PLACEHOLDER.search(value) is not None or any(word in value for word in _PLACEHOLDERS)
+
+
+_PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
+# A word counts when all of it is written in one way: FaKe is four letters of a token.
+_PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
+
+
+def entropy(value: str) -> float:
+    """Shannon's entropy of the characters, in bits for each: 4 for long random hexadecimal, nearly 6 for base64."""
+    length = len(value)
+    return -sum(count / length * log2(count / length) for count in Counter(value).values())
 
 
 def is_password(value: str) -> bool:
@@ -192,3 +238,28 @@ def is_discord(value: str) -> bool:
     """`.time.signature`, both base64: `.create.shouldReturnNothingWhenEmpty` is a method."""
     _, time, signature = value.split(".", 2)
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
+
+
+JUDGES: dict[str, Judge] = {
+    judge.__name__: judge
+    for judge in (
+        looks_random,
+        has_random_digits,
+        is_no_name,
+        anything,
+        is_access_key,
+        is_password,
+        is_url_password,
+        is_user_key,
+        is_credential,
+        is_assigned,
+        is_quoted_password,
+        is_bare_password,
+        is_lone_word,
+        is_password_argument,
+        is_cookie,
+        is_password_setting,
+        is_token_in_parts,
+        is_discord,
+    )
+}

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentcli.safety.secrets.finding import RULES, bytes_for_search, find_tokens
+from agentcli.safety.secrets.finding import bytes_for_search, find_tokens
 from agentcli.safety.secrets.masking import Masker, find_secrets, mask
 from agentcli.safety.secrets.rule import Rule
+from agentcli.safety.secrets.rules import all_rules
 
+RULES = all_rules()
 SHARED = Path(__file__).parents[3].parent / "shared/data/secrets.jsonl.gz"
 _KINDS = {
     "d": string.digits,
