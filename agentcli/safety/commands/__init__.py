@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment, Verdict
-from agentcli.safety.commands.rules import covers, least_rules, rules_by_segment, touches
+from agentcli.safety.commands.rules import covers, rules_by_segment, touches
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
@@ -27,7 +27,6 @@ __all__ = [
     "Verdict",
     "analyse",
     "covers",
-    "least_rules",
     "refusal_of",
     "rules_by_segment",
     "touches",

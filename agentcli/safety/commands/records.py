@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -19,16 +19,13 @@ class Places(Struct, frozen=True):
 
     `cwd` is where the shell stands, `roots` are the folders of the workspace, `home` is the person's; all absolute.
     `is_readable` says whether an absolute path, symlinks followed, lies inside the workspace and holds no secret, and
-    `program_of_git` which setting makes git run a program there: the judge's only looks at the disk. `matches`, where
-    given, lists what an absolute glob finds (no more than it likes to look at; None for too much); without it a glob is
-    judged by its folder and by the names it could find there.
+    `program_of_git` which setting makes git run a program there: the judge's only looks at the disk.
     """
 
     cwd: Path
     roots: tuple[Path, ...]
     home: Path
     is_readable: Callable[[Path], bool]
-    matches: Callable[[Path], Sequence[Path] | None] | None = None
     program_of_git: Callable[[Path], str] = lambda folder: ""
 
 

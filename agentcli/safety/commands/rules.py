@@ -25,17 +25,6 @@ def touches(pattern: str, segment: Segment) -> bool:
     return any(_matches(form, pattern) for form in segment.deny_forms)
 
 
-def least_rules(analysis: CommandAnalysis) -> tuple[str, ...]:
-    """Globs that cover the commands that are not harmless, narrowest first; none if no set of rules covers them all.
-
-    Where several commands are not harmless, one rule for each is needed: see `rules_by_segment`.
-    """
-    by_segment = rules_by_segment(analysis)
-    longest = max(map(len, by_segment), default=0)
-    ordered = [rules[at] for at in range(longest) for rules in by_segment if at < len(rules)]
-    return tuple(dict.fromkeys(ordered))
-
-
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
     """For each command that is not harmless the globs that cover it, narrowest first; empty if one has none."""
     unknown = [segment for segment in analysis.segments if segment.verdict != "harmless"]

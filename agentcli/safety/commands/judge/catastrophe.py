@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from agentcli.safety.commands.judge.handover import HANDING_OVER
-from agentcli.safety.commands.judge.system_paths import find_ruins_everything, is_everything
+from agentcli.safety.commands.judge.system_paths import find_ruins_system, is_system_path
 from agentcli.safety.commands.programs.effects import sources_and_targets
 from agentcli.safety.commands.reader.expansion import Field, State, normal
 from agentcli.safety.commands.reader.globs import finds
@@ -85,12 +85,12 @@ def _rm(arguments: Sequence[Field], state: State) -> str:
         return "it deletes everything"
     # `rm` refuses `.` and `..` themselves (POSIX); an absolute path says what is meant.
     meant = [field for field in _operands(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
-    return "it deletes everything" if any(is_everything(field, state) for field in meant) else ""
+    return "it deletes everything" if any(is_system_path(field, state) for field in meant) else ""
 
 
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
-    if any(is_everything(field, state, of_home=False) for field in sources):
+    if any(is_system_path(field, state, of_home=False) for field in sources):
         return "it moves away what the system stands on"
     return ""
 
@@ -99,7 +99,7 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
     """Modes, attributes and lists of rights are looked at like paths; they are none."""
     if not _has(arguments, "R", "--recursive"):
         return ""
-    if _has(arguments, "", "--no-preserve-root") or any(is_everything(field, state) for field in _operands(arguments)):
+    if _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in _operands(arguments)):
         return "it changes the permissions of the whole system"
     return ""
 
@@ -188,13 +188,13 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
 
 
 def _find(arguments: Sequence[Field], state: State) -> str:
-    return "it deletes or spoils everything" if find_ruins_everything(arguments, state) else ""
+    return "it deletes or spoils everything" if find_ruins_system(arguments, state) else ""
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:
     deletes = any(field.text.startswith("--del") for field in arguments)
     target = _operands(arguments)[-1:]
-    return "it deletes everything" if deletes and target and is_everything(target[0], state) else ""
+    return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
 _JUDGES = {

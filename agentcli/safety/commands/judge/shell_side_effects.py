@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentcli.safety.commands.judge.calls import Call
 from agentcli.safety.commands.judge.catastrophe import write_catastrophe
 from agentcli.safety.commands.programs.effects import effects_of_redirect
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import LONGEST_VALUE, Field, Number, Secret, State, Value, is_number
 from agentcli.safety.commands.reader.substitution import fields_of, word_problem
 from agentcli.safety.commands.reader.syntax import Arithmetic, Assignment, Command, Literal, Redirect, Variable, Word
@@ -33,7 +33,7 @@ class Redirected(Struct, frozen=True):
         return Redirected(problem, self.catastrophe, self.effects, self.connects, is_only_assigned)
 
 
-def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> Redirected:
+def judge_redirects(redirects: Sequence[Redirect], state: State, check: ReadCheck) -> Redirected:
     """Reading is judged as an operand is; writing is known only for what keeps nothing."""
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
@@ -41,7 +41,7 @@ def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> 
             problem = problem or f"a redirection sets {redirect.descriptor}"
         if redirect.operator in ("<<", "<<-", "<<<"):
             problem = problem or word_problem(redirect.target, state)
-            problem = problem or look.problem(fields_of([redirect.target], state), "here")
+            problem = problem or check.problem(fields_of([redirect.target], state), "here")
             continue
         fields = fields_of([redirect.target], state)
         if len(fields) != 1:
@@ -50,7 +50,7 @@ def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> 
         (target,) = fields
         if redirect.operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text):
             continue
-        why = _target_problem(redirect.operator, target, look)
+        why = _target_problem(redirect.operator, target, check)
         if why:
             problem = problem or why
             effects = effects | effects_of_redirect(redirect.operator, target, state)
@@ -60,11 +60,11 @@ def judge_redirects(redirects: Sequence[Redirect], state: State, look: Look) -> 
     return Redirected(problem, catastrophe, effects, connects)
 
 
-def _target_problem(operator: str, target: Field, look: Look) -> str:
+def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
     if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
         return "it opens a connection"
     if operator == "<":
-        return look.problem([target], "content") or ("what is read cannot be told" if target.may_vanish else "")
+        return check.problem([target], "content") or ("what is read cannot be told" if target.may_vanish else "")
     return "" if target.text in _SINKS else f"it writes {target.text if target.is_known else 'a file'}"
 
 

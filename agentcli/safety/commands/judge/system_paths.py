@@ -36,7 +36,7 @@ _SYSTEM = frozenset(
 )
 
 
-def is_everything(field: Field, state: State, *, of_home: bool = True) -> bool:
+def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
     """Whether a path is the root, a folder the system stands on, a home folder, or all that lies in one.
 
     With `of_home` false, all that lies in the home folder does not count, only the folder.
@@ -45,10 +45,10 @@ def is_everything(field: Field, state: State, *, of_home: bool = True) -> bool:
     if HOLE in text or not text:
         return False
     paths = [text] if text.startswith("/") else [f"{place}/{text}" for place in state.places or ()]
-    return any(_is_everything(normal(path), field.is_glob, normal(state.home), of_home=of_home) for path in paths)
+    return any(_is_system_path(normal(path), field.is_glob, normal(state.home), of_home=of_home) for path in paths)
 
 
-def _is_everything(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
+def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
     places = {*_SYSTEM, *_with_parents(home)}
     if not is_glob:
         return path in places
@@ -73,10 +73,10 @@ def _finds_path(globs: Sequence[str], parts: Sequence[str]) -> bool:
     return len(globs) == len(parts) and all(map(finds, globs, parts))
 
 
-def find_ruins_everything(arguments: Sequence[Field], state: State) -> bool:
+def find_ruins_system(arguments: Sequence[Field], state: State) -> bool:
     """Whether `find` deletes, or has a program change, all there is below such a place."""
     call = read_find(arguments)
-    if not any(is_everything(start, state) for start in call.starts or [Field(".")]):
+    if not any(is_system_path(start, state) for start in call.starts or [Field(".")]):
         return False
     return call.deletes_all or any(_ruins(words, state) for words in call.runs_on_all)
 

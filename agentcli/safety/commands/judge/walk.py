@@ -24,7 +24,7 @@ from agentcli.safety.commands.judge.shell_side_effects import (
 )
 from agentcli.safety.commands.programs.conditions import condition_problem
 from agentcli.safety.commands.programs.effects import effects_of
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.programs.read_only import problem_of
 from agentcli.safety.commands.programs.wrappers import Layer
 from agentcli.safety.commands.reader.expansion import HOLE, Field, Matches, Secret, State, Value
@@ -248,9 +248,9 @@ class Walk:
 
     def _condition(self, node: Condition, state: State, around: Around) -> Ends:
         fields = self._fields(node.words, state, around)
-        look = Look(self.places, state)
-        why = condition_problem(fields, look, is_double=True) or _words_problem(node.words, state) or around.problem
-        effects = Effects(reads=tuple(look.reads))
+        check = ReadCheck(self.places, state)
+        why = condition_problem(fields, check, is_double=True) or _words_problem(node.words, state) or around.problem
+        effects = Effects(reads=tuple(check.reads))
         self._note(Segment(node.text, None, "unknown" if why else "harmless", why or "it only looks", effects))
         return state, state
 
@@ -302,10 +302,10 @@ class Walk:
         if call.name in state.functions:
             problem, allow = problem or f"{call.name} is a function of the command's own", ()
             self._function_call(call, state, Around("", (), deny, around.depth + 1, given))
-        look = Look(self.places, state)
-        inner = problem_of(call.fields, look)
+        check = ReadCheck(self.places, state)
+        inner = problem_of(call.fields, check)
         effects = done.effects | (
-            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(look.reads))
+            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(check.reads))
         )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if worst:
@@ -379,7 +379,7 @@ class Walk:
 
     def _redirects(self, redirects: Sequence[Redirect], state: State, around: Around) -> Redirected:
         self._inside(tuple(redirect.target for redirect in redirects), state, around)
-        return judge_redirects(redirects, state, Look(self.places, state))
+        return judge_redirects(redirects, state, ReadCheck(self.places, state))
 
     # Notes
 

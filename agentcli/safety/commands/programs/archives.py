@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from agentcli.safety.commands.programs.options import options, read_arguments, without_pattern
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 
 # The options each may have, and those of which it needs one. Operands are an archive and names inside it.
@@ -31,10 +31,10 @@ _PACKED = {
 _ARCHIVE = re.compile(r"[\w@+,./-]+\.(tar(\.\w+)?|t[bgx]z2?|tbz2|tzst|zip|jar|war|ear|aar|apk|whl|egg|xpi|crate|nupkg)")
 
 
-def _lists(name: str) -> Callable[[Sequence[Field], Look], str]:
+def _lists(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
     row, needed = _LISTING[name]
 
-    def problem(arguments: Sequence[Field], look: Look) -> str:
+    def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
         read = read_arguments(_with_dash(arguments) if name == "tar" else arguments, options(row))
         archives = read.files if name == "tar" else read.operands[:1]
         if read.problem:
@@ -43,7 +43,7 @@ def _lists(name: str) -> Callable[[Sequence[Field], Look], str]:
             return f"{name} unpacks files"
         if not archives or not all(_ARCHIVE.fullmatch(field.text) for field in archives):
             return f"what {name} opens is not called an archive"
-        return look.problem([*read.operands, *read.files], "content")
+        return check.problem([*read.operands, *read.files], "content")
 
     return problem
 
@@ -55,10 +55,10 @@ def _with_dash(arguments: Sequence[Field]) -> Sequence[Field]:
     return arguments
 
 
-def _prints(name: str) -> Callable[[Sequence[Field], Look], str]:
+def _prints(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
     row, needed = _PACKED[name]
 
-    def problem(arguments: Sequence[Field], look: Look) -> str:
+    def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
         read = read_arguments(arguments, options(row))
         if read.problem:
             return read.problem
@@ -68,12 +68,12 @@ def _prints(name: str) -> Callable[[Sequence[Field], Look], str]:
         if name == "zgrep" and any(field.is_glob for field in files):
             return "zgrep is a script that a file's name can break"
         inside = [Field(field.text.removesuffix(".gz"), field.is_glob) for field in files]
-        return look.problem([*files, *inside], "content")
+        return check.problem([*files, *inside], "content")
 
     return problem
 
 
-ARCHIVES: dict[str, Callable[[Sequence[Field], Look], str]] = {
+ARCHIVES: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     **{name: _lists(name) for name in _LISTING},
     **{name: _prints(name) for name in _PACKED},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 
 _OF_FILES = frozenset("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S".split())
@@ -16,7 +16,7 @@ _BETWEEN_NUMBERS = frozenset("-eq -ne -lt -le -gt -ge".split())
 _JOINING = frozenset(("!", "(", ")", "&&", "||"))
 
 
-def condition_problem(fields: Sequence[Field], look: Look, *, is_double: bool) -> str:
+def condition_problem(fields: Sequence[Field], check: ReadCheck, *, is_double: bool) -> str:
     """Why a condition is not known to only look. `is_double`: for `[[`, which evaluates numbers as expressions.
 
     A subscript in such an expression can run a command: `[[ -v 'a[$(id)]' ]]`. So `-v`, `-R` and `-o` are not known,
@@ -30,12 +30,12 @@ def condition_problem(fields: Sequence[Field], look: Look, *, is_double: bool) -
         follower = rest[-1].text if rest else ""
         if follower in _BETWEEN_TEXTS or follower in _BETWEEN_NUMBERS or follower in _BETWEEN_FILES:
             operator, right = rest.pop().text, rest.pop() if rest else Field("")
-            if why := _between(field, operator, right, look, is_double=is_double):
+            if why := _between(field, operator, right, check, is_double=is_double):
                 return why
         elif field.text in _JOINING or (field.text in ("-a", "-o") and not is_double and rest):
             continue
         elif field.text in _OF_FILES and rest:
-            if why := look.problem([rest.pop()], "facts"):
+            if why := check.problem([rest.pop()], "facts"):
                 return why
         elif field.text in _OF_TEXT and rest:
             rest.pop()
@@ -46,9 +46,9 @@ def condition_problem(fields: Sequence[Field], look: Look, *, is_double: bool) -
     return ""
 
 
-def _between(left: Field, operator: str, right: Field, look: Look, *, is_double: bool) -> str:
+def _between(left: Field, operator: str, right: Field, check: ReadCheck, *, is_double: bool) -> str:
     if operator in _BETWEEN_FILES:
-        return look.problem([left, right], "facts")
+        return check.problem([left, right], "facts")
     if operator in _BETWEEN_NUMBERS and is_double:
         for side in (left, right):
             if not re.fullmatch(r"-?\d+", side.text):

@@ -10,13 +10,13 @@ from agentcli.safety.commands.records import UNKNOWN, Effects
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
-EVERYTHING = Effects(*((UNKNOWN,),) * 5)
+UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
     """The effects of a simple command, its wrappers taken off, that is not known to only read."""
     if not fields or not fields[0].is_known:
-        return EVERYTHING
+        return UNKNOWN_EFFECTS
     name = fields[0].text.rpartition("/")[2]
     if table := _TABLE.get(name):
         return table(fields[1:], state)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 from agentcli.safety.commands.reader.globs import finds, is_open
 
@@ -94,7 +94,7 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 _LEADING = re.compile(r"(?P<plain>-[HPdx]+|-O[0-3]?)|-[HLPEXdsx]+|-f|-D.*")
 
 
-def find_problem(fields: Sequence[Field], look: Look) -> str:
+def find_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     """Why a find is not known to only list names below the workspace, or an empty string."""
     call = read_find(fields)
     if call.problem:
@@ -105,7 +105,7 @@ def find_problem(fields: Sequence[Field], look: Look) -> str:
         return "find runs a program on what it finds"
     if call.writes:
         return "find writes a file"
-    return look.problem(call.starts or [Field(".")], "names") or look.problem(call.files, "facts")
+    return check.problem(call.starts or [Field(".")], "names") or check.problem(call.files, "facts")
 
 
 def _read_part(rest: list[Field], call: FindCall, groups: list[_Group]) -> None:

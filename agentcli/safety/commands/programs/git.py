@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.safety.commands.programs.options import Arguments, options, read_arguments, without_pattern
-from agentcli.safety.commands.programs.read_check import WILD, Look
+from agentcli.safety.commands.programs.read_check import WILD, ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 
 _DIFF = (
@@ -135,19 +135,19 @@ _SHOWABLE_SETTING = re.compile(
 )
 
 
-def git_problem(fields: Sequence[Field], look: Look) -> str:
+def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     """Why `git` with these arguments is not known to only read, or an empty string."""
     call = read_call(fields)
     if call.problem:
         return call.problem
     for folder in call.folders:
-        moved = look.within(folder)
+        moved = check.within(folder)
         if moved is None:
             return f"git works in {folder.text}"
-        look = moved
+        check = moved
     if not call.words:
         return ""
-    if why := _program_problem(look):
+    if why := _program_problem(check):
         return why
     name, rest = call.words[0].text, call.words[1:]
     if [field.text for field in rest] in (["--help"], ["-h"]):
@@ -157,21 +157,21 @@ def git_problem(fields: Sequence[Field], look: Look) -> str:
     if any(_may_check_signatures(field, before) for before, field in itertools.pairwise(call.words)):
         return "git checks signatures with the program that is set for it"
     if special := _SPECIAL.get(name):
-        return special(rest, look)
+        return special(rest, check)
     if row := _READING.get(name):
-        return _problem_of(read := read_arguments(rest, options(row)), look) or _pathspec_problem(name, read, look)
+        return _problem_of(read := read_arguments(rest, options(row)), check) or _pathspec_problem(name, read, check)
     if name in _LISTING:
-        return _listing_problem(name, rest, look)
+        return _listing_problem(name, rest, check)
     if name in _SECOND_WORDS:
-        return _second_problem(name, rest, look)
+        return _second_problem(name, rest, check)
     return f"git {name} is not known to only read"
 
 
-def _program_problem(look: Look) -> str:
+def _program_problem(check: ReadCheck) -> str:
     """Why git may run a program that the repository it works in has chosen."""
-    if look.state.places is None:
+    if check.state.places is None:
         return "it is not certain in which repository git works"
-    settings = (look.places.program_of_git(Path(place)) for place in look.state.places)
+    settings = (check.places.program_of_git(Path(place)) for place in check.state.places)
     return next((f"git may run a program: {setting}" for setting in settings if setting), "")
 
 
@@ -247,20 +247,20 @@ def read_call(fields: Sequence[Field]) -> GitCall:
     return call
 
 
-def _problem_of(read: Arguments, look: Look, *, operands: bool = True) -> str:
+def _problem_of(read: Arguments, check: ReadCheck, *, operands: bool = True) -> str:
     if read.problem:
         return read.problem
     paths = [each for field in read.operands for each in _paths_in(field)] if operands else []
-    return look.problem([*paths, *read.files], "content")
+    return check.problem([*paths, *read.files], "content")
 
 
-def _pathspec_problem(name: str, read: Arguments, look: Look) -> str:
+def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
     """Why the globs that git matches itself may find secrets; what `git grep` searches for is none."""
     operands = (
         without_pattern(read.operands) if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
     )
     paths = (path for field in operands if not field.is_glob for path in _paths_in(field))
-    return look.filter_problem([path for path in paths if WILD.search(path.text) or "\\" in path.text])
+    return check.filter_problem([path for path in paths if WILD.search(path.text) or "\\" in path.text])
 
 
 def _paths_in(field: Field) -> list[Field]:
@@ -272,16 +272,16 @@ def _paths_in(field: Field) -> list[Field]:
     return found
 
 
-def _listing_problem(name: str, rest: Sequence[Field], look: Look) -> str:
+def _listing_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(rest, options(_LISTING[name]))
     if read.problem:
         return read.problem
     if read.operands and not _LISTS[name] & set(read.given):
         return f"git {name} makes or moves a reference"
-    return look.problem([field for field in read.operands if not field.is_glob], "text")
+    return check.problem([field for field in read.operands if not field.is_glob], "text")
 
 
-def _second_problem(name: str, rest: Sequence[Field], look: Look) -> str:
+def _second_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
     bare_reads = name in ("remote", "reflog", "submodule", "notes")
     if not rest:
         return "" if bare_reads else f"git {name} changes something"
@@ -292,17 +292,17 @@ def _second_problem(name: str, rest: Sequence[Field], look: Look) -> str:
     if name == "remote" and is_option and len(rest) > 1:
         return "git remote is given more"
     row = _SECOND_OPTIONS.get(name, "text")
-    return _problem_of(read_arguments(arguments, options(row)), look, operands=row.startswith("content"))
+    return _problem_of(read_arguments(arguments, options(row)), check, operands=row.startswith("content"))
 
 
-def _clean_problem(rest: Sequence[Field], look: Look) -> str:
+def _clean_problem(rest: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(rest, options("content -dnqxX -e: --dry-run --exclude: --quiet"))
     if not {"-n", "--dry-run"} & set(read.given):
         return "git clean deletes files"
-    return _problem_of(read, look)
+    return _problem_of(read, check)
 
 
-def _config_problem(rest: Sequence[Field], look: Look) -> str:
+def _config_problem(rest: Sequence[Field], check: ReadCheck) -> str:
     words = [field.text for field in rest if field.is_known]
     words = [word for word in words if word not in ("--local", "--global", "--system", "--worktree", "--show-origin")]
     is_reading = len(words) == 1 or (len(words) == 2 and words[0] in ("--get", "--get-all", "get"))
@@ -312,22 +312,22 @@ def _config_problem(rest: Sequence[Field], look: Look) -> str:
     return "git config changes settings or shows secrets"
 
 
-def _symbolic_ref_problem(rest: Sequence[Field], look: Look) -> str:
+def _symbolic_ref_problem(rest: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(rest, options("text most=1 -q --quiet --short --no-recurse --recurse"))
     return read.problem
 
 
-def _apply_problem(rest: Sequence[Field], look: Look) -> str:
+def _apply_problem(rest: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(rest, options("content -v --check --numstat --stat --summary --verbose --cached --index -R"))
     if not {"--check", "--numstat", "--stat", "--summary"} & set(read.given):
         return "git apply changes files"
-    return _problem_of(read, look)
+    return _problem_of(read, check)
 
 
-_SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
+_SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     "apply": _apply_problem,
     "clean": _clean_problem,
     "config": _config_problem,
-    "help": lambda rest, look: read_arguments(rest, options("text -ag --all --guides")).problem,
+    "help": lambda rest, check: read_arguments(rest, options("text -ag --all --guides")).problem,
     "symbolic-ref": _symbolic_ref_problem,
 }

@@ -39,7 +39,7 @@ _MOST_GLOBS = 200  # of one command; half a millisecond each
 _MOST_BRACES, _MOST_CHOICES = 3, 30  # in a filter; people write one pair
 
 
-class Look:
+class ReadCheck:
     """Judges the paths of one command and remembers them. `reads` are absolute."""
 
     def __init__(self, places: Places, state: State) -> None:
@@ -55,11 +55,11 @@ class Look:
                 return why
         return ""
 
-    def within(self, folder: Field) -> Look | None:
+    def within(self, folder: Field) -> ReadCheck | None:
         """The same look from another folder; None when it may not be entered."""
         if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
             return None
-        return Look(self.places, self.state.at(*self.paths(folder)))
+        return ReadCheck(self.places, self.state.at(*self.paths(folder)))
 
     def paths(self, field: Field) -> Iterator[str]:
         """The absolute paths a field may mean, `..` still in them; none where the shell may stand anywhere."""
@@ -123,9 +123,6 @@ class Look:
         self._globs += 1
         if self._globs > _MOST_GLOBS:
             return False
-        if self.places.matches is not None:
-            found = self.places.matches(Path(path))
-            return found is not None and all(self._is_fine(str(each), kind) for each in found)
         parts = path.split("/")
         first = next((at for at, part in enumerate(parts) if WILD.search(part)), len(parts))
         folder = Path("/".join(parts[:first]) or "/")

@@ -11,14 +11,14 @@ from agentcli.safety.commands.programs.embedded_scripts import awk_problem, jq_p
 from agentcli.safety.commands.programs.find import find_problem
 from agentcli.safety.commands.programs.git import git_problem
 from agentcli.safety.commands.programs.options import may_be_option, options, read_arguments, without_pattern
-from agentcli.safety.commands.programs.read_check import Look
+from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.programs.read_only_options import READERS, VERSIONS
 from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field, may_be_shown
 
 _TRUSTED_FOLDER = re.compile(r"/(usr/)?s?bin/")
 
 
-def problem_of(fields: Sequence[Field], look: Look) -> str:
+def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     """Why a command may do more than read inside the workspace, or an empty string. `fields` is not empty."""
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
@@ -28,15 +28,15 @@ def problem_of(fields: Sequence[Field], look: Look) -> str:
         return ""
     secret = next((field for field in arguments if field.shows_secret), None)
     if secret is not None and name not in ("[", "test"):
-        return look.problem([secret], "text")
+        return check.problem([secret], "text")
     if special := _SPECIAL.get(name):
-        return special(arguments, look)
+        return special(arguments, check)
     if row := READERS.get(name):
-        return _reader_problem(row, arguments, look)
+        return _reader_problem(row, arguments, check)
     return f"{name} is not known to only read"
 
 
-def _reader_problem(row: str, arguments: Sequence[Field], look: Look) -> str:
+def _reader_problem(row: str, arguments: Sequence[Field], check: ReadCheck) -> str:
     known = options(row)
     read = read_arguments(arguments, known)
     if read.problem:
@@ -47,13 +47,13 @@ def _reader_problem(row: str, arguments: Sequence[Field], look: Look) -> str:
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
         operands = without_pattern(operands)
     return (
-        look.problem(operands, known.operands)
-        or look.problem(read.files, "content")
-        or look.filter_problem(read.filters)
+        check.problem(operands, known.operands)
+        or check.problem(read.files, "content")
+        or check.filter_problem(read.filters)
     )
 
 
-def _printf_problem(arguments: Sequence[Field], look: Look) -> str:
+def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     if not arguments:
         return ""
     form = arguments[0].text
@@ -66,16 +66,16 @@ def _printf_problem(arguments: Sequence[Field], look: Look) -> str:
         or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form)
     ):
         return "printf can set a variable"
-    return look.problem(arguments, "text")
+    return check.problem(arguments, "text")
 
 
-def _date_problem(arguments: Sequence[Field], look: Look) -> str:
+def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(arguments, options(READERS["date"]))
     if read.problem:
         return read.problem
     if any(not field.text.startswith("+") for field in read.operands):
         return "date can set the clock"
-    return look.problem(read.files, "facts")
+    return check.problem(read.files, "facts")
 
 
 # The options whose last letter takes the next word; a letter before it that takes one would have the rest as its value.
@@ -84,7 +84,7 @@ _PS_TAKES_VALUE = re.compile(
 )
 
 
-def _ps_problem(arguments: Sequence[Field], look: Look) -> str:
+def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`ps` shows the environment of processes for the BSD option `e` and, on macOS, for `-E`."""
     takes_value = False
     for field in arguments:
@@ -115,7 +115,7 @@ _SS_ADDRESS = re.compile(
 )
 
 
-def _ss_problem(arguments: Sequence[Field], look: Look) -> str:
+def _ss_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`ss` asks the name servers about the hosts its filter names (ss(8), HOST SYNTAX)."""
     read = read_arguments(arguments, options(READERS["ss"]))
     for field in read.operands:
@@ -126,7 +126,7 @@ def _ss_problem(arguments: Sequence[Field], look: Look) -> str:
     return read.problem
 
 
-def _sed_problem(arguments: Sequence[Field], look: Look) -> str:
+def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(arguments, options(READERS["sed"]))
     if read.problem:
         return read.problem
@@ -138,7 +138,7 @@ def _sed_problem(arguments: Sequence[Field], look: Look) -> str:
         return "what sed does cannot be told"
     if any(HOLE in script or MAYBE in script for script in scripts):
         return "what sed does cannot be told"
-    return sed_problem("\n".join(scripts)) or look.problem(operands, "content")
+    return sed_problem("\n".join(scripts)) or check.problem(operands, "content")
 
 
 def _values_of(arguments: Sequence[Field], names: tuple[str, str]) -> list[str]:
@@ -157,7 +157,7 @@ def _values_of(arguments: Sequence[Field], names: tuple[str, str]) -> list[str]:
     return values
 
 
-def _awk_problem(arguments: Sequence[Field], look: Look) -> str:
+def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     rest = list(arguments)
     while rest and rest[0].text.startswith("-") and rest[0].text != "--":
         text = rest.pop(0).text
@@ -174,10 +174,10 @@ def _awk_problem(arguments: Sequence[Field], look: Look) -> str:
     if any(field.may_vanish for field in arguments):
         return "what awk reads cannot be told"
     files = [field for field in rest[1:] if not re.match(r"[A-Za-z_]\w*=", field.text)]
-    return awk_problem(rest[0].text) or look.problem(files, "content")
+    return awk_problem(rest[0].text) or check.problem(files, "content")
 
 
-def _jq_problem(arguments: Sequence[Field], look: Look) -> str:
+def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`--arg` and `--argjson` take two words; they are taken off first.
 
     Behind `--` they are names of files, but for jq 1.6 options.
@@ -200,28 +200,28 @@ def _jq_problem(arguments: Sequence[Field], look: Look) -> str:
     program, *files = read.operands
     if not program.is_known or program.is_glob or program.may_vanish:
         return "what jq does cannot be told"
-    return jq_problem(program.text) or look.problem(files, "content")
+    return jq_problem(program.text) or check.problem(files, "content")
 
 
-def _tee_problem(arguments: Sequence[Field], look: Look) -> str:
+def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field.text for field in arguments if field.text not in ("-a", "-i", "-p", "--append")]
     outside = [text for text in targets if text not in ("/dev/null", "/dev/stdout", "/dev/stderr")]
     return f"tee writes {outside[0]}" if outside else ""
 
 
-def _xxd_problem(arguments: Sequence[Field], look: Look) -> str:
+def _xxd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(arguments, options(READERS["xxd"]))
-    return read.problem or look.problem(read.operands, "content")
+    return read.problem or check.problem(read.operands, "content")
 
 
-def _cd_problem(arguments: Sequence[Field], look: Look) -> str:
+def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "where it goes cannot be told"
-    return look.problem(targets or [Field(look.state.home)], "names")
+    return check.problem(targets or [Field(check.state.home)], "names")
 
 
-def _set_problem(arguments: Sequence[Field], look: Look) -> str:
+def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     words = " ".join(field.text for field in arguments)
     is_plain = re.fullmatch(r"([-+][efux]+|[-+][efux]*o (pipefail|errexit|nounset|noglob))( |$)(\S.*)?", words)
     if is_plain and all(re.fullmatch(r"[-+][efuxo]+|pipefail|errexit|nounset|noglob", word) for word in words.split()):
@@ -229,7 +229,7 @@ def _set_problem(arguments: Sequence[Field], look: Look) -> str:
     return "set shows all variables, or sets an option that is not known"
 
 
-def _read_variable_problem(arguments: Sequence[Field], look: Look) -> str:
+def _read_variable_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     words = [field.text for field in arguments]
     while words and re.fullmatch(r"-[rs]+|-d|-n|-t", words[0]):
         words = words[2:] if words[0] in ("-d", "-n", "-t") else words[1:]
@@ -238,19 +238,19 @@ def _read_variable_problem(arguments: Sequence[Field], look: Look) -> str:
     return "read asks a person, or sets a variable that matters to programs"
 
 
-def _printenv_problem(arguments: Sequence[Field], look: Look) -> str:
+def _printenv_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     if arguments and all(may_be_shown(field.text) for field in arguments):
         return ""
     return "it shows the environment, where secrets are"
 
 
-def _command_problem(arguments: Sequence[Field], look: Look) -> str:
+def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`command -v name`: what is left of `command` when it runs nothing."""
     names = [field.text for field in arguments if field.text not in ("-v", "-V", "-p")]
     return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
 
 
-def _name_problem(arguments: Sequence[Field], look: Look) -> str:
+def _name_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`local x`, `unset x`: names of the command's own, which no program looks at."""
     names = (field.text.partition("=")[0] for field in arguments)
     if all(re.fullmatch(r"[a-z_][a-z0-9_]*", name) for name in names):
@@ -258,19 +258,19 @@ def _name_problem(arguments: Sequence[Field], look: Look) -> str:
     return "it changes a variable that matters to programs"
 
 
-def _top_problem(arguments: Sequence[Field], look: Look) -> str:
+def _top_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     read = read_arguments(arguments, options(READERS["top"]))
     return read.problem or ("" if "-b" in read.given or "-l" in read.given else "top takes keys")
 
 
-def _tput_problem(arguments: Sequence[Field], look: Look) -> str:
+def _tput_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     is_question = len(arguments) == 1 and arguments[0].text in ("cols", "lines", "colors", "longname")
     return "" if is_question else "tput changes the terminal, or runs what sets it up"
 
 
-_SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
+_SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     **ARCHIVES,
-    "[": lambda arguments, look: condition_problem(arguments[:-1], look, is_double=False),
+    "[": lambda arguments, check: condition_problem(arguments[:-1], check, is_double=False),
     "awk": _awk_problem,
     "cd": _cd_problem,
     "command": _command_problem,
@@ -288,7 +288,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], Look], str]] = {
     "ss": _ss_problem,
     "set": _set_problem,
     "tee": _tee_problem,
-    "test": lambda arguments, look: condition_problem(arguments, look, is_double=False),
+    "test": lambda arguments, check: condition_problem(arguments, check, is_double=False),
     "top": _top_problem,
     "tput": _tput_problem,
     "unset": _name_problem,

@@ -6,7 +6,7 @@ import posixpath
 import re
 from pathlib import Path
 
-from agentcli.safety.commands import CommandAnalysis, Places, analyse
+from agentcli.safety.commands import CommandAnalysis, Places, analyse, rules_by_segment
 
 _SECRET = re.compile(r"(^|/)(\.env(\.[^/]*)?|\.netrc|id_rsa|[^/]*\.(pem|key))$")
 
@@ -21,6 +21,14 @@ PLACES = Places(Path("/ws"), (Path("/ws"),), Path("/home/u"), is_readable)
 
 def judged(command: str, places: Places = PLACES) -> CommandAnalysis:
     return analyse(command, places=places)
+
+
+def least_rules(analysis: CommandAnalysis) -> tuple[str, ...]:
+    """Globs that cover the commands that are not harmless, narrowest first; none if no set of rules covers them all."""
+    by_segment = rules_by_segment(analysis)
+    longest = max(map(len, by_segment), default=0)
+    ordered = [rules[at] for at in range(longest) for rules in by_segment if at < len(rules)]
+    return tuple(dict.fromkeys(ordered))
 
 
 def cases(name: str) -> list[str]:

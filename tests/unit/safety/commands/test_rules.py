@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.safety.commands import covers, least_rules, rules_by_segment, touches
-from tests.unit.safety.commands.desk import judged
+from agentcli.safety.commands import covers, rules_by_segment, touches
+from tests.unit.safety.commands.desk import judged, least_rules
 
 
 def is_covered(pattern: str, command: str) -> bool:
