@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from agentcli.safety.commands.judge.calls import Call, is_input, unwrap
+from agentcli.safety.commands.judge.findings import Around, Findings
 from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
 from agentcli.safety.commands.judge.handover import NETWORK_CLIENTS, REVERSE_SHELL
 from agentcli.safety.commands.judge.scripts import input_of, printed, scripts_of
@@ -63,36 +63,12 @@ class _TooMuch(Exception):
     """There is more to walk through than is bearable."""
 
 
-class Around(Struct, frozen=True):
-    """What stands around a command: why it can do more than its text says, and the texts of the wrappers around it.
-
-    `given` is the text on its standard input; nothing is there where the whole command starts.
-    """
-
-    problem: str = ""
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    depth: int = 0
-    given: str = ""
-
-
-class Walk:
-    """Collects `segments`. `problem` and `catastrophe` concern the command as a whole.
-
-    `gave_up` says that not all of it was walked through; `unread` are scripts inside it that are not understood.
-    `hidden`, `hidden_catastrophe` and `unreadable` are as in `CommandAnalysis`.
-    """
+class Walk(Findings):
+    """Walks through one command, or part of one, and notes what it finds."""
 
     def __init__(self, places: Places, steps: int = 0) -> None:
+        super().__init__()
         self.places = places
-        self.segments: list[Segment] = []
-        self.problem = ""
-        self.catastrophe = ""
-        self.gave_up = False
-        self.unread: list[str] = []
-        self.hidden = Effects()
-        self.hidden_catastrophe = ""
-        self.unreadable = ""
         self._script_files: set[str] = set()  # names
         self._is_input_open = False  # `exec` has led it elsewhere
         self._steps = steps
@@ -103,10 +79,6 @@ class Walk:
     @property
     def commands_seen(self) -> int:
         return len(self._seen)
-
-    @property
-    def has_catastrophe(self) -> bool:
-        return any(segment.verdict == "catastrophic" for segment in self.segments)
 
     def run(self, script: Script) -> None:
         """Walk from the place where the shell stands."""
@@ -382,13 +354,6 @@ class Walk:
         return judge_redirects(redirects, state, ReadCheck(self.places, state))
 
     # Notes
-
-    def _note(self, segment: Segment) -> None:
-        if segment not in self.segments:
-            self.segments.append(segment)
-
-    def _note_unknown(self, text: str, why: str, around: Around) -> None:
-        self._note(Segment(text, None, "unknown", around.problem or why, Effects(), (), (text, *around.deny)))
 
     def _search(self, text: str, *, is_shown: bool = False) -> list[str]:
         """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it.
