@@ -65,7 +65,7 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 
 
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """Why no request may go to an address, as far as its text tells; empty when one may."""
+    """The reason why no request may go to an address, as far as its text tells; empty when one may."""
     granted = is_granted(url, granted_hosts)
     if url.port in _PORTS_OF_OTHER_SERVICES and not granted:
         return f"port {url.port} belongs to another service than the web"
@@ -81,7 +81,7 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """Why a connection to one of the addresses of `url`'s host is refused; empty when it may be made.
+    """The reason why a connection to one of the addresses of `url`'s host is refused; empty when it may be made.
 
     A granted name that is local by itself reaches what such a name stands for. A name that looks public reaches a
     private address only when that very address is granted as well: its owner can point it anywhere at any time.

@@ -1,4 +1,4 @@
-"""What judging a command takes and gives: the places it may look at, its segments, what they do."""
+"""Defines what the judge of commands takes and gives: places, segments, effects, the analysis."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from msgspec import Struct
 
 Verdict = Literal["harmless", "unknown", "catastrophic"]
 
-# Stands in `Effects` for a path, host or program that cannot be told from the text.
+# In `Effects`: a path, host or program that the text does not tell.
 UNKNOWN = "?"
 
 
 class Places(Struct, frozen=True):
-    """Where a command would run.
+    """The place where a command would run.
 
-    `cwd` is where the shell stands, `roots` are the folders of the workspace, `home` is the person's; all absolute.
-    `is_readable` says whether an absolute path, symlinks followed, lies inside the workspace and holds no secret, and
-    `program_of_git` which setting makes git run a program there: the judge's only looks at the disk.
+    `cwd` is the shell's folder, `roots` are the folders of the workspace, `home` is the person's; all absolute. The
+    last two are the judge's only looks at the disk: `is_readable` is true for an absolute path that lies, symlinks
+    followed, inside the workspace and holds no secret; `program_of_git` names the setting that makes git run a program
+    there, if any.
     """
 
     cwd: Path
@@ -30,7 +31,7 @@ class Places(Struct, frozen=True):
 
 
 class Effects(Struct, frozen=True):
-    """What a command touches: absolute paths or globs, host names, programs it starts; `UNKNOWN` for what is hidden."""
+    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -54,11 +55,11 @@ class Effects(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """One simple command of a compound one, also of those inside substitutions, `sh -c`, `xargs`, `find -exec`.
+    """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
-    `text` is as written. `words` are its literal words after quotes and wrappers such as `timeout 5` are taken off,
-    globs as written; None when a word depends on what only the shell knows. `allow_forms` are the texts a granting rule
-    may match, `deny_forms` those a refusing one may (see rules.py).
+    `text` is as written. `words` are its literal words without quotes and wrappers such as `timeout 5`, globs as
+    written; None if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules
+    `deny_forms` (see rules.py).
     """
 
     text: str
@@ -71,10 +72,10 @@ class Segment(Struct, frozen=True):
 
 
 class CommandAnalysis(Struct, frozen=True):
-    """A whole command. `verdict` is the worst of its segments, or worse for `problem`, which concerns all of it.
+    """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
 
-    Of scripts that it gives to shells `hidden` are the effects, at which refusing rules look too, and
-    `hidden_catastrophe` is why one would be refused. Rules cannot be held against what `unreadable` names.
+    `hidden` are the effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe`
+    says why one of those scripts would be refused. No rule can be checked against what `unreadable` names.
     """
 
     segments: tuple[Segment, ...]

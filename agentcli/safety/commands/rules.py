@@ -1,4 +1,4 @@
-"""Permission rules over commands: which commands a glob covers, and which globs to offer for one."""
+"""Matches permission rules against simple commands, and offers rules for a command."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from agentcli.safety.commands.records import CommandAnalysis, Segment
 
 
 def covers(pattern: str, segment: Segment) -> bool:
-    """Whether a granting rule such as `git log *` speaks of this simple command: strictly.
+    """True if a granting rule such as `git log *` covers this simple command. Strict.
 
-    Harmless wrappers and quotes make no difference; a redirection into a file, a variable that matters to programs or
-    another user is never covered. ` *` at the end may match nothing.
+    Harmless wrappers and quotes make no difference. A command that redirects into a file, sets a variable that matters
+    to programs or changes the user is never covered. A final ` *` may match nothing.
     """
     return segment.verdict != "catastrophic" and any(_matches(form, pattern) for form in segment.allow_forms)
 
 
 def touches(pattern: str, segment: Segment) -> bool:
-    """Whether a refusing rule such as `rm *` speaks of this simple command: generously.
+    """True if a refusing rule such as `rm *` matches this simple command. Generous.
 
-    Under any wrapper, quoting, folder or variable, also where `find -exec` or `xargs` would run it.
+    It matches under any wrapper, quoting, folder or variable, and where `find -exec` or `xargs` would run the command.
     """
     return any(_matches(form, pattern) for form in segment.deny_forms)
 
@@ -38,7 +38,7 @@ def _matches(form: str, pattern: str) -> bool:
 
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:
-    """The very command, then the same program with the same subcommand and whatever follows."""
+    """The exact command, then the same program and subcommand with anything behind them."""
     if segment.verdict == "catastrophic" or not segment.allow_forms or segment.words is None:
         return ()
     if _runs_anything(segment.words):
@@ -48,7 +48,7 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for rule in rules if covers(rule, segment)))
 
 
-# Programs that run what they are given or what they read, so that a rule for them would promise nothing.
+# Programs that run what they are given or read, so that a rule for them would promise nothing.
 _RUNNERS = frozenset(
     (
         "sh bash dash zsh ksh ash fish env xargs parallel eval exec source . npx bunx pnpx uvx ssh su watch script "
@@ -59,7 +59,7 @@ _INTERPRETERS = frozenset("python python2 python3 pypy node nodejs deno bun perl
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
-    """A shell, or an interpreter that is given a text instead of a file of its own."""
+    """True for a shell, and for an interpreter that runs a text instead of a file."""
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")
     pair = ":".join(words[:2])
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", text)
 
 
-# Programs whose second word says what they do, so that `git push *` is a promise somebody can judge.
+# Programs whose second word says what they do, so that a person can judge `git push *`.
 _WITH_SUBCOMMANDS = frozenset(
     (
         "apt apt-get brew bun bundle cargo composer conda deno docker dotnet gh git glab go gradle helm hg just "
@@ -78,7 +78,7 @@ _WITH_SUBCOMMANDS = frozenset(
         "turbo uv yarn"
     ).split()
 )
-# Second words that only name a group: the third one says what is done.
+# Second words that only name a group; the third word says what is done.
 _GROUPS = frozenset(
     (
         "npm:run pnpm:run yarn:run bun:run npm:run-script docker:compose docker:container docker:image docker:volume "
@@ -90,7 +90,7 @@ _GROUPS = frozenset(
         "rustup:component rustup:target dotnet:tool"
     ).split()
 )
-# Second words that run whatever they are given, or change what later commands run.
+# Second words that run anything, or change what later commands run.
 _RUN_ANYTHING = frozenset(
     (
         "alias api apply auth bisect config debug difftool dlx eval exec explore ext extension filter-branch "
@@ -107,12 +107,12 @@ _RUN_ANYTHING_HERE = frozenset(
 _RUNS_GIVEN = frozenset(
     "uv:run uv:tool pipx:run poetry:run pdm:run conda:run npm:exec npm:x pnpm:dlx pnpm:exec yarn:dlx bun:x".split()
 )
-# Programs that do one thing with the project, whatever else they are given.
+# Programs that do one thing with the project, whatever their arguments.
 _ONE_THING = frozenset("pytest mypy pyright black isort flake8 pylint eslint prettier tsc jest vitest rspec".split())
 
 
 def _beginnings(words: tuple[str, ...]) -> list[list[str]]:
-    """The first words that may stand for the rest."""
+    """The leading words that can stand for the whole command."""
     program = words[0]
     if program in _ONE_THING:
         return [[program]]

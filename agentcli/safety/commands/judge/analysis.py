@@ -36,14 +36,14 @@ from agentcli.safety.commands.reader.syntax import (
 )
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, Segment, Verdict
 
-MOST_SEGMENTS = 50  # above, nobody reads what they approve
-LONGEST = 200_000  # characters that are read in full; 20 ms
+MOST_SEGMENTS = 50  # nobody reads more than this before approving
+LONGEST = 200_000  # characters read in full, in 20 ms
 _MOST_WINDOWS = 300
 _WINDOW = 300
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
-    """What a command would do. Never raises, whatever the text."""
+    """Judge a command by its text. Never raises."""
     hidden = hidden_character(command)
     text = _as_bash_reads(command) if hidden else command
     if len(text) > LONGEST:
@@ -86,13 +86,13 @@ def _conclusion(walk: Walk, problem: str) -> CommandAnalysis:
     )
 
 
-# Characters that a person does not see, or that other readers take for a blank or a line's end. Bash takes them as
-# letters, all but the tab and the newline.
+# Characters that are invisible, or that other readers take for a blank or a line end. To bash all of them are letters,
+# except the tab and the newline.
 _PLAIN = re.compile(r"[\t\n -~]*")
 
 
 def hidden_character(text: str) -> str:
-    """What is wrong with the characters of a text, or an empty string."""
+    """The problem with the characters of a text, or an empty string."""
     if _PLAIN.fullmatch(text):
         return ""
     for char in set(text):
@@ -104,7 +104,7 @@ def hidden_character(text: str) -> str:
 
 
 def _as_bash_reads(text: str) -> str:
-    """Characters that are letters to bash and something else to other readers, as a letter to all."""
+    """Replace characters that only bash takes for letters by a letter, so that every reader sees one."""
     return "".join(
         "\ufffd" if char not in "\t\n " and (not char.isprintable() or char.isspace()) else char for char in text
     )
@@ -129,7 +129,7 @@ _HERE_TEXT = re.compile(r"<<-?[ \t]*(['\"])(\w+)\1[^\n]*\n")
 
 
 def _without_here_texts(text: str) -> str:
-    """The text without here-documents that do not expand: those are data."""
+    """The text without here-documents that do not expand; those are data."""
     kept, at = [], 0
     while found := _HERE_TEXT.search(text, at):
         ending = re.compile(rf"^\t*{found[2]}$", re.MULTILINE).search(text, found.end())
@@ -141,7 +141,7 @@ def _without_here_texts(text: str) -> str:
 
 
 def _windows(text: str) -> Iterator[str]:
-    """The lines of a long text in which a catastrophe could stand, cut to a bearable size."""
+    """The lines of a long text that could hold a catastrophe, cut to a size that can be read."""
     end = 0
     for _ in range(_MOST_WINDOWS):
         found = _SUSPICIOUS.search(text, end)
@@ -154,7 +154,7 @@ def _windows(text: str) -> Iterator[str]:
 
 
 def _search(texts: Iterable[str], walk: Walk) -> None:
-    """Look for catastrophes in parts of a command that is not understood as a whole, up to the first one."""
+    """Look for catastrophes in parts of a command that is not understood as a whole. Stops at the first."""
     for text in texts:
         part = Walk(walk.places)
         part.run(read_commands(text).script)
@@ -165,7 +165,7 @@ def _search(texts: Iterable[str], walk: Walk) -> None:
 
 
 def _search_broken(text: str, why: str, walk: Walk) -> None:
-    """As above, in a text that our own reader does not follow; its commands can be refused by rules, not granted."""
+    """Search a text that our reader cannot follow. Rules can refuse its commands, but not grant them."""
     for part_text in second_opinion.simple_commands(text, _MOST_WINDOWS):
         part = Walk(walk.places)
         reading = read_commands(part_text)
@@ -183,7 +183,7 @@ def _search_broken(text: str, why: str, walk: Walk) -> None:
 
 
 def _readers_agree(text: str, script: Script) -> bool:
-    """Whether the forgiving reader finds the same programs; it is not asked about words and blanks alone."""
+    """True if tree-sitter finds the same programs. It is not asked about plain words and blanks."""
     if re.fullmatch(r"[\w./:=,@%+ -]*", text) and not text.lstrip().startswith(("time", "coproc")):
         return True
     return second_opinion.program_words(text) == Counter(_program_words(script))

@@ -1,4 +1,4 @@
-"""A simple command with its wrappers taken off, layer by layer."""
+"""Takes the wrappers off a simple command, layer by layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_LAYERS = 12
 
 
 class Call(Struct):
-    """What is known of a call once nothing more can be taken off.
+    """A command with all wrappers taken off.
 
-    `layers` are the commands from the outermost to the innermost; the last one is what runs. With a `script`, a shell
-    runs that text. `doubtful_scripts` are texts that may run, where a wrapper's options cannot be read. `forms` are
-    what a refusing rule may match. `script_files` are where shells read their scripts. `hides_program`: what runs
-    cannot be told.
+    `layers` are the commands from the outermost to the innermost; the last one is what runs. If `script` is set, a
+    shell runs that text. `doubtful_scripts` are texts that may run, if the options of a wrapper cannot be read. `forms`
+    are texts that refusing rules match. `script_files` are the files that shells read their scripts from.
+    `hides_program` is set if it cannot be told what runs.
     """
 
     layers: list[tuple[Field, ...]]
@@ -41,7 +41,7 @@ class Call(Struct):
 
     @property
     def name(self) -> str:
-        """The program's name without its folder; empty where it cannot be told."""
+        """The name of the program without its folder; empty if it cannot be told."""
         return self.fields[0].text.rpartition("/")[2] if self.fields[0].is_known else ""
 
 
@@ -92,7 +92,7 @@ def _note(call: Call, state: State, depth: int) -> None:
 
 
 def _candidates(program: Field, arguments: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:
-    """What may run where the program cannot be told: `$SHELL -c text`, `$sudo rm -rf /`, `$bin/rm -rf /`."""
+    """The commands that may run if the program cannot be told: `$SHELL -c text`, `$sudo rm -rf /`, `$bin/rm -rf /`."""
     _, slash, name = program.text.rpartition("/")
     if slash and Field(name).is_known:
         yield Field(name), *arguments
@@ -121,5 +121,5 @@ def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: in
 
 
 def is_input(file: Field) -> bool:
-    """True for a file that holds what the command is given to read, on any descriptor."""
+    """True for a file that stands for the command's input, on any descriptor."""
     return PROCESS in file.text or file.text == "-" or file.text.startswith(("/dev/", "/proc/"))

@@ -1,4 +1,4 @@
-"""What no mode lets run: deleting everything, overwriting disks, ending all processes, handing the shell away."""
+"""Finds commands refused in every mode: deleting everything, overwriting disks, reverse shells."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DISK = re.compile(
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
-    """Why a command must never run, or an empty string. Wrappers are taken off; redirections are judged apart."""
+    """The reason why a command must never run, or an empty string. Wrappers are off; redirections are judged apart."""
     if not fields or not fields[0].is_known:
         return ""
     name = fields[0].text.rpartition("/")[2]
     if name in _COREUTILS and len(fields) > 1 and fields[1].text in ("--help", "--version"):
-        return ""  # the first option there is: the program answers, or complains, and ends
+        return ""  # as the first option: the program answers or complains, and ends
     if _MKFS_WITH_DRY_RUN.fullmatch(name) and len(fields) > 1 and fields[1].text == "-n":
-        return ""  # the first option: further on it may be another one's value
+        return ""  # only as the first option: further on it may be the value of another one
     judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
     return judge(fields[1:], state) if judge else ""
 
@@ -37,7 +37,7 @@ _MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|re
 
 
 def write_catastrophe(path: Field) -> str:
-    """Why a file must never be written, or an empty string."""
+    """The reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
     if DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
         return "it overwrites a disk"
@@ -55,7 +55,7 @@ def _finds_disk(glob: str) -> bool:
 
 
 def _operands(arguments: Sequence[Field]) -> list[Field]:
-    """What is no option, also behind `--`."""
+    """The arguments that are not options, also those behind `--`."""
     operands: list[Field] = []
     for at, field in enumerate(arguments):
         if field.text == "--":
@@ -66,7 +66,7 @@ def _operands(arguments: Sequence[Field]) -> list[Field]:
 
 
 def _has(arguments: Sequence[Field], letter: str, *names: str) -> bool:
-    """Whether an option is given, alone or among others, a long one also cut short."""
+    """True if an option is given, alone or among other letters; a long one also if abbreviated."""
     for field in arguments:
         text = field.text
         if text == "--":
@@ -83,7 +83,7 @@ def _has(arguments: Sequence[Field], letter: str, *names: str) -> bool:
 def _rm(arguments: Sequence[Field], state: State) -> str:
     if _has(arguments, "", "--no-preserve-root"):
         return "it deletes everything"
-    # `rm` refuses `.` and `..` themselves (POSIX); an absolute path says what is meant.
+    # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
     meant = [field for field in _operands(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
     return "it deletes everything" if any(is_system_path(field, state) for field in meant) else ""
 
@@ -96,7 +96,7 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
-    """Modes, attributes and lists of rights are looked at like paths; they are none."""
+    """Modes, attributes and access lists are checked like paths, which does no harm."""
     if not _has(arguments, "R", "--recursive"):
         return ""
     if _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in _operands(arguments)):
@@ -105,7 +105,7 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
 
 
 def _owner(arguments: Sequence[Field], state: State) -> str:
-    """As above; whose files they become can be called like a folder: `cd / && chown -R root x`."""
+    """Like `_permissions`, but an owner can have the name of a folder: `cd / && chown -R root x`."""
     is_named = not _has(arguments, "", "--reference")
     options = [field for field in arguments if field.text.startswith("-")]
     return _permissions([*options, Field("--"), *_operands(arguments)[is_named:]], state)
@@ -130,7 +130,7 @@ def _writes_operands(arguments: Sequence[Field], state: State) -> str:
 
 
 def _output(*names: str) -> Callable[[Sequence[Field], State], str]:
-    """Of a program that writes where an option says: a letter, then names."""
+    """A check for programs that write where an option says: its letter, then its names."""
     letter, *long = names
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|({'|'.join(long)})=(?P<long>.*)", re.DOTALL)
 
@@ -178,7 +178,7 @@ def _disk_tool(*verbs: str) -> Callable[[Sequence[Field], State], str]:
 
 
 def _kill(arguments: Sequence[Field], state: State) -> str:
-    """`kill -9 -1`, `kill -- -1`: every process there is."""
+    """`kill -9 -1` and `kill -- -1` end every process there is."""
     texts = [field.text for field in arguments]
     if texts[:1] in (["-s"], ["-n"]):
         texts = texts[2:]

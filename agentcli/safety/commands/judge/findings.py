@@ -1,4 +1,4 @@
-"""Collects what is found in a command on the way through it."""
+"""Collects the findings of a walk through a command."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from agentcli.safety.commands.records import Effects, Segment
 
 
 class Around(Struct, frozen=True):
-    """What stands around a command: why it can do more than its text says, and the texts of the wrappers around it.
+    """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
 
-    `given` is the text on its standard input; nothing is there where the whole command starts.
+    `given` is the text of its standard input; empty at the start of the whole command.
     """
 
     problem: str = ""
@@ -21,10 +21,10 @@ class Around(Struct, frozen=True):
 
 
 class Findings:
-    """Collects `segments`. `problem` and `catastrophe` concern the command as a whole.
+    """The findings on a command. `problem` and `catastrophe` concern all of it, `segments` its simple commands.
 
-    `gave_up` says that not all of it was walked through; `unread` are scripts inside it that are not understood.
-    `hidden`, `hidden_catastrophe` and `unreadable` are as in `CommandAnalysis`.
+    `gave_up`: not all of it was walked through. `unread` are scripts inside it that are not understood. The others are
+    as in `CommandAnalysis`.
     """
 
     def __init__(self) -> None:

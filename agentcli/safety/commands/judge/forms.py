@@ -1,4 +1,4 @@
-"""The texts of a simple command that permission rules are matched against."""
+"""Writes a simple command in the forms that permission rules are matched against."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcli.safety.commands.reader.syntax import Assignment, Literal
 
 
 def canonical(fields: Sequence[Field]) -> str:
-    """The words with a blank between them, quoted where they hold one: `'git log' x` is not `git log x`."""
+    """The words joined by blanks, quoted if they contain one: `'git log' x` is not `git log x`."""
     return " ".join(_typed(field) for field in fields)
 
 
@@ -21,7 +21,7 @@ def _typed(field: Field) -> str:
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
-    """What a granting rule may match: the words, and those with each harmless wrapper taken off."""
+    """The forms a granting rule may match: the words, and those left when each harmless wrapper is taken off."""
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
@@ -31,7 +31,7 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
 
 
 def with_assignments(assignments: Sequence[Assignment], fields: Sequence[Field]) -> tuple[str, ...]:
-    """`NODE_ENV=test npm test`: where a variable matters, a granting rule has to name it too."""
+    """`NODE_ENV=test npm test`: if a variable matters, a granting rule must name it too."""
     words = []
     for given in assignments:
         pieces = given.value.pieces if given.value else ()
@@ -42,7 +42,7 @@ def with_assignments(assignments: Sequence[Assignment], fields: Sequence[Field])
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
-    """What a refusing rule may match: also without quotes, folders of the program, case, and options of git."""
+    """The forms a refusing rule may match: also unquoted, with the bare program name, and without options of git."""
     plain = " ".join(field.text for field in fields)
     forms = [canonical(fields), plain]
     if fields:
@@ -58,7 +58,7 @@ _GIT_VALUES = frozenset("-C -c --git-dir --work-tree --namespace --config-env --
 
 
 def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> list[Field] | None:
-    """`git --no-pager log` as `git log`; with `strict` only options that lead nowhere else and run nothing."""
+    """`git --no-pager log` as `git log`. `strict` drops only options that redirect nothing and run nothing."""
     if len(fields) < 3 or fields[0].text != "git" or not fields[1].text.startswith("-"):
         return None
     if strict:

@@ -1,4 +1,4 @@
-"""Programs and program texts that hand a shell to another machine, or start themselves without end."""
+"""Finds programs and program texts that hand a shell to another machine or fork without end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EXECUTES = re.compile(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program
 
 
 def _netcat(arguments: Sequence[Field], state: State) -> str:
-    """`nc -e`, `nc -c`, `ncat --exec`: a shell, or what may be one, at the end of a connection."""
+    """`nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
         if not (found := _EXECUTES.fullmatch(field.text)):
             continue
-        is_hidden = not follower.is_known and not found["how"].endswith("c")  # for some `-c` means encryption
+        is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
         if is_hidden or _SHELL.search(found["program"]) or _SHELL.search(follower.text):
             return REVERSE_SHELL
     return ""
@@ -51,7 +51,7 @@ _HANDS_OVER = re.compile(rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open
 
 
 def _connects(text: str) -> bool:
-    """Whether it opens a connection; to ask a socket for the machine's name is none."""
+    """True if it opens a connection. Asking a socket for the machine's own name does not."""
     if _OPENS.search(text):
         return True
     return bool(re.search(r"\b[sS]ocket\b", text) and re.search(r"\b(connect(_ex)?|create_connection|accept)\b", text))
@@ -66,7 +66,7 @@ _RUNS_VARIABLE = re.compile(rf"{_RUNS}[\s(\[$]*(?P<name>\w+)|\(\s*(?P<piped>\w+)
 
 
 def _obeys(text: str) -> bool:
-    """Whether it runs what the other side sends: `os.popen(s.recv(9))`, or `d = s.recv(9); os.system(d)`."""
+    """True if it runs what the other side sends: `os.popen(s.recv(9))`, or `d = s.recv(9); os.system(d)`."""
     if _RUNS_WHAT_IT_TAKES.search(text):
         return True
     taken = set(re.findall(r"\|&\s*getline\s+(\w+)", text))
@@ -81,7 +81,7 @@ _FORKS = re.compile(
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
 _QUOTED = re.compile(
-    r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"  # what is run is no mere text
+    r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"  # what exec and eval get is code
 )
 
 

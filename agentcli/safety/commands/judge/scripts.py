@@ -1,6 +1,6 @@
-"""Reads the scripts that programs are given other than by `sh -c`: here-documents, pipes, some programs' options.
+"""Reads the scripts that reach programs in other ways than `sh -c`: here-documents, pipes, options.
 
-In a text a `HOLE` stands for what cannot be told.
+In the texts, `HOLE` stands for what cannot be told.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from agentcli.safety.commands.reader.substitution import fields_of
 from agentcli.safety.commands.reader.syntax import Command, Group, Node, Pipeline, Script, Substitution
 from agentcli.safety.commands.reader.words import NotUnderstood, unescape
 
-_MOST_LINES = 20  # that xargs puts into a script
+_MOST_LINES = 20  # lines that xargs puts into a script
 
 
 def input_of(node: Command, given: str, state: State) -> str:
-    """What a command can read from its redirections and from `<(...)`; `given` is what the commands around it read."""
+    """The text a command can read: from its redirections and `<(...)`, else `given`, the input of those around it."""
     words = (*node.words, *(redirect.target for redirect in node.redirects))
     texts = [
         printed(piece.script, "", state)
@@ -37,7 +37,7 @@ def input_of(node: Command, given: str, state: State) -> str:
 
 
 def printed(node: Node, given: str, state: State) -> str:
-    """What a part of a pipe prints."""
+    """The text that one part of a pipe prints."""
     match node:
         case Script():
             return "".join(printed(item, given, state) for item in node.items)
@@ -68,7 +68,7 @@ def _printed_by(words: Sequence[str], given: str) -> str:
             text = " ".join(rest) + ("" if "n" in options else "\n")
             if "e" in options:
                 return _with_escapes(text)
-            return text + HOLE if "\\" in text else text  # an echo other than bash's would undo it
+            return text + HOLE if "\\" in text else text  # an echo other than bash's would interpret it
         case ["printf", form, *values] if not form.startswith("-"):
             return _formatted(form, values)
     return HOLE
@@ -95,7 +95,7 @@ def _formatted(form: str, values: list[str]) -> str:
 
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
-# The scripts in the arguments of other programs, which a NUL divides.
+# The scripts in the arguments of other programs, joined by NUL.
 _RUNS_TEXT = {
     **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),
     **dict.fromkeys(("mapfile", "readarray", "complete", "compgen"), r"\0-C\0?([^\0]*)"),
@@ -105,7 +105,7 @@ _RUNS_TEXT = {
     r"|\0(?:submodule\0(?:--?\w+\0)*foreach\0(?:--?\w+\0)*|bisect\0run\0)(.*)",
     "tar": r"(?:\bexec=|\0--to-command[=\0]|\0--use-compress-program[=\0]|\0-\w*I\0?)([^\0]*)",
 }
-# What may make a name or a variable mean another program; and subscripts, in which bash substitutes what was quoted.
+# Text that may make a name mean another program, and subscripts, where bash expands even what was quoted.
 _RENAMES = re.compile(
     r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
     r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\[\]\0]*(?:\$\(|`)",
@@ -114,7 +114,7 @@ _RENAMES = re.compile(
 
 
 def scripts_of(call: Call, given: str) -> Iterator[str]:
-    """The scripts that a command may run beside those that are its words; `given` is what it reads."""
+    """The scripts a command may run besides those among its words. `given` is its input."""
     for text in call.doubtful_scripts:
         if HOLE in text and _fills_in(call, given):
             yield from (text.replace(HOLE, re.sub(r"[\"'\\]", "", line)) for line in given.splitlines())
@@ -136,7 +136,7 @@ def scripts_of(call: Call, given: str) -> Iterator[str]:
 
 
 def _fills_in(call: Call, given: str) -> bool:
-    """True if it is known which lines xargs puts into a script."""
+    """True if the lines that xargs puts into a script are known."""
     is_known = all(field.is_known for field in (*call.layers[0], Field(given)))
     is_xargs = any(layer[0].text.rpartition("/")[2] == "xargs" for layer in call.layers if layer)
     return is_known and is_xargs and given.count("\n") <= _MOST_LINES

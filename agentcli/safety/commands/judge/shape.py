@@ -1,4 +1,4 @@
-"""Shapes of compound commands that say what they are for: fork bombs, shells at the end of a pipe."""
+"""Recognizes compound commands by their shape: fork bombs, and shells at the end of a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split
 
 
 def is_fork_bomb(function: Function) -> bool:
-    """Whether a function starts itself in the background, or more than once in a pipeline, with what it was given."""
+    """True if a function, with its own arguments, starts itself in the background or twice in a pipeline."""
     return any(_starts_itself(node, function.name) for node in _nodes(function.body))
 
 
@@ -42,7 +42,7 @@ def _starts_itself(node: Node, name: str) -> bool:
 
 
 def _is_call(node: Node, name: str) -> bool:
-    """With other arguments, as in `walk "$1/a" &`, a function may come to an end."""
+    """With other arguments, as in `walk "$1/a" &`, a recursive function may come to an end."""
     match node:
         case Command(words=(program, *arguments)):
             return program.bare == name and all(_is_everything_given(word) for word in arguments)
@@ -82,7 +82,7 @@ def _nodes(node: Node) -> Iterator[Node]:
 
 
 def program_of(node: Node) -> str:
-    """The program of a part of a pipeline; "shell" for a shell that takes its commands from what it reads."""
+    """The program of one part of a pipeline; "shell" for a shell that reads its commands from its input."""
     if not isinstance(node, Command):
         return ""
     words = [word.text.strip("\"'\\").rpartition("/")[2] for word in node.words]
@@ -94,7 +94,7 @@ def program_of(node: Node) -> str:
 
 
 def traits_of(call: Call, *, connects: bool) -> set[str]:
-    """What a command contributes to a reverse shell; `connects`: a redirection leads to another machine."""
+    """The parts of a reverse shell that a command contributes. `connects`: it redirects to another machine."""
     traits = {"connects"} if connects else set()
     if call.is_bare_shell:
         traits.add("shell")
@@ -108,7 +108,7 @@ def traits_of(call: Call, *, connects: bool) -> set[str]:
 
 
 def makes_reverse_shell(traits: set[str]) -> bool:
-    """A connection and a shell that takes its commands from somewhere; or both, joined by a pipe with a name."""
+    """True for a connection and a shell that is fed by something, or both joined by a named pipe."""
     if "connects" in traits and traits & {"shell", "runs what it reads"}:
         return True
     return {"fifo", "shell", "client"} <= traits

@@ -1,4 +1,4 @@
-"""What a simple command does beside its program: redirections, variables it sets, the folder it goes to."""
+"""Judges what a simple command does besides running its program: redirections, variables, changes of folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SINKS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
 
 
 class Redirected(Struct, frozen=True):
-    """What redirections do. `connects`: to another machine."""
+    """The effect of redirections. `connects`: one leads to another machine."""
 
     problem: str = ""
     catastrophe: str = ""
@@ -29,12 +29,12 @@ class Redirected(Struct, frozen=True):
     is_only_assigned: bool = False
 
     def with_problem(self, problem: str, *, is_only_assigned: bool) -> Redirected:
-        """With what is wrong beside the redirections; `is_only_assigned`: nothing but variables that it sets."""
+        """Add a problem found elsewhere. `is_only_assigned`: the only problem is variables that the command sets."""
         return Redirected(problem, self.catastrophe, self.effects, self.connects, is_only_assigned)
 
 
 def judge_redirects(redirects: Sequence[Redirect], state: State, check: ReadCheck) -> Redirected:
-    """Reading is judged as an operand is; writing is known only for what keeps nothing."""
+    """Reading is judged like an operand. Writing is harmless only into places that keep nothing."""
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
         if isinstance(redirect.descriptor, str):
@@ -68,17 +68,17 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
     return "" if target.text in _SINKS else f"it writes {target.text if target.is_known else 'a file'}"
 
 
-# Variables of the environment that change how something is shown, and the values they may be given.
+# Environment variables that only change how something is shown, and the values they may get.
 _SHOWN_ONLY = re.compile(
     r"(LC_[A-Z]+|LANG|LANGUAGE|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|TERM|CI|RUST_BACKTRACE"
     r"|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE)=[\w.@-]*"
     r"|TZ=\w*(/\w+)?|(GIT_)?PAGER=(cat)?"
 )
-_OWN = re.compile(r"(?!\w*_proxy$)[a-z_][a-z0-9_]*")  # names that programs do not look at
+_OWN = re.compile(r"(?!\w*_proxy$)[a-z_][a-z0-9_]*")  # names that no program reads
 
 
 def judge_assignments(node: Command, state: State) -> tuple[State, str]:
-    """The state behind them, and why they may matter to a program. Before a command they end with it."""
+    """The state after assignments, and why they may matter to a program. A command's own end with it."""
     problem = ""
     for given in node.assignments:
         problem = problem or next((why for word in given.words if (why := word_problem(word, state))), "")
@@ -99,14 +99,14 @@ _PLAIN_SUBSCRIPT = re.compile(r"\[\d+\]\+?=")
 
 
 def _may_have_subscript(element: Word) -> bool:
-    """Whether an element is `[...]=x`: a subscript is an expression, in which a variable's value can run a command."""
+    """True if an element may be `[...]=x`: a subscript is an expression, so a variable's value can run a command."""
     text = element.text.replace("\\\n", "")
     is_assigned = text.startswith(("[", "{")) and ("]=" in text or "]+=" in text)
     return is_assigned and not _PLAIN_SUBSCRIPT.match(text)
 
 
 def _assigned(given: Assignment, state: State) -> Value:
-    """What a variable is given, if it is no array."""
+    """The value that a variable gets, unless it is an array."""
     if given.value is None:
         return None
     before = state.variables.get(given.name)
@@ -118,7 +118,7 @@ def _assigned(given: Assignment, state: State) -> Value:
         return None
     if Field(text).is_known:
         return text
-    # If it cannot be computed, the variable stays as it was.
+    # If it cannot be computed, the variable keeps its value.
     is_number_now = given.name not in state.variables or is_number(before)
     pieces = [piece for piece in given.value.pieces if piece != Literal("", quoted=True)]
     is_computed = len(pieces) == 1 and isinstance(pieces[0], Arithmetic)
@@ -126,7 +126,7 @@ def _assigned(given: Assignment, state: State) -> Value:
 
 
 def _may_hold_home(value: Word) -> bool:
-    """Whether a `~` stands in a value where it may be expanded, beside the one at its beginning: `a:~`."""
+    """True if a `~` stands where it may be expanded, other than at the beginning: `a:~`."""
     for at, piece in enumerate(value.pieces):
         match piece:
             case Literal(quoted=False) if "~" in (piece.text[1:] if at == 0 else piece.text):
@@ -137,13 +137,13 @@ def _may_hold_home(value: Word) -> bool:
 
 
 def may_set(assignment: str) -> bool:
-    """Whether `NAME=value` changes at most how something is shown, or only a variable of the command's own."""
+    """True if `NAME=value` only changes how something is shown, or sets a variable that no program reads."""
     name, _, _ = assignment.partition("=")
     return _OWN.fullmatch(name) is not None or _SHOWN_ONLY.fullmatch(assignment) is not None
 
 
 def name_problem(sets: Sequence[Field]) -> str:
-    """Why variables given to `env` may matter to a program."""
+    """The reason why variables that `env` sets may matter to a program."""
     for field in sets:
         if not field.is_known or not may_set(field.text):
             return f"{field.text.partition('=')[0]} may matter to programs"
@@ -154,7 +154,7 @@ _SETS_VARIABLES = frozenset("read mapfile readarray getopts let printf source . 
 
 
 def state_after(call: Call, state: State) -> tuple[State, State]:
-    """Where the shell stands after a command that succeeded, and after one that failed."""
+    """The state after the command succeeded, and after it failed."""
     arguments = call.fields[1:]
     if call.name in ("cd", "pushd"):
         targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]

@@ -1,4 +1,4 @@
-"""Whether paths are everything: the root, what the system stands on, a home; and `find` that ruins all of it."""
+"""Recognizes paths whose loss ruins the system (the root, homes, …), and `find` commands that ruin them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SYSTEM = frozenset(
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
-    """Whether a path is the root, a folder the system stands on, a home folder, or all that lies in one.
+    """True for the root, a folder the system stands on, a home, or everything inside one of them.
 
-    With `of_home` false, all that lies in the home folder does not count, only the folder.
+    With `of_home` false the home itself counts, but not everything inside it.
     """
     text = field.text.replace(MAYBE, "")
     if HOLE in text or not text:
@@ -74,7 +74,7 @@ def _finds_path(globs: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def find_ruins_system(arguments: Sequence[Field], state: State) -> bool:
-    """Whether `find` deletes, or has a program change, all there is below such a place."""
+    """True if `find` deletes everything below such a path, or has a program change it."""
     call = read_find(arguments)
     if not any(is_system_path(start, state) for start in call.starts or [Field(".")]):
         return False
@@ -82,11 +82,11 @@ def find_ruins_system(arguments: Sequence[Field], state: State) -> bool:
 
 
 _MOST_LAYERS = 8
-_FOUND = re.compile(r"(\./)?\{\}(/+[*.?]*)?")  # how `-exec` names what was found
+_FOUND = re.compile(r"(\./)?\{\}(/+[*.?]*)?")  # stands for the found file in `-exec`
 
 
 def _ruins(words: Sequence[Field], state: State, depth: int = 0) -> bool:
-    """Whether a command deletes or spoils what was found, also behind wrappers and in the scripts of shells."""
+    """True if a command deletes or spoils the files that were found, also behind wrappers and in scripts of shells."""
     if not words or depth > _MOST_LAYERS:
         return False
     if victims := _RUINING.get(words[0].text.rpartition("/")[2]):
@@ -105,7 +105,7 @@ def _to(arguments: Sequence[Field]) -> list[Field]:
     return sources_and_targets(arguments)[1]
 
 
-# Of each program that deletes or spoils files, those arguments.
+# By program: the arguments that it deletes or spoils.
 _RUINING: dict[str, Callable[[Sequence[Field]], Sequence[Field]]] = {
     **dict.fromkeys("rm srm unlink shred truncate chmod chown chgrp".split(), lambda arguments: arguments),
     "mv": lambda arguments: sources_and_targets(arguments)[0],
@@ -116,7 +116,7 @@ _RUINING: dict[str, Callable[[Sequence[Field]], Sequence[Field]]] = {
 
 
 def _commands(node: Node, state: State) -> Iterator[list[Field]]:
-    """The simple commands of a short script, with the parameters and the variables set from them put in."""
+    """The simple commands of a short script, with its parameters, and the variables set from them, filled in."""
     variables = dict(state.variables)
     for each in _in_order(node):
         match each:
@@ -133,7 +133,7 @@ def _commands(node: Node, state: State) -> Iterator[list[Field]]:
 
 
 def _in_order(node: Node) -> Iterator[Node]:
-    """A node and those inside it."""
+    """A node and the nodes inside it."""
     yield node
     match node:
         case Script():

@@ -1,4 +1,4 @@
-"""Walks through a command as the shell would run it, and notes each simple command with what is thought of it."""
+"""Walks through a command as the shell would run it, and judges each simple command on the way."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from agentcli.safety.commands.reader.syntax import (
 )
 from agentcli.safety.commands.records import Effects, Places, Segment, Verdict
 
-_MOST_STEPS = 2_000  # simple commands walked through, counted again in each round of a loop; 100 ms
-_MOST_ROUNDS = 8  # values of a loop's variable that are tried one by one
+_MOST_STEPS = 2_000  # simple commands, counted again in each round of a loop; takes 100 ms
+_MOST_ROUNDS = 8  # values of a loop variable that are walked through one by one
 _DEEPEST = 8  # scripts inside scripts, functions inside functions
 
 _UNREADABLE = "what a shell or a program runs cannot be told"
@@ -60,19 +60,19 @@ Ends = tuple[State, State]  # the state after success, and after failure
 
 
 class _TooMuch(Exception):
-    """There is more to walk through than is bearable."""
+    """The command is too large to be walked through."""
 
 
 class Walk(Findings):
-    """Walks through one command, or part of one, and notes what it finds."""
+    """One walk through a command or a part of one."""
 
     def __init__(self, places: Places, steps: int = 0) -> None:
         super().__init__()
         self.places = places
-        self._script_files: set[str] = set()  # names
-        self._is_input_open = False  # `exec` has led it elsewhere
+        self._script_files: set[str] = set()  # names without folder
+        self._is_input_open = False  # `exec` redirected it
         self._steps = steps
-        self._loops = 0  # loops that are around
+        self._loops = 0  # enclosing loops
         self._seen: dict[int, Node] = {}
         self._traits: set[str] = set()
 
@@ -81,7 +81,7 @@ class Walk(Findings):
         return len(self._seen)
 
     def run(self, script: Script) -> None:
-        """Walk from the place where the shell stands."""
+        """Walk from the folder where the shell starts."""
         try:
             self._node(script, State((str(self.places.cwd),), str(self.places.home)), Around())
         except (_TooMuch, RecursionError):
@@ -182,10 +182,10 @@ class Walk(Findings):
         return after, after
 
     def _repeated(self, body: Script, state: State, around: Around) -> Ends:
-        """A body that runs any number of times: first find out what it changes, then judge it where that is open."""
+        """Judge a body that runs any number of times: first find what it changes, then judge it with that unknown."""
         scratch = Walk(self.places, self._steps)
         success, failure = scratch._node(body, state, around)
-        self._steps = scratch._steps  # one budget for both
+        self._steps = scratch._steps  # both share one budget
         self._traits |= scratch._traits
         self.catastrophe = self.catastrophe or scratch.catastrophe
         for segment in scratch.segments:
@@ -295,7 +295,7 @@ class Walk(Findings):
         return state_after(call, state)
 
     def _script(self, node: Command, layer: Layer, state: State, around: Around) -> Ends:
-        """The text a shell is given, in that shell or in this one."""
+        """Judge the text that a shell is given, in that shell or in this one."""
         assert layer.script is not None
         if around.depth > _DEEPEST:
             raise _TooMuch
@@ -312,7 +312,7 @@ class Walk(Findings):
         return ends if layer.is_same_shell else (state, state)
 
     def _as_printed(self, node: Command, call: Call, state: State, around: Around) -> Call:
-        """The call with what is substituted in its words, where that is known of more programs."""
+        """The call with the output of more substitutions filled in, if it is known."""
 
         def output_of(script: Script) -> str | None:
             text = printed(script, around.given, state).rstrip("\n")
@@ -343,7 +343,7 @@ class Walk(Findings):
         return fields_of(words, state)
 
     def _inside(self, words: tuple[Word, ...], state: State, around: Around) -> None:
-        """Judge what is substituted in words."""
+        """Judge the scripts that are substituted in words."""
         for word in words:
             given = HOLE if ">(" in word.text else around.given
             for script in scripts_in(word):
@@ -356,9 +356,9 @@ class Walk(Findings):
     # Notes
 
     def _search(self, text: str, *, is_shown: bool = False) -> list[str]:
-        """Look for a catastrophe in a text that may run; gives what a refusing rule may match in it.
+        """Look for a catastrophe in a text that may run. Returns the forms that a refusing rule may match in it.
 
-        One in a text that no wrapper shows is `hidden_catastrophe`.
+        A catastrophe in a text that no wrapper shows becomes `hidden_catastrophe`.
         """
         if not text.strip(HOLE):
             self.unreadable = self.unreadable or (_UNREADABLE if text else "")
@@ -388,7 +388,7 @@ def _words_problem(words: Sequence[Word], state: State) -> str:
 
 
 def _as_written(node: Command) -> str:
-    """The words with their quotes, as somebody may have copied them into a rule."""
+    """The words with their quotes, as a person may have copied them into a rule."""
     return " ".join(word.text for word in node.words)
 
 

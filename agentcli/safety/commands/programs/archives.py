@@ -1,7 +1,7 @@
-"""Programs that list what an archive holds, or print what is packed, when they are told to write no file.
+"""Judges programs that list an archive or print what is packed, as long as they write no file.
 
-From the manuals of GNU tar 1.34, bsdtar 3.7, Info-ZIP 6, gzip 1.12: no option here writes, or starts a program that
-somebody chooses.
+From the manuals of GNU tar 1.34, bsdtar 3.7, Info-ZIP 6, gzip 1.12: no option here writes, or starts a program of
+somebody's choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentcli.safety.commands.programs.options import options, read_arguments, w
 from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 
-# The options each may have, and those of which it needs one. Operands are an archive and names inside it.
+# The options each program may have, and those of which it needs one. Operands are an archive and names inside it.
 _LISTING = {
     "tar": ("content -tvzjJ -f@ --list --verbose --gzip --bzip2 --xz --zstd --file@", ("-t", "--list")),
     "unzip": ("content -lqv", ("-l",)),
@@ -27,7 +27,7 @@ _PACKED = {
     "zcat": ("content", ()),
     "zgrep": ("search -cEFGhHilLnoqsvwx -e: -m: -A: -B: -C:", ()),
 }
-# An archive is called one. So it is on no other machine (`host:a.tar`) and no glob that unzip makes something of.
+# Names of archives, so neither one on another machine (`host:a.tar`) nor a glob that unzip would expand.
 _ARCHIVE = re.compile(r"[\w@+,./-]+\.(tar(\.\w+)?|t[bgx]z2?|tbz2|tzst|zip|jar|war|ear|aar|apk|whl|egg|xpi|crate|nupkg)")
 
 
@@ -49,7 +49,7 @@ def _lists(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
 
 
 def _with_dash(arguments: Sequence[Field]) -> Sequence[Field]:
-    """`tar tf` as `tar -tf`: the old form takes its values in the order of the letters, here of one that has one."""
+    """`tar tf` as `tar -tf`. In the old form values follow in the order of the letters; here one letter has one."""
     if arguments and re.fullmatch(r"[tvzjJ]+f", arguments[0].text):
         return [Field(f"-{arguments[0].text}"), *arguments[1:]]
     return arguments

@@ -1,4 +1,4 @@
-"""`test`, `[` and `[[`: whether a condition only compares words and looks at files of the workspace."""
+"""Judges conditions (`test`, `[`, `[[`): harmless if they only compare words and look at files of the workspace."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _JOINING = frozenset(("!", "(", ")", "&&", "||"))
 
 
 def condition_problem(fields: Sequence[Field], check: ReadCheck, *, is_double: bool) -> str:
-    """Why a condition is not known to only look. `is_double`: for `[[`, which evaluates numbers as expressions.
+    """The reason why a condition may do more than look. `is_double`: for `[[`, which evaluates numbers as expressions.
 
-    A subscript in such an expression can run a command: `[[ -v 'a[$(id)]' ]]`. So `-v`, `-R` and `-o` are not known,
-    and the numbers of `[[` have to be numbers.
+    A subscript in such an expression can run a command: `[[ -v 'a[$(id)]' ]]`. So `-v`, `-R` and `-o` are not accepted,
+    and the numbers of `[[` must be literal.
     """
     rest = list(reversed(fields))
     if any(field.may_vanish for field in fields) and not is_double:
@@ -40,7 +40,7 @@ def condition_problem(fields: Sequence[Field], check: ReadCheck, *, is_double: b
         elif field.text in _OF_TEXT and rest:
             rest.pop()
         elif not field.is_known or not field.text.startswith("-") or not rest:
-            continue  # a text alone: whether it is empty
+            continue  # a single word: true unless it is empty
         else:
             return f"the test {field.text} is not known to only look"
     return ""

@@ -1,4 +1,4 @@
-"""What a command touches, for the person who is asked: by program where it is known, else everything is open."""
+"""Tells the person the effects of a command: by program where they are known, else everything is open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
-    """The effects of a simple command, its wrappers taken off, that is not known to only read."""
+    """The effects of a simple command without wrappers that is not known to only read."""
     if not fields or not fields[0].is_known:
         return UNKNOWN_EFFECTS
     name = fields[0].text.rpartition("/")[2]
@@ -24,14 +24,14 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
 
 
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
-    """What a redirection touches."""
+    """The effects of a redirection."""
     if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
         return Effects(hosts=(found[1],))
     return Effects(reads=shown([target], state)) if operator == "<" else Effects(writes=shown([target], state))
 
 
 def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Absolute paths or globs."""
+    """The paths of `fields`: absolute paths or globs."""
     return tuple(path for field in fields for path in _shown(field, state))
 
 
@@ -46,7 +46,7 @@ def _shown(field: Field, state: State) -> tuple[str, ...]:
 
 
 def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
-    """What is no option and no value of an option; `values` are the short options that have one."""
+    """The arguments that are neither options nor their values. `values` are the short options that take one."""
     operands: list[Field] = []
     skips = False
     for at, field in enumerate(arguments):
@@ -133,7 +133,7 @@ def _hosts_in(field: Field) -> list[str]:
 
 
 def _connects(arguments: Sequence[Field], state: State) -> Effects:
-    """ssh: the first operand is a host, the rest runs there."""
+    """For ssh: the first operand is a host, and the rest runs there."""
     operands = _operands(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
     return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
@@ -176,7 +176,7 @@ def _runs_script(name: str) -> Callable[[Sequence[Field], State], Effects]:
     return effects
 
 
-# Programs that write nothing, whatever they are given: what they may not read is what there is to tell.
+# Programs that never write: only what they read is worth telling.
 _ONLY_READ = (
     "cat head tail wc nl tac rev od hexdump strings md5sum sha1sum sha256sum sha512sum cksum stat file diff cmp cut ls "
     "less more"

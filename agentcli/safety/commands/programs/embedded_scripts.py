@@ -1,4 +1,4 @@
-"""Scripts given to sed, awk and jq: whether they only compute, or could write, run programs or show secrets."""
+"""Judges scripts for sed, awk and jq: do they only compute, or could they write, run programs or show secrets?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SED_FLAGS = re.compile(r"[gpiIm0-9]*(?=[ \t]*(?:[;\n}]|$))")
 
 
 def sed_problem(script: str) -> str:
-    """Why a sed script is not known to only print (sed(1): `e`, `r`, `w` and the `e`, `w` flags of `s` do more)."""
+    """The reason why a sed script may do more than print (sed(1): `e`, `r`, `w` and the `e`, `w` flags of `s`)."""
     reader = _SedReader(script)
     return "" if reader.only_prints() else "what the sed script does is not known to be only printing"
 
@@ -27,13 +27,13 @@ class _SedReader:
         return True
 
     def _skip(self, characters: str) -> bool:
-        """Pass over characters; whether anything is left."""
+        """Pass over characters. True if anything is left."""
         while self.at < len(self.script) and self.script[self.at] in characters:
             self.at += 1
         return self.at < len(self.script)
 
     def _address(self) -> bool:
-        """None, one or two addresses and a `!`; False for what is none of these."""
+        """Read no, one or two addresses and a `!`. False if something else stands there."""
         if not self._one_address():
             return False
         self._skip(" \t")
@@ -62,7 +62,7 @@ class _SedReader:
         return True
 
     def _delimited(self, delimiter: str, parts: int) -> bool:
-        """Texts between delimiters. One inside brackets is read differently by the seds there are: False."""
+        """Read texts between delimiters. False if one stands inside brackets, where versions of sed disagree."""
         if delimiter in "\\\n":
             return False
         self.at += 1
@@ -118,7 +118,7 @@ class _SedReader:
         return self.at >= len(self.script) or self.script[self.at] in ";\n}#"
 
 
-# Names through which awk runs programs, reads other files or the environment, or loads code (gawk manual).
+# Names with which awk runs programs, reads other files or the environment, or loads code (gawk manual).
 _AWK_FORBIDDEN = re.compile(
     r"\b(system|getline|ENVIRON|PROCINFO|ARGV|ARGC|ARGIND|SYMTAB|FUNCTAB|extension|include|load|namespace)\b|@"
 )
@@ -127,11 +127,11 @@ _AWK_TOKEN = re.compile(
 )
 _AWK_REGEX = re.compile(r"/(?:[^/\\\n]|\\.)*/")
 _AWK_KEYWORDS = frozenset("print printf return in if else while do case delete BEGIN END".split())
-_MOST_DOUBTS = 4  # slashes that may divide or open a regular expression; each is read both ways
+_MOST_DOUBTS = 4  # slashes that may divide or open a regular expression; both readings of each are tried
 
 
 def awk_problem(program: str) -> str:
-    """Why an awk program is not known to only compute and print."""
+    """The reason why an awk program may do more than compute and print."""
     if found := _AWK_FORBIDDEN.search(program):
         return f"awk can do more than print with {found[0]}"
     is_clean = _awk_is_clean(program, 0, before="", is_printing=False, nesting=0, doubts=0)
@@ -139,15 +139,15 @@ def awk_problem(program: str) -> str:
 
 
 def _awk_is_clean(text: str, at: int, *, before: str, is_printing: bool, nesting: int, doubts: int) -> bool | None:
-    """Whether no pipe and no output redirection follows; None if the text cannot be read in this way.
+    """True if no pipe and no output redirection follows; None if the text cannot be read in this way.
 
-    `before` is the part before. A `>` writes a file behind `print`, outside of parentheses (`nesting`).
+    `before` is the preceding part. A `>` behind `print` and outside of parentheses (`nesting`) writes a file.
     """
     while at < len(text):
         if text[at] == "/":
             regex = _AWK_REGEX.match(text, at)
             if regex and regex[0].rfind("[") > regex[0].rfind("]"):
-                return False  # whether a slash in brackets closes it is not agreed on
+                return False  # versions of awk disagree on a slash in brackets
             is_value = before == "]" or re.match(r"[\w\"]", before) is not None
             if before in (")", "$", "+", "-"):
                 if doubts >= _MOST_DOUBTS:
@@ -175,7 +175,7 @@ def _awk_is_clean(text: str, at: int, *, before: str, is_printing: bool, nesting
             return False
         if part in ("print", "printf"):
             is_printing, nesting = True, 0
-        elif part in (";", "{", "}"):  # no newline: behind `,`, `&&` and some others it ends nothing
+        elif part in (";", "{", "}"):  # not the newline: behind `,`, `&&` and some others it ends nothing
             is_printing, nesting = False, 0
         elif part in ("(", "["):
             nesting += 1
@@ -188,11 +188,11 @@ def _awk_is_clean(text: str, at: int, *, before: str, is_printing: bool, nesting
 _JQ_FORBIDDEN = re.compile(
     r"(?<![.\w])(env|input_filename|import|include|modulemeta|get_search_list)\b|\$(ENV|__prog_args)\b"
 )
-_JQ_CUT_VARIABLE = re.compile(r"\$[\s#]")  # `$ ENV` is `$ENV`, and a comment may stand between
+_JQ_CUT_VARIABLE = re.compile(r"\$[\s#]")  # `$ ENV` is `$ENV`, and a comment may stand in between
 
 
 def jq_problem(program: str) -> str:
-    """Why a jq program is not known to only compute: `env` shows the environment, `import` reads other files."""
+    """The reason why a jq program may do more than compute: `env` shows the environment, `import` reads other files."""
     if _JQ_CUT_VARIABLE.search(program) and ("ENV" in program or "__prog_args" in program):
         return "jq can show the environment with $ENV"
     found = _JQ_FORBIDDEN.search(program)

@@ -1,4 +1,4 @@
-"""`find`: which tests and actions an expression has (GNU findutils 4.9, POSIX find)."""
+"""Reads `find` expressions: tests, actions and where they start (GNU findutils 4.9, POSIX find)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.expansion import Field
 from agentcli.safety.commands.reader.globs import finds, is_open
 
-# How many words follow. Tests that narrow down what is found stand apart: they matter to what `-delete` deletes.
+# The number of words that follow. Tests that narrow down the result stand apart: they matter to `-delete`.
 _NARROWING = {
     **dict.fromkeys(
         "-amin -atime -cmin -ctime -fstype -gid -group -ilname -iname -inum -ipath -iregex -iwholename -links -lname "
@@ -31,15 +31,15 @@ _NEUTRAL = {
 _NAMING_FILES = frozenset("-anewer -cnewer -newer -samefile".split())
 _RUNNING = frozenset("-exec -execdir -ok -okdir".split())
 _MEASURING = re.compile(r"-[acm](min|time)|-size|-used|-links")
-_DECIDING = frozenset("grep egrep fgrep rg test [".split())  # run for whether they succeed
+_DECIDING = frozenset("grep egrep fgrep rg test [".split())  # their exit status is the test
 _WRITING = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
 
 
 class FindCall(Struct):
-    """What an expression says: where it starts, the files its tests look at, what it runs, writes and deletes.
+    """A `find` expression: where it starts, the files its tests look at, what it runs, writes and deletes.
 
-    `problem` names what is not known. `deletes_all` says that no test narrows down what `-delete` is told to delete,
-    `runs_on_all` are the commands that are run on all that is found.
+    `problem` names what is not known. `deletes_all` is set if no test narrows down what `-delete` deletes;
+    `runs_on_all` are the commands that run on everything found.
     """
 
     starts: list[Field]
@@ -53,9 +53,10 @@ class FindCall(Struct):
 
 
 class _Group(Struct):
-    """The tests of an expression, or between parentheses, up to where the reader is.
+    """The tests of an expression, or between parentheses, read so far.
 
-    `is_narrowed`: those since the last `-o`; `were_narrowed`: all alternatives before. `is_negated`: the next one.
+    `is_narrowed`: by a test since the last `-o`. `were_narrowed`: so were all earlier alternatives. `is_negated`: the
+    next test is.
     """
 
     is_narrowed: bool = False
@@ -63,20 +64,20 @@ class _Group(Struct):
     is_negated: bool = False
 
     def note(self, *, narrows: bool, both_ways: bool = False) -> None:
-        """A test. Negated it leaves out next to nothing, unless it compares: what is not newer is older."""
+        """Note a test. Negated it excludes almost nothing, unless it compares: what is not newer is older."""
         self.is_narrowed = self.is_narrowed or (narrows and (both_ways or not self.is_negated))
         self.is_negated = False
 
 
 def read_find(fields: Sequence[Field]) -> FindCall:
-    """The words behind `find`."""
+    """Read the words behind `find`."""
     call = FindCall([], [], [], [], [])
     rest = list(reversed(fields))
     while rest and (found := _LEADING.fullmatch(rest[-1].text)):
         rest.pop()
         if not found["plain"]:
             call.problem = f"the option {found[0]} of find is not known to only read"
-        if found[0] == "-f" and rest:  # of BSD: a place to start at
+        if found[0] == "-f" and rest:  # BSD: a folder to start in
             call.starts.append(rest.pop())
         elif found[0] == "-D":
             del rest[-1:]
@@ -90,12 +91,12 @@ def read_find(fields: Sequence[Field]) -> FindCall:
     return call
 
 
-# What may stand before the places to start at; `-L` follows links out of the workspace.
+# Options before the starting folders. `-L` is not among them: it follows links out of the workspace.
 _LEADING = re.compile(r"(?P<plain>-[HPdx]+|-O[0-3]?)|-[HLPEXdsx]+|-f|-D.*")
 
 
 def find_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Why a find is not known to only list names below the workspace, or an empty string."""
+    """The reason why a `find` may do more than list names below the workspace, or an empty string."""
     call = read_find(fields)
     if call.problem:
         return call.problem
@@ -148,13 +149,13 @@ def _is_narrowed(groups: Sequence[_Group]) -> bool:
 
 
 def _is_any_name(value: Field) -> bool:
-    """Whether nearly all names are like this: `*`, `?*`, `./*`."""
+    """True for patterns that match almost every name: `*`, `?*`, `./*`."""
     parts = [part for part in value.text.split("/") if part not in ("", ".")]
     return all(map(is_open, parts)) and parts != []
 
 
 def _may_add_action(value: Field) -> bool:
-    """Whether one of the files that the shell finds for an unquoted value may be called `-delete`."""
+    """True if the shell may expand an unquoted value to a file named `-delete`."""
     return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *_WRITING))
 
 
@@ -170,7 +171,7 @@ def _either(groups: list[_Group]) -> None:
 
 
 def _start_again(groups: list[_Group]) -> None:
-    """Behind a comma nothing of what stood before it counts."""
+    """A comma makes what stands before it irrelevant."""
     groups[-1] = _Group()
 
 

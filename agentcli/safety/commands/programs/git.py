@@ -1,4 +1,4 @@
-"""The ways of calling git that only read the repository (git-scm.com/docs, git 2.47)."""
+"""Judges calls of git that only read the repository (git-scm.com/docs, git 2.47)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REFS = (
     "--no-column --ignore-case -i --omit-empty "
 )
 
-# Subcommands that only read with these options, whatever revisions and paths of the workspace follow.
+# Subcommands that only read with these options, whichever revisions and paths of the workspace follow.
 _READING = {
     "annotate": "content " + (blame := "-bceflnpstw -L: -C? -M? -S@ --abbrev: --color-by-age --color-lines --date: "
     "--first-parent --ignore-rev: --incremental --line-porcelain --minimal --porcelain --progress --no-progress --root "
@@ -103,7 +103,7 @@ _READING = {
     "whatchanged": "content " + _LOG,
 }  # fmt: skip
 
-# Subcommands of which only some forms read: what must be among the options, or the first operand, and their options.
+# Subcommands of which only some forms read: the required option or first operand, and their options.
 _LISTING = {
     "branch": "content -alrvi " + _REFS + "--all --abbrev? --list --no-abbrev --remotes --show-current --verbose",
     "tag": "content -l -n? " + _REFS + "--list",
@@ -136,7 +136,7 @@ _SHOWABLE_SETTING = re.compile(
 
 
 def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Why `git` with these arguments is not known to only read, or an empty string."""
+    """The reason why `git` with these arguments may do more than read, or an empty string."""
     call = read_call(fields)
     if call.problem:
         return call.problem
@@ -168,7 +168,7 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _program_problem(check: ReadCheck) -> str:
-    """Why git may run a program that the repository it works in has chosen."""
+    """The reason why git may run a program that the repository has chosen."""
     if check.state.places is None:
         return "it is not certain in which repository git works"
     settings = (check.places.program_of_git(Path(place)) for place in check.state.places)
@@ -189,7 +189,7 @@ _FORMAT = re.compile(r"--(format|pretty|sort)(=|$)")
 
 
 def _may_check_signatures(field: Field, before: Field) -> bool:
-    """Whether an argument behind another may be a format that shows whether a signature is good."""
+    """True if an argument, which follows `before`, may be a format that shows whether a signature is good."""
     is_format = _FORMAT.match(field.text) is not None or _FORMAT.fullmatch(before.text) is not None
     return is_format and (not field.is_known or _SIGNATURE.search(field.text) is not None)
 
@@ -206,7 +206,7 @@ _PLAIN_GLOBALS = frozenset(
     "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
     "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
 )
-_HELPS = ("--help", "-h")  # as the subcommand `help`, with what follows
+_HELPS = ("--help", "-h")  # like the subcommand `help` with the rest
 _ENDS = ("--version", "-v", "--html-path", "--man-path", "--info-path", "--exec-path")
 _HARMLESS_SETTING = re.compile(
     r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|(?!(?i:log\.showsignature))log\.\w+|diff\.renames|diff\.context)=\w*"
@@ -215,7 +215,7 @@ _HARMLESS_SETTING = re.compile(
 
 
 def read_call(fields: Sequence[Field]) -> GitCall:
-    """The options before the subcommand taken off, as git.c does."""
+    """Take off the options before the subcommand, as git.c does."""
     call = GitCall([], [])
     rest = list(reversed(fields))
     while rest:
@@ -238,7 +238,7 @@ def read_call(fields: Sequence[Field]) -> GitCall:
             return call
         elif text in _ENDS:
             return call
-        elif text == "--":  # git knows no such option: it says so
+        elif text == "--":  # git rejects unknown options
             call.problem = "" if all(each.text in (*_HELPS, *_ENDS) for each in rest) else "git is given `--` and more"
             return call
         elif text not in _PLAIN_GLOBALS:
@@ -255,7 +255,7 @@ def _problem_of(read: Arguments, check: ReadCheck, *, operands: bool = True) -> 
 
 
 def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
-    """Why the globs that git matches itself may find secrets; what `git grep` searches for is none."""
+    """The reason why globs that git itself matches may find secrets. The pattern of `git grep` is not one."""
     operands = (
         without_pattern(read.operands) if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
     )
@@ -264,7 +264,7 @@ def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
 
 
 def _paths_in(field: Field) -> list[Field]:
-    """What of a revision or pathspec may be a path: all of it, and what stands behind a colon."""
+    """The parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)
     found = [Field(text, field.is_glob, field.may_vanish)]
     if ":" in text:

@@ -1,4 +1,4 @@
-"""Reads a program's arguments by a list of the options that only read; any other option is a problem."""
+"""Reads a program's arguments by a list of the options that only read. Any other option is a problem."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field
 
 
 class Options(Struct, frozen=True):
-    """What a program may be given.
+    """The options and operands that a program may be given.
 
     `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
-    it reads, "?" a value in the same word or none; "!" says that the option does more than read. `operands` says what
-    the other arguments are: "content" (files it shows), "lines" (as before, and of a folder it shows nothing), "sizes"
-    (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths of
-    which it says something), "text", or "none".
-    `is_tolerant`: no option the program knows or may get can write, run or send. `most`: operands behind as many are
-    written. `has_responses`: an argument `@x` stands for what is written in the file x, options as well.
+    it reads, "?" an optional value in the same word; "!" says that the option does more than read. `operands` says what
+    the other arguments are: "content" (files it shows), "lines" (the same, but it shows nothing of a folder), "sizes"
+    (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths it only
+    describes), "text", or "none".
+
+    `is_tolerant`: no option the program has or may get can write, run or send. `most`: operands after this many are
+    written to. `has_responses`: an argument `@x` is replaced by the contents of the file x, options included.
     """
 
     operands: str
@@ -33,7 +34,7 @@ class Options(Struct, frozen=True):
 
 @functools.cache
 def options(row: str) -> Options:
-    """A row of a table: what operands are, then options: `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`.
+    """Read a row of a table: the kind of operands, then options as `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`.
 
     Also `tolerant`, `most=1`, and `@` for `has_responses`.
     """
@@ -58,7 +59,10 @@ def options(row: str) -> Options:
 
 
 class Arguments(Struct):
-    """What was read: operands, options' names, the files and globs that options name, and why it cannot be judged."""
+    """The arguments of a call: operands, names of options, files and globs that options name.
+
+    `problem` says why they cannot be judged.
+    """
 
     operands: list[Field]
     files: list[Field]
@@ -68,7 +72,7 @@ class Arguments(Struct):
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
-    """Options may stand among the operands, up to `--`; with `stops_at_operand` only before the first one."""
+    """Options may stand among the operands, up to `--`. `stops_at_operand`: only before the first operand."""
     read = Arguments([], [], [])
     if known.has_responses and any(field.text.startswith("@") or may_be_option(field) for field in fields):
         read.problem = "an argument may turn out to be a file of options"
@@ -99,12 +103,12 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
 
 
 def without_pattern(operands: list[Field]) -> list[Field]:
-    """The files among the operands of a search: all of them where the pattern may turn out to be several words."""
+    """The files among the operands of a search: all of them if the pattern may turn out to be several words."""
     return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
 def may_be_option(field: Field) -> bool:
-    """Whether an argument that is not known to the letter could begin with a dash."""
+    """True if an argument that is not known to the letter could begin with a dash."""
     starts_open = field.text.startswith((HOLE, MAYBE)) or (field.is_glob and field.text[:1] in ("*", "?", "["))
     return starts_open or field.may_vanish
 
@@ -153,7 +157,7 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
 
 def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
     if not rest:
-        return  # the program says so and ends
+        return  # the program complains and ends
     value = rest.pop()
     if value.may_vanish or value.is_glob:
         read.problem = f"what follows {read.given[-1]} cannot be told"
@@ -169,13 +173,13 @@ def _note_value(kind: str, value: Field, read: Arguments) -> None:
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
-    """An option that is not on the list. A tolerant program can only complain, unless the word may name a file."""
+    """Handle an unlisted option. A tolerant program can only complain, unless the word may name a file."""
     if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 
 def _matters(text: str, known: Options) -> bool:
-    """Whether it may be one that does more than read, or, cut short, one that takes a word: `grep --incl .env`."""
+    """True if it may be an option that does more than read or, abbreviated, takes a word: `grep --incl .env`."""
     return any(
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()

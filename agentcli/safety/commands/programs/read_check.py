@@ -1,4 +1,4 @@
-"""Whether a program may look at a path: inside the workspace, no secret, or known to be public."""
+"""Decides if a program may look at a path: inside the workspace and no secret, or known to be public."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentcli.safety.commands.reader.globs import finds, has_letters, is_plain, 
 from agentcli.safety.commands.records import Places
 from agentcli.safety.paths.secret import SECRET_GLOBS, SECRET_HOME_PATHS
 
-# What a machine is, readable by everyone and asked for by many scripts.
+# Facts about the machine, readable by everyone and used by many scripts.
 _PUBLIC = frozenset(
     (
         "/etc/os-release /usr/lib/os-release /etc/lsb-release /etc/debian_version /etc/redhat-release "
@@ -19,11 +19,11 @@ _PUBLIC = frozenset(
         "/proc/loadavg /proc/uptime /proc/stat /proc/filesystems /proc/swaps /dev/null"
     ).split()
 )
-# Folders on every system: a program that shows contents can only say that they are folders.
+# Folders on every system. A program that shows contents can only say that they are folders.
 _FOLDERS = frozenset("/ /bin /boot /dev /etc /home /lib /opt /proc /root /sbin /srv /sys /tmp /usr /var".split())
 
-# Names of secrets that a glob could find; whether one is refused is asked of the places. First those that people use,
-# for globs as open as `s*` and `*.json`; then what all secrets are named like, for globs that give letters of it.
+# Names of secrets that a glob could find; `Places.is_readable` has the last word. First common names, for globs as open
+# as `s*` and `*.json`, then the patterns of all secret names, for globs that share letters with one.
 _USUAL = (
     ".env", ".env.local", ".env.production", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".pgpass", ".htpasswd",
     "id_rsa", "id_ed25519", "server.pem", "server.key", "credentials", "credentials.json", "credentials.xml",
@@ -32,15 +32,15 @@ _USUAL = (
 )  # fmt: skip
 _NAMED_LIKE = tuple(dict.fromkeys((*SECRET_GLOBS, *(path.rpartition("/")[2].lower() for path in SECRET_HOME_PATHS))))
 
-WILD = re.compile(r"[*?\[]")  # as the shell, git and ripgrep have it
-# A search through all files, or all of a kind, is no more than a search through the folder, which finds them as well.
+WILD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
+# A search through all files, or all with one extension, finds no more than a search through the folder.
 _OF_A_KIND = re.compile(r"\*+(\.\w+)?")
-_MOST_GLOBS = 200  # of one command; half a millisecond each
-_MOST_BRACES, _MOST_CHOICES = 3, 30  # in a filter; people write one pair
+_MOST_GLOBS = 200  # in one command; each takes half a millisecond
+_MOST_BRACES, _MOST_CHOICES = 3, 30  # in a filter; usual is one pair
 
 
 class ReadCheck:
-    """Judges the paths of one command and remembers them. `reads` are absolute."""
+    """Checks the paths of one command and remembers them. `reads` are absolute."""
 
     def __init__(self, places: Places, state: State) -> None:
         self.places = places
@@ -49,20 +49,20 @@ class ReadCheck:
         self._globs = 0
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
-        """Why one of the paths may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
+        """The reason why a path may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
         for field in fields:
             if why := self._problem(field, kind):
                 return why
         return ""
 
     def within(self, folder: Field) -> ReadCheck | None:
-        """The same look from another folder; None when it may not be entered."""
+        """The same check from another folder; None if that may not be entered."""
         if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
             return None
         return ReadCheck(self.places, self.state.at(*self.paths(folder)))
 
     def paths(self, field: Field) -> Iterator[str]:
-        """The absolute paths a field may mean, `..` still in them; none where the shell may stand anywhere."""
+        """The absolute paths a field may mean, `..` not resolved; none if the shell may be anywhere."""
         if field.text.startswith("/"):
             yield field.text
         else:
@@ -98,7 +98,7 @@ class ReadCheck:
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
-        """Why a search may not be narrowed to files of these names: globs as of `grep --include` and `rg -g`."""
+        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`."""
         for field in fields:
             is_long = field.text.count("{") > _MOST_BRACES or field.text.count(",") > _MOST_CHOICES
             if not field.is_known or is_long or "\\" in field.text:
@@ -110,7 +110,7 @@ class ReadCheck:
         return ""
 
     def _filter_is_fine(self, place: str, pattern: str) -> bool:
-        """Whether no part of a pattern is a secret, or a glob that is meant for one."""
+        """True if no part of a pattern is a secret, or a glob that is meant to find one."""
         parts = [place, *filter(None, pattern.split("/"))]
         return all(
             self._is_fine("/".join(parts[: at + 1]), "search")
@@ -129,13 +129,13 @@ class ReadCheck:
         if ".." in parts[first:] or not self.places.is_readable(folder):
             return False
         if any(part.startswith(".") and WILD.search(part) for part in parts[first:]):
-            return False  # `.*` finds the folder above
+            return False  # `.*` finds the parent folder
         if kind not in ("content", "lines", "search"):
             return True
         return not self._may_find_secret(parts, is_search=kind == "search")
 
     def _may_find_secret(self, parts: Sequence[str], *, is_search: bool) -> bool:
-        """Whether one of the names that the last part could find is refused; of a search, one it is meant for."""
+        """True if the last part could find a secret; for a search, if it is meant to find one."""
         name, glob = parts[-1], parts[-1].lower()
         if WILD.search(name) and not (is_plain(name) and (is_search or has_letters(name))):
             return True

@@ -1,4 +1,4 @@
-"""Whether one simple command, its wrappers taken off, is known to only read inside the workspace."""
+"""Decides if one simple command, without wrappers, only reads inside the workspace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUSTED_FOLDER = re.compile(r"/(usr/)?s?bin/")
 
 
 def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Why a command may do more than read inside the workspace, or an empty string. `fields` is not empty."""
+    """The reason why a command may do more than read in the workspace, or an empty string. `fields` is not empty."""
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
         return "which program runs cannot be told"
@@ -78,7 +78,7 @@ def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(read.files, "facts")
 
 
-# The options whose last letter takes the next word; a letter before it that takes one would have the rest as its value.
+# Options whose last letter takes the next word. A letter before it that takes a value would take the rest of the word.
 _PS_TAKES_VALUE = re.compile(
     r"-[^oOpCGgUutsqkN-]*[oOpCGgUutsq]|[^oOpqtUkN-]*[oOpqtUk]|--(format|sort|pid|ppid|user|group|cols|columns|lines|rows)"
 )
@@ -116,7 +116,7 @@ _SS_ADDRESS = re.compile(
 
 
 def _ss_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`ss` asks the name servers about the hosts its filter names (ss(8), HOST SYNTAX)."""
+    """`ss` asks name servers about the hosts in its filter (ss(8), HOST SYNTAX)."""
     read = read_arguments(arguments, options(READERS["ss"]))
     for field in read.operands:
         words = re.split(r"[\s()=<>!&|,]+", field.text)
@@ -142,7 +142,7 @@ def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _values_of(arguments: Sequence[Field], names: tuple[str, str]) -> list[str]:
-    """The values of an option, however it is written; more than there are rather than fewer."""
+    """The values of an option, however it is written; rather too many than too few."""
     short, long = names
     values = []
     for at, field in enumerate(arguments):
@@ -178,9 +178,9 @@ def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`--arg` and `--argjson` take two words; they are taken off first.
+    """`--arg` and `--argjson` take two words, which are taken off first.
 
-    Behind `--` they are names of files, but for jq 1.6 options.
+    Behind `--` they are file names, but options for jq 1.6.
     """
     rest: list[Field] = []
     words = list(reversed(arguments))
@@ -245,13 +245,13 @@ def _printenv_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`command -v name`: what is left of `command` when it runs nothing."""
+    """`command -v name`: the form of `command` that runs nothing."""
     names = [field.text for field in arguments if field.text not in ("-v", "-V", "-p")]
     return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
 
 
 def _name_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`local x`, `unset x`: names of the command's own, which no program looks at."""
+    """`local x`, `unset x`: names of the command's own that no program reads."""
     names = (field.text.partition("=")[0] for field in arguments)
     if all(re.fullmatch(r"[a-z_][a-z0-9_]*", name) for name in names):
         return ""

@@ -1,7 +1,7 @@
-"""The programs that only read, and of each the options that leave it so. Rows are explained in options.py.
+"""Lists the programs that only read, with the options that keep it so. options.py explains the rows.
 
-From the manuals of GNU coreutils 9, grep 3, diffutils 3, ripgrep 15, fd 10, procps 4, util-linux 2.39 and of their BSD
-namesakes: an option stands here only if it writes, runs and sends nothing in any of them.
+From the manuals of GNU coreutils 9, grep 3, diffutils 3, ripgrep 15, fd 10, procps 4, util-linux 2.39 and their BSD
+namesakes: an option is listed only if it writes, runs and sends nothing in any of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GREP = (
 _SUM = "sizes tolerant -btz -a: -l: -c! --algorithm: --length: --check! --binary --tag --text --zero --help --version"
 
 READERS = {
-    "[": "facts",  # its words are judged in conditions.py
+    "[": "facts",  # conditions.py judges its words
     "arch": "none",
     "base32": "content -d -w: --decode --wrap: --help",
     "base64": "content -dDi -w: --decode --ignore-garbage --wrap: --help",
@@ -103,7 +103,7 @@ READERS = {
     "paste": "lines tolerant -sz -d: --delimiters: --serial --zero-terminated",
     "pgrep": "text -acfilnovwx -d: -g: -G: -P: -s: -t: -u: -U: --count --full --list-name --list-full --newest "
     "--oldest",
-    "printenv": "text",  # its words are judged in programs.py
+    "printenv": "text",  # read_only.py judges its words
     "pstree": "text -aAchlnpstTuU",
     "pwd": "text tolerant",
     "readlink": "facts -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --help",
@@ -186,9 +186,9 @@ READERS = {
     "umask": "none -pS",
 }
 
-# Programs that may be asked for their version, and how: they answer before they read anything of the project's. Not
-# here: those that first start what the project names (yarn, cargo and go choose a tool chain, rustup
-# as well, pytest loads plugins, terraform asks the network for a newer one).
+# Programs that print their version before they read anything of the project, and the options for it. Not listed: those
+# that first start what the project names (yarn, cargo, go and rustup choose a tool chain, pytest loads plugins) or ask
+# the network (terraform looks for a newer one).
 _SYSTEM = (
     "chgrp chmod chown cp csplit dd install ln mkdir mkfifo mktemp mv nice nohup pr rm rmdir shred split stdbuf tee "
     "timeout touch truncate unlink xargs kill pkill mount umount"

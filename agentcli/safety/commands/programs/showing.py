@@ -1,4 +1,4 @@
-"""Tells which files a command may show the contents of, if it is one that is known to only read."""
+"""Tells which files a read-only command may show the contents of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES_ONLY = frozenset(
 _FILTERS = frozenset(
     "awk cat column cut egrep fgrep fold grep head jq nl od paste rev sed sort tac tail tee tr uniq wc xxd".split()
 )
-# Of an option with a value, too: what asks once more than it has to is safe.
+# Options with a value count too: one question too many is safe.
 _GREPS_FOLDERS = re.compile(r"-[^-]*[rRd]|--[rd]")
 _GIT_NAMES_ONLY = frozenset(
     "branch check-ignore count-objects describe for-each-ref ls-files ls-tree merge-base name-rev remote rev-list "
@@ -28,12 +28,12 @@ _GIT_SHOWS_MORE = re.compile(
 
 
 def shows_names_only(words: Sequence[str]) -> bool:
-    """True for names and facts of files, and for commits."""
+    """True for commands that show only names of files, facts about them, or commits."""
     return words[0] in _NAMES_ONLY or (words[0] == "git" and _git_shows_names_only(words[1:]))
 
 
 def names_what_it_reads(words: Sequence[str]) -> bool:
-    """False where the operands are no paths, or leave out what they name: git's may be revisions and patterns."""
+    """False if the operands are not all paths, or not all that is read: git's may be revisions and patterns."""
     if words[0] != "git":
         return True
     called = [field.text for field in read_call([Field(word) for word in words[1:]]).words]
@@ -43,7 +43,7 @@ def names_what_it_reads(words: Sequence[str]) -> bool:
 
 
 def filters_input(words: Sequence[str]) -> bool:
-    """True for a program that, given no path, reads only its standard input."""
+    """True for a program that reads only its standard input unless it is given a path."""
     is_grep = words[0].endswith("grep")
     return words[0] in _FILTERS and not (is_grep and any(_GREPS_FOLDERS.match(word) for word in words[1:]))
 

@@ -1,4 +1,4 @@
-"""Programs that run the command they are given: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
+"""Takes off programs that run the command they are given: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentcli.safety.commands.reader.expansion import HOLE, Field
 
 
 class Layer(Struct, frozen=True):
-    """A wrapper taken off.
+    """A wrapper that was taken off.
 
-    `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why running
-    it in this way can do more than the command alone, or why the wrapper's own options cannot be read; then
-    `candidates` are what it may run. `sets` are variables it sets. `is_shell`: a shell that reads its script elsewhere.
-    `script_files` are where it reads it.
+    `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why the
+    wrapper makes the command do more than it does alone, or why the wrapper's own options cannot be read; then
+    `candidates` are the commands it may run. `sets` are variables it sets. `is_shell`: a shell that reads commands from
+    its input. `script_files` are the files it reads scripts from.
     """
 
     inner: tuple[Field, ...] = ()
@@ -34,7 +34,7 @@ class Layer(Struct, frozen=True):
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
-    """The outermost wrapper of a command, or None if its program is not known to be one."""
+    """The outermost wrapper of a command, or None if its program is not a known wrapper."""
     if not fields or not fields[0].is_known:
         return None
     name = fields[0].text.rpartition("/")[2]
@@ -56,7 +56,7 @@ _SUDO = (
     "text -AbBEHkKnNPSsi -u: -g: -h: -p: -C: -D: -R: -T: -r: -t: -U: --user: --group: --host: --prompt: --chdir: "
     "--non-interactive --login --preserve-env? --set-home --shell --stdin --background"
 )
-# The options each knows, how many words stand before the command, and what is wrong with running things so.
+# The options of each, the number of words before the command, and the problem with running commands that way.
 _PLAIN = {
     "builtin": ("text", 0, ""),
     "caffeinate": ("text -dimsu -t: -w:", 0, ""),
@@ -105,7 +105,7 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
 
 
 def _candidates(arguments: Sequence[Field]) -> tuple[tuple[Field, ...], ...]:
-    """All that may be the command when a wrapper's options cannot be read."""
+    """The commands that may run if a wrapper's options cannot be read."""
     starts = [at for at, field in enumerate(arguments) if not field.text.startswith("-")]
     return tuple(tuple(arguments[at:]) for at in starts[:8])
 
@@ -116,7 +116,7 @@ _PLAIN_SHELL_OPTIONS = frozenset(("--norc", "--noprofile", "--posix"))
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Layer:
-    """`sh -c script name arguments`; its own options have to be `-e` or `-u` to be of no account."""
+    """`sh -c script name arguments`. Of its own options only `-e` and `-u` do not matter."""
     runs_text = reads_input = False
     files: list[Field] = []
     rest = list(arguments)
@@ -173,7 +173,7 @@ _XARGS = (
 
 
 def _xargs(arguments: Sequence[Field]) -> Layer:
-    """The words it reads stand behind the command, or in the place of the text that `-I` names."""
+    """The words it reads go behind the command, or in place of the text that `-I` names."""
     read = read_arguments(arguments, options(_XARGS), stops_at_operand=True)
     if read.problem:
         return Layer(problem=read.problem, candidates=_candidates(arguments))
@@ -226,7 +226,7 @@ def _watch(arguments: Sequence[Field]) -> Layer:
     return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
 
 
-# `-c`, also behind other letters; `--command`, also cut short, and su's `--session-command`.
+# `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
 _BEHIND_C = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL)
 
 
@@ -242,7 +242,7 @@ def _text_behind_c(arguments: Sequence[Field]) -> Layer:
 
 
 def _find(arguments: Sequence[Field]) -> Layer | None:
-    """`find -exec`: the command has the name of what was found for `{}`."""
+    """`find -exec`: `{}` stands for the name of the found file."""
     runs = read_find(arguments).runs
     if not runs:
         return None

@@ -1,4 +1,4 @@
-"""Reads simple commands: assignments, words, redirections, here-documents; and what separates them."""
+"""Reads simple commands (assignments, words, redirections, here-documents) and what separates them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class _HereDocument:
 
 
 class CommandReader(WordReader):
-    """A cursor that knows blanks, operators and simple commands."""
+    """A cursor that reads blanks, operators and simple commands."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
-        self._here_documents: dict[int, _HereDocument] = {}  # by where they stand: some are met twice
+        self._here_documents: dict[int, _HereDocument] = {}  # by position, since some are met twice
 
     def _simple_command(self) -> Command:
         start = end = self.at
@@ -80,7 +80,7 @@ class CommandReader(WordReader):
             words.append(word)
 
     def _is_plain_name(self, word: Word) -> bool:
-        """Whether a first word that is continued on the next line names a program once it is joined."""
+        """True if a first word that continues on the next line names a program once it is joined."""
         name = word.text.replace("\\\n", "")
         end = self.at
         self._blanks()
@@ -111,7 +111,9 @@ class CommandReader(WordReader):
         self._blanks()
         if not self._starts_word():
             raise Refused("a redirection leads nowhere")
-        if found[2] in ("<&", ">&") and self._next_is("-"):  # one token: `>&-x` closes, and x is the next word
+        if found[2] in ("<&", ">&") and self._next_is(
+            "-"
+        ):  # one token: `>&-x` closes the descriptor, and x is the next word
             self.at += 1
             if self._next_is("#"):
                 raise NotUnderstood("a comment right behind an operator")
@@ -152,7 +154,7 @@ class CommandReader(WordReader):
         return found[0]
 
     def _peek_bare(self) -> str:
-        """The word that begins here, if nothing in it is quoted or expands; the cursor stays."""
+        """The word that begins here if nothing in it is quoted or expands. The cursor stays."""
         self._blanks()
         found = _BARE.match(self.text, self.at)
         if not found:
@@ -195,5 +197,5 @@ class CommandReader(WordReader):
         """The pieces of a here-document that expands."""
         try:
             return self._double_quoted(closing="")
-        except Refused as refused:  # bash meets the error when it gets there, and has run what stands before
+        except Refused as refused:  # bash meets the error only here, after running what comes before
             raise NotUnderstood(str(refused)) from refused

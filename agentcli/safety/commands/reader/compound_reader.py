@@ -25,13 +25,13 @@ from agentcli.safety.commands.reader.words import NotUnderstood, Refused
 _EMPTY_PARENS = re.compile(r"[ \t]*\([ \t]*\)")
 _REGEX = re.compile(r"(?:[^\s;&|<>'\"`$\\()]|\\\S|\$(?=[\s)|])|\((?:[^\s'\"`$\\()]|\\\S)*\))+(?=[ \t\n])")
 _FUNCTION_NAME = re.compile(r"[^\s\"'`$\\<>;&|(){}=]+")
-# Words that end a list of commands where a command could begin.
+# Words that end a list of commands if they stand where a command could begin.
 ENDINGS = frozenset("then else elif fi do done esac }".split())
 _COMPOUND = frozenset("{ if while until for select case function [[".split())
 
 
 class CompoundReader(CommandReader):
-    """A cursor that knows compound commands; what stands inside them are lists of commands again."""
+    """A cursor that reads compound commands. The lists of commands inside them are for the subclass."""
 
     @abstractmethod
     def _and_ors(self, *, stop_at_newline: bool = False) -> list[Node]:
@@ -88,7 +88,7 @@ class CompoundReader(CommandReader):
         return Group(node, tuple(redirects))
 
     def _list_until(self, *endings: str) -> Script:
-        """Commands up to one of the words, which is passed over."""
+        """Read commands up to one of the words, and pass over it."""
         self._skip_newlines()
         items = self._and_ors()
         if self._peek_bare() not in endings:
@@ -154,7 +154,7 @@ class CompoundReader(CommandReader):
         return body
 
     def _body_of_for(self) -> Script:
-        """Between `do` and `done`, or between braces, which bash takes here without saying so in its manual."""
+        """The body between `do` and `done`, or between braces, which bash accepts here without documenting it."""
         self._skip_separator()
         return self._do_group("{", "}") if self._peek_bare() == "{" else self._do_group()
 
@@ -260,7 +260,7 @@ class CompoundReader(CommandReader):
         self._blanks()
         unnamed = self.at
         if self._starts_word() and self._peek_bare() not in _COMPOUND:
-            self._word()  # a name, if a compound command stands behind it
+            self._word()  # a name if a compound command follows it
             is_array = self._next_is("(")
             self._blanks()
             self.at = self.at if self._starts_compound() and not is_array else unnamed
@@ -303,7 +303,7 @@ class CompoundReader(CommandReader):
                     raise NotUnderstood("a pattern")
 
     def _regular_expression(self) -> tuple[Word, Word]:
-        """What stands behind `=~`, if nothing in it is quoted or expands; with the operator, as words."""
+        """The operator and its operand behind `=~`, as words, if nothing in the operand is quoted or expands."""
         found = _REGEX.match(self.text, self.at)
         if not found:
             raise NotUnderstood("a regular expression that is not plain")

@@ -1,4 +1,4 @@
-"""What the words of a command become: variables, `~`, braces and splitting as bash does them, where that is certain."""
+"""Expands words as bash does where the result is certain: variables, `~`, braces and splitting."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from msgspec.structs import replace as replace_struct
 from agentcli.safety.commands.reader.syntax import Arithmetic, Literal, Node, Script, Substitution, Variable, Word
 from agentcli.safety.commands.reader.trimming import TRIMS, trimmed
 
-# Stands in a field for text that only the shell knows. A private character: none comes from a command as written.
+# In a field: text that only the shell knows. A private-use character, which no command as written contains.
 HOLE = "\ue000"
-# Stands behind text that may be all there is, or something else: of `${x:-/}`, of a variable set in one branch.
+# Behind text that may be something else altogether: of `${x:-/}`, or of a variable that one branch sets.
 MAYBE = "\ue001"
-# Stands for the name of what `<(...)` prints into.
+# In place of the file name that `<(...)` becomes.
 PROCESS = "\ue003"
 
-LONGEST_VALUE = 10_000  # characters of a word or a variable; a loop of `x=$x$x` would fill the memory
-MOST_FIELDS = 256  # what one word may become by its braces
+LONGEST_VALUE = 10_000  # characters of a word or variable, or a loop of `x=$x$x` would fill the memory
+MOST_FIELDS = 256  # that the braces of one word may make
 _MOST_PLACES = 4
 
-# Variables of the environment that hold no secret, so that they may be shown.
+# Environment variables that hold no secret, so that they may be shown.
 _SHOWABLE = frozenset(
     (
         "HOME PWD OLDPWD USER LOGNAME SHELL PATH LANG LANGUAGE TERM TMPDIR HOSTNAME UID EUID PPID SHLVL RANDOM SECONDS "
@@ -33,14 +33,14 @@ _SHOWABLE = frozenset(
         "CI TZ PYTHONPATH GOPATH GOROOT CARGO_HOME JAVA_HOME NVM_DIR OSTYPE HOSTTYPE MACHTYPE EPOCHSECONDS COLORTERM"
     ).split()
 )
-_NEVER_SET = re.compile(r"[@*#?$!_-]|\d+")  # the shell's own; the parameters of `bash -c` are empty
+_NEVER_SET = re.compile(r"[@*#?$!_-]|\d+")  # the shell's own. The parameters of `bash -c` are empty
 
 
 class Field(Struct, frozen=True):
     """One argument as a program would get it.
 
-    `text` has a `HOLE` for each part that cannot be told. `is_glob`: characters in it are wildcards. `may_vanish`: it
-    can become none or several arguments. `shows_secret`: it may hold a variable that is nobody's business.
+    `text` has a `HOLE` for each part that cannot be told. `is_glob`: it contains wildcards. `may_vanish`: it may become
+    no or several arguments. `shows_secret`: it may contain a variable that holds a secret.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Field(Struct, frozen=True):
 
 
 class Secret(Struct, frozen=True):
-    """What a variable holds that was set from a variable of the environment which is nobody's business."""
+    """The value of a variable that was set from an environment variable which may hold a secret."""
 
 
 class Matches(Struct, frozen=True):
@@ -77,10 +77,10 @@ def is_number(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class State:
-    """Where the shell stands at one point of a command.
+    """The state of the shell at one point of a command.
 
-    `places` are the folders it may be in, None for anywhere. `variables` are those the command has set; of an array
-    `name` its elements, joined by blanks, as `name@` and `name*`.
+    `places` are the folders it may be in, None for any. `variables` are those the command has set. An array `name` has
+    its elements, joined by blanks, as `name@` and `name*`.
     """
 
     places: tuple[str, ...] | None
@@ -89,12 +89,12 @@ class State:
     functions: Mapping[str, Node] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> State:
-        if f"{name}@" in self.variables:  # one element of an array
+        if f"{name}@" in self.variables:  # a single element of an array
             return self.with_array(name, [Field(HOLE, shows_secret=isinstance(value, Secret))], appends=True)
         return replace(self, variables={**self.variables, name: value})
 
     def with_array(self, name: str, fields: Sequence[Field], *, appends: bool) -> State:
-        """With an array, or with more elements in it; the name alone is its first element."""
+        """With an array, or more elements of it. The bare name is its first element."""
         before = self.variables.get(f"{name}@") if appends else ""
         if isinstance(before, Secret) or any(field.shows_secret for field in fields):
             value: Value = Secret()
@@ -116,11 +116,11 @@ class State:
         return self if self.places is None else self.at(*(f"{place}/{target}" for place in self.places))
 
     def anywhere(self) -> State:
-        """In a folder that is not known, with variables that are not known."""
+        """In an unknown folder, with unknown variables."""
         return replace(self.forgetting(), places=None)
 
     def forgetting(self) -> State:
-        """With none of the values that were set."""
+        """Without the values that were set."""
         secrets = {name: value for name, value in self.variables.items() if isinstance(value, Secret)}
         return replace(self, variables={**dict.fromkeys((*self.variables, *"123456789@*")), **secrets})
 
@@ -131,11 +131,11 @@ class State:
         return replace(self, variables={**self.variables, **values, "@": whole, "*": whole})
 
     def in_child(self, parameters: Sequence[Field]) -> State:
-        """In a shell that is started with parameters: which variables it is given is not known."""
+        """In a child shell with parameters. The variables it inherits are unknown."""
         return replace(self, variables=dict.fromkeys(self.variables), functions={}).with_parameters(parameters)
 
     def with_open(self, after: State) -> State:
-        """With everything open that another state has changed."""
+        """With everything unknown that differs in the other state."""
         places = self.places if self.places == after.places else None
         variables = {name: self._either(after, name) for name in {*self.variables, *after.variables}}
         return replace(self, places=places, variables=variables)
@@ -152,7 +152,7 @@ class State:
         return text.rstrip(MAYBE) + MAYBE if isinstance(text, str) else None
 
     def or_else(self, other: State) -> State:
-        """Either of two: what they do not agree on is not known."""
+        """Either of two states: what they disagree on is unknown."""
         if self == other:
             return self
         places = None
@@ -164,29 +164,29 @@ class State:
 
 
 def _joined(fields: Sequence[Field]) -> str | None:
-    """`"$@"` is each of them as it is: taken as text that is split, so none may hold a blank or a wildcard."""
+    """`"$@"` as text that is split: None unless every parameter is known and free of blanks and wildcards."""
     is_plain = all(field.is_known and re.fullmatch(r"[^\s*?\[\]]+", field.text) for field in fields)
     whole = " ".join(field.text for field in fields)
     return whole if is_plain and len(whole) <= LONGEST_VALUE else None
 
 
 def normal(path: str) -> str:
-    """An absolute path without `.`, `..` and repeated slashes, as text: symlinks are not looked at."""
+    """An absolute path without `.`, `..` and repeated slashes. Only the text: symlinks are not followed."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def expand(word: Word, state: State, output_of: Callable[[Script], str | None]) -> list[Field]:
-    """The fields a word becomes. `output_of` tells what a substitution prints, where that is certain."""
+    """The fields a word becomes. `output_of` gives the output of a substitution, if it is certain."""
     if len(word.pieces) == 1:
         (piece,) = word.pieces
         if isinstance(piece, Literal) and (piece.quoted or not _SPECIAL.search(piece.text)):
             return [Field(piece.text)]
     match word.pieces:
         case (Literal(text="", quoted=True), Variable(quoted=True) as variable) if variable.name.endswith("@"):
-            word = Word(word.text, (replace_struct(variable, quoted=False),))  # `"$@"` of nothing is no word
+            word = Word(word.text, (replace_struct(variable, quoted=False),))  # `"$@"` without parameters is no word
     atoms = _atoms(word, state, output_of)
     if _LONE_DOLLAR.search(word.text) and any(not atom.quoted and not atom.is_literal for atom in atoms):
-        return [Field(HOLE, may_vanish=True)]  # bash 5 then does not split: not documented, so not relied on
+        return [Field(HOLE, may_vanish=True)]  # bash 5 does not split here, but does not document it
     if any(atom.is_literal and "{" in atom.text for atom in atoms):
         if any(isinstance(piece, Variable) and piece.is_bare and not piece.quoted for piece in word.pieces):
             return [Field(HOLE, may_vanish=True)]  # braces come first: `$x{a,b}` is `$xa $xb`
@@ -199,7 +199,7 @@ _LONE_DOLLAR = re.compile(r"\$(?![\w{(\"'@*#?$!-])")
 
 
 class _Atom(Struct, frozen=True):
-    """A part of a word whose value is taken; only literal ones are looked at for braces and `~`."""
+    """A part of a word with its value. Braces and `~` are expanded in literal ones only."""
 
     text: str
     quoted: bool
@@ -240,7 +240,7 @@ def _value_of(variable: Variable, state: State, output_of: Callable[[Script], st
         is_set, value = True, state.places[0]
     secret = isinstance(value, Secret) or (not is_set and not may_be_shown(name))
     if value == "" and variable.quoted and not quoted:
-        return _Atom(HOLE, quoted, secret=secret)  # of `"$@$x"`, with nothing in either, a word may be left or not
+        return _Atom(HOLE, quoted, secret=secret)  # `"$@$x"` with nothing in either may leave an empty word or none
     if "IFS" in state.variables and (not quoted or name.endswith("*")):
         return _Atom(HOLE, quoted, secret=secret)
     if operator in ("", ":-", "-", ":?", "?", ":=", "=") and isinstance(value, str):
@@ -275,18 +275,18 @@ def _argument(variable: Variable, state: State, output_of: Callable[[Script], st
 
 
 def may_be_shown(name: str) -> bool:
-    """Whether an environment variable of this name holds no secret."""
+    """True if an environment variable of this name holds no secret."""
     return name in _SHOWABLE or name.startswith(("LC_", "XDG_")) or _NEVER_SET.fullmatch(name) is not None
 
 
 def _with_home(atoms: list[_Atom], state: State) -> list[_Atom]:
-    """`~` at the beginning as the home folder; another person's is only known for root."""
+    """Replace a leading `~` by the home. Of other users' homes only root's is known."""
     if not atoms or not atoms[0].is_literal or not atoms[0].text.startswith("~"):
         return atoms
     first = atoms[0]
     user, slash, rest = first.text[1:].partition("/")
     if not slash and len(atoms) > 1:
-        return [_Atom(HOLE, quoted=True), *atoms[1:]]  # `~$x`, `~"x"`: left as it is, or a person's home
+        return [_Atom(HOLE, quoted=True), *atoms[1:]]  # `~$x`, `~"x"`: left alone, or somebody's home
     home = state.variables.get("HOME", state.home) if not user else "/root" if user == "root" else None
     if not isinstance(home, str):
         home = HOLE
@@ -295,7 +295,7 @@ def _with_home(atoms: list[_Atom], state: State) -> list[_Atom]:
 
 
 def _split(atoms: list[_Atom]) -> list[Field]:
-    """Fields, where unquoted values are cut at blanks and vanish when empty."""
+    """The fields of a word: unquoted values are split at blanks, and vanish if empty."""
     is_glob = any(atom.is_glob for atom in atoms) or _may_be_glob(atoms)
     may_vanish = any(not atom.quoted and not atom.is_literal and _HOLES.search(atom.text) for atom in atoms)
     secret = any(atom.secret for atom in atoms)
@@ -321,12 +321,12 @@ _GLOB = re.compile(r"[*?]|\[.*\]")
 
 
 def _may_be_glob(atoms: list[_Atom]) -> bool:
-    """Whether unquoted parts hold wildcards."""
+    """True if unquoted parts contain wildcards."""
     return _GLOB.search("".join("a" if atom.quoted else atom.text for atom in atoms)) is not None
 
 
 def _braces(atoms: list[_Atom]) -> list[list[_Atom]]:
-    """All that `{a,b}` and `{1..3}` make of a word (bash(1), Brace Expansion)."""
+    """The words that `{a,b}` and `{1..3}` make of one (bash(1), Brace Expansion)."""
     characters: list[_Atom] = []
     for atom in atoms:
         if atom.is_literal:
@@ -353,7 +353,7 @@ def _alternatives(atoms: list[_Atom]) -> list[list[_Atom]]:
 
 
 def _parts(atoms: list[_Atom], start: int) -> tuple[int, list[list[_Atom]]] | None:
-    """Where a brace closes and what it chooses from; None for one that is only text."""
+    """The position of the closing brace and the alternatives; None if the brace is only text."""
     depth, commas = 0, []
     for at in range(start, len(atoms)):
         text = atoms[at].text if atoms[at].is_literal else ""

@@ -1,4 +1,4 @@
-"""What a glob of the shell can find, told from the glob alone (bash(1), Pathname Expansion, without `extglob`)."""
+"""Tells what a shell glob can find, from the glob alone (bash(1), Pathname Expansion, without `extglob`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 
-# What a place in a name may be: one of these characters; None for a `*`.
+# The characters that may stand in one place of a name; None for a `*`.
 _Place = frozenset[str] | None
 
 _ANY = frozenset(chr(code) for code in range(0x20, 0x7F)) - {"/"}
@@ -33,12 +33,13 @@ def _place(found: re.Match[str]) -> _Place:
     named: set[str] = set()
     for first, last, alone in _RANGE.findall(found["set"]):
         within = {chr(code) for code in range(ord(first), min(ord(last), 0x7E) + 1)} if first else {alone}
-        named |= within | ({"-", *map(str.swapcase, within)} if first else set())  # as some sort; or the dash is quoted
+        # In some locales a range covers both cases, and a quoted dash makes no range.
+        named |= within | ({"-", *map(str.swapcase, within)} if first else set())
     return _ANY - named if found["not"] else frozenset(named)
 
 
 def is_open(glob: str) -> bool:
-    """Whether a glob finds most names there are, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
+    """True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
     places = _places(glob)
     return None in places and all(place in (None, _DOT) or _is_wide(place) for place in places)
 
@@ -51,15 +52,15 @@ _PLAIN = re.compile(r"(?:[^\[\]]|\[(?:\w-\w|[\w.])+\])*")
 
 
 def is_plain(glob: str) -> bool:
-    """Whether what stands in brackets means the same where some of it was quoted, which cannot be told any more."""
+    """True if the brackets mean the same even if parts were quoted, which can no longer be told."""
     return len(glob) < _LONGEST and _PLAIN.fullmatch(glob) is not None
 
 
-_LONGEST = 64  # characters of a glob that is compared with others; people's have ten
+_LONGEST = 64  # characters of a glob that is compared with others; usual are ten
 
 
 def has_letters(glob: str) -> bool:
-    """Whether any letter or digit of what is found is given."""
+    """True if the glob gives at least one letter or digit of the names it finds."""
     return any(map(_is_letter, _places(glob)))
 
 
@@ -68,12 +69,12 @@ def _is_letter(place: _Place) -> bool:
 
 
 def finds(glob: str, name: str) -> bool:
-    """Whether a name is among those a glob of one part finds: hidden ones only by a dot."""
+    """True if a glob of one part finds a name. A hidden name is found only by a literal dot."""
     return _may_be_hidden(glob, name) and _fits(_places(glob), name)
 
 
 def _fits(places: Sequence[_Place], name: str) -> bool:
-    """Whether characters fit places one by one; where they do not, the last `*` takes one more."""
+    """True if characters fit the places one by one. If one does not, the last `*` takes one more."""
     at = there = 0
     star, taken = -1, 0
     while there < len(name):
@@ -97,10 +98,10 @@ def _may_be_hidden(glob: str, name: str) -> bool:
 
 @functools.lru_cache(256)
 def names_of_both(glob: str, others: tuple[str, ...]) -> frozenset[str]:
-    """Examples of names that a glob finds and one of the others too, where both give the same letter of it.
+    """Examples of names that both a glob and one of the others find by giving the same letter.
 
-    `README*` and `*.pem` have names in common, but nobody means those. Two examples for each: where several characters
-    fit, one has the first of them and one the last.
+    `README*` and `*.pem` have names in common, but nobody means those. There are two examples for each: where several
+    characters fit, one takes the first and one the last of them.
     """
     ours = _places(glob)
     fits = (min, max) if any(place is not None and len(place) > 1 for place in ours) else (min,)
@@ -114,7 +115,7 @@ def names_of_both(glob: str, others: tuple[str, ...]) -> frozenset[str]:
 
 @functools.lru_cache(4)
 def _all_places(globs: tuple[str, ...]) -> tuple[tuple[tuple[_Place, ...], frozenset[str]], ...]:
-    """Of each its places, and the letters and digits it gives."""
+    """The places of each glob, and the letters and digits it gives."""
     return tuple((places, _letters(places)) for places in map(_places, globs))
 
 
@@ -123,7 +124,7 @@ def _letters(places: Sequence[_Place]) -> frozenset[str]:
 
 
 def _ends_meet(ours: Sequence[_Place], theirs: Sequence[_Place]) -> bool:
-    """Whether the first and the last characters can be the same: most globs have none in common."""
+    """True if the first and last characters can be the same; for most pairs of globs they cannot."""
     return all(
         mine is None or its is None or not mine.isdisjoint(its)
         for mine, its in ((ours[0], theirs[0]), (ours[-1], theirs[-1]))
@@ -131,8 +132,9 @@ def _ends_meet(ours: Sequence[_Place], theirs: Sequence[_Place]) -> bool:
 
 
 def _name_of_both(ours: Sequence[_Place], theirs: Sequence[_Place], fit: Callable[[frozenset[str]], str]) -> str:
-    """A name, or an empty string. Walks through both at once; a state is where it stands in each, and if a letter fell
-    together.
+    """A name that both find, or an empty string.
+
+    Walks through both at once. A state is the position in each, and if a letter has coincided.
     """
     reached = {(0, 0, False): ""}
     pending = [(0, 0, False)]
@@ -159,7 +161,7 @@ def _steps(
     mine = None if our_end else ours[at]
     its = None if their_end else theirs[there]
     if not our_end and mine is None:
-        yield (at + 1, there, shares), "" if its is not None or their_end else "zz"  # both are open: any text
+        yield (at + 1, there, shares), "" if its is not None or their_end else "zz"  # both are a `*`: any text
         if its is not None:
             yield (at, there + 1, shares), fit(_usual(its))
     if not their_end and its is None:
@@ -171,5 +173,5 @@ def _steps(
 
 
 def _usual(place: frozenset[str]) -> frozenset[str]:
-    """Letters and digits, where there are any."""
+    """Letters and digits if there are any."""
     return frozenset(char for char in place if char.isalnum()) or place

@@ -1,6 +1,6 @@
-"""Reads a shell command into its parts, one complete command after the other, as `bash -c` does.
+"""Parses a shell command, one complete command after the other, as `bash -c` does.
 
-Strict: it takes the grammar people write (bash(1), SHELL GRAMMAR) and says so where it does not follow.
+Strict: it accepts the grammar that people write (bash(1), SHELL GRAMMAR) and reports what it does not follow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentcli.safety.commands.reader.words import NotUnderstood, Refused
 
 
 class Reading(Struct, frozen=True):
-    """What bash would run. `problem` says why not everything is in `script`; `is_refused` that bash stops there too."""
+    """The commands bash would run. `problem` says why not all is in `script`; `is_refused`: bash stops there too."""
 
     script: Script
     problem: str = ""
@@ -28,7 +28,7 @@ class Reading(Struct, frozen=True):
 
 
 def read_commands(text: str) -> Reading:
-    """The commands of a text. Bash runs complete lines before it meets an error further down, so those are kept."""
+    """Parse a text. Bash runs complete lines before it meets an error further down, so those are kept."""
     parser = Parser(text)
     try:
         while (node := parser.complete_command()) is not None:
@@ -46,7 +46,7 @@ class Parser(CompoundReader):
         self.done: list[Node] = []
 
     def complete_command(self) -> Node | None:
-        """The commands of the next line that has any, or None at the end."""
+        """The commands of the next line that has any; None at the end."""
         self._skip_newlines()
         if self.at >= len(self.text):
             return None

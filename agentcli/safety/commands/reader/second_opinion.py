@@ -1,6 +1,6 @@
-"""tree-sitter's reading of a command: it forgives errors, so it finds commands where our own reader gives up.
+"""Reads commands with tree-sitter, which recovers from errors and so finds commands where our own reader gives up.
 
-A command is taken for harmless only if both readers see the same programs in it.
+A command counts as harmless only if both readers see the same programs in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_NODES = 20_000
 
 
 def program_words(text: str) -> Counter[str] | None:
-    """The first word of each command, as written; None where the text is not understood without forgiving."""
+    """The first word of each command, as written; None if tree-sitter sees an error."""
     root = _parser().parse(text.encode()).root_node
     if root.has_error:
         root = _parser().parse(_CLOSED.sub(r"\1;", text).encode()).root_node
@@ -28,12 +28,12 @@ def program_words(text: str) -> Counter[str] | None:
     return Counter(_first_word(node) for node in _commands(root))
 
 
-# A compound command with a closing word right behind it, where the grammar wants a semicolon and bash does not.
+# A closing word right behind a compound command: the grammar wants a semicolon there, bash does not.
 _CLOSED = re.compile(r"([})]|\]\])(?=\s*(?:then|else|elif|fi|do|done|esac|\})(?![^\s;&|()<>]))")
 
 
 def simple_commands(text: str, most: int) -> Sequence[str]:
-    """The simple commands that can be made out in a text, however broken, with redirections; at most `most`."""
+    """The simple commands, with redirections, that can be made out in a text, however broken; at most `most`."""
     source = text.encode()
     found: list[str] = []
     for node in _commands(_parser().parse(source).root_node):
@@ -49,7 +49,7 @@ def _parser() -> tree_sitter.Parser:
 
 
 def _grammar() -> object:
-    """The grammar's extension module alone: its package imports importlib.resources (10 ms) for queries nobody asks."""
+    """The extension module of the grammar. Its package imports importlib.resources, which takes 10 ms."""
     package = importlib.util.find_spec("tree_sitter_bash")
     assert package is not None
     assert package.submodule_search_locations is not None
@@ -78,7 +78,7 @@ def _commands(root: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
 
 
 def _first_word(node: tree_sitter.Node) -> str:
-    """The command's name; behind `time`, which the grammar takes for a program, that of the command it times."""
+    """The name of a command. The grammar takes `time` for a program; then the name of the timed command."""
     if node.type != "command":
         return _text(node.children[0])
     children = [child for child in node.children if child.type not in ("variable_assignment", "file_redirect")]
@@ -89,7 +89,7 @@ def _first_word(node: tree_sitter.Node) -> str:
 
 
 def _end_of(node: tree_sitter.Node) -> int:
-    """Where a command ends; the grammar hangs its redirections on the list or pipeline whose last part it is."""
+    """The end of a command. The grammar attaches its redirections to the list or pipeline that ends in it."""
     end, parent = node.end_byte, node.parent
     while parent is not None and parent.type in ("list", "pipeline") and parent.children[-1].id == node.id:
         node, parent = parent, parent.parent

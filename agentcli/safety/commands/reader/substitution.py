@@ -1,4 +1,4 @@
-"""What stands inside words: scripts, what those certainly print, and expansions that do more than expand."""
+"""Handles what stands inside words: scripts, their certain output, and expansions with side effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentcli.safety.commands.reader.words import NotUnderstood, unescape
 def fields_of(
     words: Sequence[Word], state: State, more_output_of: Callable[[Script], str | None] = lambda script: None
 ) -> list[Field]:
-    """The words of a command as the program gets them; `more_output_of` may know what other scripts print."""
+    """The words of a command as its program gets them. `more_output_of` may know the output of more scripts."""
 
     def output_of(script: Script) -> str | None:
         output = _output_of(script, state)
@@ -34,7 +34,7 @@ def fields_of(
 
 
 def scripts_in(word: Word) -> Iterator[Node]:
-    """The scripts of all substitutions, also those inside expansions; `<(...)` runs beside the command."""
+    """The scripts of all substitutions, also those inside expansions. `<(...)` runs beside the command."""
     for piece in word.pieces:
         yield from _scripts_of(piece)
 
@@ -51,7 +51,7 @@ def _scripts_of(piece: Piece) -> Iterator[Node]:
 
 
 def word_problem(word: Word, state: State) -> str:
-    """Why expanding a word may do more than expand it, or an empty string."""
+    """The reason why expanding a word may have side effects, or an empty string."""
     for piece in word.pieces:
         match piece:
             case Arithmetic() if not _only_computes(piece, state):
@@ -70,10 +70,10 @@ _COMPUTES = re.compile(
 
 
 def _only_computes(arithmetic: Arithmetic, state: State) -> bool:
-    """Numbers, names and operators without side effects; a divisor has to be a number that is not zero.
+    """True for numbers, names and operators without side effects, with literal divisors other than zero.
 
-    A variable is evaluated as an expression in turn, in which a subscript can run a command: so none that the command
-    has set, but to a number.
+    A variable is evaluated as an expression in turn, and a subscript in it can run a command. So variables that the
+    command has set must hold numbers.
     """
     text = ""
     for piece in arithmetic.pieces:
@@ -98,9 +98,9 @@ _LOOKS_UP = re.compile(r"(?:which|type -[pP]|command -v) ([\w.+-]+)")
 
 
 def _output_of(script: Script, state: State) -> str | None:
-    """What `$(pwd)`, `$(echo x)` and `$(printf x)` print, without newlines at the end.
+    """The output of `$(pwd)`, `$(echo x)` and `$(printf x)` without final newlines.
 
-    Of `$(which x)` it is only known how it ends, if x is found at all.
+    Of `$(which x)` only the end is known, if x is found at all.
     """
     while len(script.items) == 1 and isinstance(script.items[0], Script):
         script = script.items[0]

@@ -1,4 +1,4 @@
-"""The parts of a shell command: words made of pieces, simple commands, and what nests them."""
+"""Defines the syntax tree of shell commands: words made of pieces, simple commands, and what nests them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from msgspec import Struct
 
 
 class Literal(Struct, frozen=True):
-    """Text that stands for itself; unquoted it may still hold `~`, braces and globs."""
+    """Literal text. Unquoted it may still contain `~`, braces and globs."""
 
     text: str
     quoted: bool
 
 
 class Variable(Struct, frozen=True):
-    """`$name`, or `${name}` with an operator such as `:-` and its argument; `is_bare` without braces.
+    """`$name`, or `${name}` with an operator such as `:-` and its argument. `is_bare`: without braces.
 
-    The operator is "length" for `${#name}`. `${name[@]}` and `${name[*]}` have the names `name@` and `name*`.
+    The operator of `${#name}` is "length". `${name[@]}` and `${name[*]}` have the names `name@` and `name*`.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Variable(Struct, frozen=True):
 
 
 class Substitution(Struct, frozen=True):
-    """`$(...)` or backquotes; `direction` is "<" or ">" for a process substitution."""
+    """`$(...)` or backquotes. `direction` is "<" or ">" for a process substitution."""
 
     script: Script
     quoted: bool
@@ -34,7 +34,7 @@ class Substitution(Struct, frozen=True):
 
 
 class Arithmetic(Struct, frozen=True):
-    """`$((...))`, by its pieces."""
+    """`$((...))` with its pieces."""
 
     pieces: tuple[Piece, ...]
 
@@ -43,24 +43,24 @@ Piece = Literal | Variable | Substitution | Arithmetic
 
 
 class Word(Struct, frozen=True):
-    """A word as written, and what it is made of."""
+    """A word as written, and its pieces."""
 
     text: str
     pieces: tuple[Piece, ...]
 
     @property
     def bare(self) -> str:
-        """The text, if no character of it is quoted or expands: how reserved words are told; else an empty string."""
+        """The text if no character of it is quoted or expands, as in reserved words; else an empty string."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], Literal) and not self.pieces[0].quoted:
             return self.pieces[0].text if self.pieces[0].text == self.text else ""
         return ""
 
 
 class Redirect(Struct):
-    """`2>&1` and the like; for `<<` and `<<<` the target is the text that is read.
+    """`2>&1` and the like. For `<<` and `<<<` the target is the text that is read.
 
-    The descriptor of `{name}>x` is the name of the variable that gets its number.
-    The text of a here-document is put in when the reader reaches it.
+    The descriptor of `{name}>x` is the name of the variable that gets its number. The text of a here-document is filled
+    in when the reader reaches it.
     """
 
     operator: str
@@ -69,7 +69,7 @@ class Redirect(Struct):
 
 
 class Assignment(Struct, frozen=True):
-    """`name=value`; the value is None for an array, which has elements."""
+    """`name=value`. For an array the value is None, and there are elements."""
 
     name: str
     value: Word | None
@@ -113,7 +113,7 @@ class Background(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A compound command with redirections, or in a shell of its own."""
+    """A compound command with redirections, or in a subshell."""
 
     body: Node
     redirects: tuple[Redirect, ...] = ()
@@ -121,7 +121,7 @@ class Group(Struct, frozen=True):
 
 
 class If(Struct, frozen=True):
-    """Pairs of condition and branch; the last condition is an empty script for `else`."""
+    """Pairs of condition and branch. For `else` the condition is an empty script."""
 
     branches: tuple[tuple[Script, Script], ...]
 
@@ -153,14 +153,14 @@ class Function(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """`[[ ... ]]`; operators are words too."""
+    """`[[ ... ]]`. Operators are words too."""
 
     text: str
     words: tuple[Word, ...]
 
 
 class NotJudged(Struct, frozen=True):
-    """What is parsed only to look inside: its own effect is not modelled."""
+    """A form that is parsed only to look inside; its own effect is not modelled."""
 
     text: str
     inside: tuple[Node, ...]

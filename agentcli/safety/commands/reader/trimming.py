@@ -1,4 +1,4 @@
-"""What `${x%pattern}`, `${x%%pattern}`, `${x#pattern}` and `${x##pattern}` leave of a value that is known."""
+"""Computes `${x%pattern}`, `${x%%pattern}`, `${x#pattern}` and `${x##pattern}` for known values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from agentcli.safety.commands.reader.syntax import Literal, Variable
 
 TRIMS = frozenset(("%", "%%", "#", "##"))
 _LONGEST = 1_000  # characters; each length is tried
-_PLAIN = re.compile(r"[^\[\]\\()~]*")  # of what is special in a pattern, at most `*` and `?`
+_PLAIN = re.compile(r"[^\[\]\\()~]*")  # no special characters but `*` and `?`
 _WILDCARD = re.compile(r"[*?]")
 
 
 def trimmed(value: str, variable: Variable) -> str | None:
-    """The value without the shortest or longest part that the pattern matches at one end; None if not certain."""
+    """The value without the shortest or longest match of the pattern at one end; None if not certain."""
     pattern = _pattern_of(variable)
     if pattern is None or len(value) > _LONGEST or variable.name.endswith(("@", "*")):
         return None
@@ -31,7 +31,7 @@ def trimmed(value: str, variable: Variable) -> str | None:
 
 
 def _pattern_of(variable: Variable) -> str | None:
-    """The pattern, where nothing in it expands. Inside double quotes its wildcards are wildcards still."""
+    """The pattern, if nothing in it expands. Its wildcards keep their meaning inside double quotes."""
     pattern = ""
     for piece in variable.argument.pieces if variable.argument else ():
         if not isinstance(piece, Literal) or not _PLAIN.fullmatch(piece.text):

@@ -1,6 +1,6 @@
-"""Reads one word of a shell command: quotes, escapes, expansions, as bash 5 reads them (bash(1), QUOTING, EXPANSION).
+"""Reads one word of a shell command as bash 5 does: quotes, escapes, expansions (bash(1), QUOTING, EXPANSION).
 
-What is not understood to the letter raises `NotUnderstood`; what bash itself refuses raises `Refused`.
+Raises `NotUnderstood` for what it does not model exactly, and `Refused` for what bash itself refuses.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from abc import ABC, abstractmethod
 
 from agentcli.safety.commands.reader.syntax import Arithmetic, Literal, Piece, Script, Substitution, Variable, Word
 
-DEEPEST = 30  # nested substitutions and compound commands; people write two or three
+DEEPEST = 30  # nested substitutions and compound commands; usual are two or three
 
 
 class NotUnderstood(Exception):
-    """Bash may run this, in a way this reader does not model."""
+    """Bash may run this, in a way that this reader does not model."""
 
 
 class NotArithmetic(NotUnderstood):
-    """What begins with `((` are two subshells: `((ls) && pwd)`."""
+    """Two subshells that begin like arithmetic: `((ls) && pwd)`."""
 
 
 class Refused(Exception):
-    """A syntax error for bash too: it runs none of the line."""
+    """A syntax error for bash too: it runs nothing of the line."""
 
 
 _RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
@@ -35,7 +35,7 @@ _WITH_TEXT = (":-", "-", ":=", "=", ":?", "?", ":+", "+", "%", "%%", "#", "##", 
 
 
 class WordReader(ABC):
-    """Reads words from `text`, from `at` on."""
+    """Reads words from `text`, starting at `at`."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         if depth > DEEPEST:
@@ -43,11 +43,11 @@ class WordReader(ABC):
         self.text = text
         self.at = 0
         self.depth = depth
-        self._subshells: set[int] = set()  # where `((` was found to begin two subshells
+        self._subshells: set[int] = set()  # positions where `((` begins two subshells
 
     @abstractmethod
     def _script_inside(self) -> Script:
-        """The commands up to the `)` that closes them, which is passed over."""
+        """The commands up to the closing `)`, which is passed over."""
 
     @abstractmethod
     def _script_of(self, text: str) -> Script:
@@ -80,7 +80,7 @@ class WordReader(ABC):
         return Word(self.text[start : self.at], pieces)
 
     def _pieces(self, closing: str = "") -> tuple[Piece, ...]:
-        """Pieces up to the end of the word, or to an unquoted `closing` inside `${...}`, where blanks are text."""
+        """The pieces up to the end of the word, or to an unquoted `closing` inside `${...}`, where blanks are text."""
         pieces: list[Piece] = []
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -134,7 +134,7 @@ class WordReader(ABC):
         return inside
 
     def _double_quoted(self, closing: str = '"') -> tuple[Piece, ...]:
-        """Pieces up to `closing`, which is passed over; with an empty one, up to the end of a here-document."""
+        """The pieces up to `closing`, which is passed over. Empty: up to the end of a here-document."""
         pieces: list[Piece] = []
         run = _RUN_IN_QUOTES if closing else _RUN_IN_HERE_TEXT
         while self.at < len(self.text):
@@ -198,7 +198,7 @@ class WordReader(ABC):
             self.at += 1
 
     def _parameter(self, *, quoted: bool) -> Variable:
-        """What stands inside `${` and `}`."""
+        """The inside of `${` and `}`."""
         if self._next_is("!"):
             raise NotUnderstood("an indirect expansion")
         is_length = self._next_is("#") and not self._next_is("}", 1)
@@ -234,7 +234,7 @@ class WordReader(ABC):
         return Variable(name, quoted, operator[0], Word(self.text[start : self.at - 1], pieces))
 
     def _pieces_in_quoted_braces(self) -> tuple[Piece, ...]:
-        """As inside double quotes, where quotes within quotes have rules of their own that are left alone."""
+        """As inside double quotes. Quotes within quotes have special rules that are not modelled."""
         pieces: list[Piece] = []
         plain = re.compile(r"[^\"'`$\\{}]+")
         while self.at < len(self.text) and not self._next_is("}"):
@@ -252,7 +252,7 @@ class WordReader(ABC):
         return tuple(pieces)
 
     def _arithmetic_or_none(self, opening: int) -> Arithmetic | None:
-        """What begins with as many characters up to `((`; None, with the cursor where it was, for two subshells."""
+        """Arithmetic behind `opening` characters that end in `((`; None, the cursor unmoved, for two subshells."""
         start, depth = self.at, self.depth
         if start in self._subshells:
             return None
@@ -260,12 +260,12 @@ class WordReader(ABC):
         try:
             return self._arithmetic()
         except NotArithmetic:
-            self._subshells.add(start)  # or nested ones would each be read twice, and so on
+            self._subshells.add(start)  # or each nested one would be read twice, exponentially
             self.at, self.depth = start, depth
             return None
 
     def _arithmetic(self) -> Arithmetic:
-        """Behind `((`, up to `))`."""
+        """The inside of `((` up to `))`."""
         self._deeper()
         pieces: list[Piece] = []
         has_quotes = False
@@ -310,7 +310,7 @@ class WordReader(ABC):
             self.at += 2
 
     def _backquoted(self, *, quoted: bool) -> Substitution:
-        """Behind a backquote, up to the next one; backslashes before some characters are taken off."""
+        """The inside of backquotes. Backslashes before some characters are removed."""
         inside = []
         at = self.at + 1
         while True:
@@ -328,11 +328,11 @@ class WordReader(ABC):
         self.at = at + 1
         try:
             return Substitution(self._script_of("".join(inside)), quoted)
-        except Refused as refused:  # bash meets the error when it gets there, and has run what stands before
+        except Refused as refused:  # bash meets the error only here, after running what comes before
             raise NotUnderstood(str(refused)) from refused
 
     def _ansi_quoted(self) -> str:
-        """`'...'` behind a dollar sign, its escapes undone (bash(1), QUOTING)."""
+        """`'...'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
         found = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if not found:
             raise Refused("a quote is not closed")
@@ -350,7 +350,7 @@ _SIMPLE_ESCAPES = {
 
 
 def unescape(text: str) -> str:
-    """Text with C escapes undone. Raises `NotUnderstood` for what ends or spoils a string, such as a NUL."""
+    """Decode C escapes. Raises `NotUnderstood` for those that end or spoil a string, such as a NUL."""
 
     def undo(found: re.Match[str]) -> str:
         hexadecimal, octal, short, long, control, simple = found.groups()
@@ -367,7 +367,7 @@ def unescape(text: str) -> str:
 
 
 def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring literals of one kind as one."""
+    """Join neighbouring literals of the same kind."""
     if len(pieces) < 2:
         return tuple(pieces)
     joined: list[Piece] = []
