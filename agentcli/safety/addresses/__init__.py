@@ -1,4 +1,4 @@
 """Judges web addresses by their text: strict parsing, public and private networks, known documentation sites.
 
-No name is resolved here; `tools/web` resolves it and has each address it leads to judged again.
+Nothing here resolves a name: `tools/web` does, and has every address it leads to judged here.
 """

@@ -1,4 +1,4 @@
-"""Decides whether an address may be fetched at once, only when the person agrees, or never."""
+"""Decides if an address may be fetched at once, only if the person agrees, or never."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from agentcli.safety.addresses.urls import BadUrl, WebUrl, parse_url
 
 
 class UrlVerdict(msgspec.Struct, frozen=True):
-    """`reason` says why not at once, in words that fit after a colon; empty for "allow"."""
+    """`reason` says why an address is not fetched at once, in words that fit after a colon; empty for "allow"."""
 
     verdict: Literal["block", "ask", "allow"]
     reason: str = ""
 
 
-LONGEST_SILENT_TARGET = 500  # characters of path and query that go to a known site unasked: more may carry data out
+LONGEST_SILENT_TARGET = 500  # characters of path and query sent to a known site unasked; longer ones may carry data out
 
 
 def judge_url(
@@ -37,11 +37,11 @@ def judge_url(
     known_urls: Collection[str] = (),
     addresses: Iterable[str] = (),
 ) -> UrlVerdict:
-    """The verdict on an address as the model wrote it.
+    """Judge an address as the model wrote it.
 
     `granted_hosts` are the person's own: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443. A
-    grant opens a name or an address of the local network too, but never a cloud's metadata service. `known_urls` were
-    typed by the person or found by a search, in any form `parse_url` reads. `addresses` are what the host resolved to;
+    grant also opens a name or an address of the local network, but never a cloud's metadata service. `known_urls` were
+    typed by the person or found by a search, in any form `parse_url` reads. `addresses` are those the host resolved to;
     without them the verdict is on the text alone.
     """
     try:
@@ -65,7 +65,7 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 
 
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """The reason why no request may go to an address, as far as its text tells; empty when one may."""
+    """The reason why no request may go to an address, as far as its text tells; empty if one may."""
     granted = is_granted(url, granted_hosts)
     if url.port in _PORTS_OF_OTHER_SERVICES and not granted:
         return f"port {url.port} belongs to another service than the web"
@@ -81,10 +81,10 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """The reason why a connection to one of the addresses of `url`'s host is refused; empty when it may be made.
+    """The reason why a connection to `address`, one of those of `url`'s host, is refused; empty if it is allowed.
 
-    A granted name that is local by itself reaches what such a name stands for. A name that looks public reaches a
-    private address only when that very address is granted as well: its owner can point it anywhere at any time.
+    A granted local name reaches what such a name stands for. A name that looks public reaches a private address only if
+    that very address is granted as well, since its owner can point it anywhere at any time.
     """
     try:
         parsed = as_address(address)
@@ -105,7 +105,7 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
 
 
 def _why_asked(url: WebUrl) -> str:
-    """What a person should know before a request goes out; empty for a page of a known site."""
+    """The question for the person before a request goes out; empty for a page of a known site."""
     if url.has_userinfo:
         return f"the host is {url.host}; what stands before the @ is not, and is not sent"
     if url.address is not None:
@@ -144,7 +144,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
 
 
 def _covers(grant: str, host: str, port: int) -> bool:
-    """Whether one of the person's grants speaks of a host and port. Names are compared by whole labels."""
+    """True if one of the person's grants covers a host and port. Names are compared by whole labels."""
     name, _, digits = grant.strip().lower().rpartition(":")
     if not name or not digits.isdigit() or (":" in name and not name.startswith("[")):
         name, digits = grant.strip().lower(), ""
@@ -173,7 +173,7 @@ _OTHER_NAMES_OF_LOCALHOST = frozenset(
     "localhost.localdomain localhost4 localhost4.localdomain4 localhost6 localhost6.localdomain6 ip6-localhost "
     "ip6-loopback broadcasthost".split()
 )
-# Domains of no public zone: RFC 6761, 6762 (local), 7686 (onion), 8375 (home.arpa), 9476 (alt), ICANN's reserved
+# Domains outside the public DNS: RFC 6761, 6762 (local), 7686 (onion), 8375 (home.arpa), 9476 (alt), ICANN's reserved
 # "internal" (2024), the collisions ICANN keeps closed (corp, home, mail), reverse zones, and what routers, Kubernetes
 # (svc, cluster.local) and clouds (metadata services) use.
 _LOCAL_DOMAINS = frozenset(
@@ -181,8 +181,8 @@ _LOCAL_DOMAINS = frozenset(
     "invalid alt localdomain4 localdomain6 in-addr.arpa ip6.arpa svc cluster docker consul fritz.box "
     "metadata.tencentyun.com metadata.packet.net".split()
 )
-# Services that turn any name into a private address, and names known to lead to one. The address that a name resolves
-# to is what counts; these are refused before anything is asked of the network.
+# Services that turn any name into a private address, and names known to lead to one. What counts is the address that a
+# name resolves to; these are refused before it is resolved.
 _NAMES_OF_PRIVATE_ADDRESSES = frozenset(
     "nip.io sslip.io xip.io ip6.name backname.io lvh.me vcap.me localtest.me lacolhost.com localh.st localho.st "
     "fuf.me local.gd traefik.me yoogle.com rbndr.us 1u.ms rebind.network rebind.it localdomain.pw "

@@ -1,4 +1,4 @@
-"""Which network addresses belong to the public internet, and what the others are."""
+"""Tells public network addresses from private and reserved ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _Network = IPv4Network | IPv6Network
 
 
 def why_not_public(address: Address) -> str:
-    """What an address is when it is not one of the public internet ("a loopback address"); empty for a public one.
+    """What an address is if it is not public, such as "a loopback address"; empty for a public one.
 
-    An IPv4 address inside an IPv6 one is judged as itself where a network would carry it there (mapped, NAT64).
+    An IPv4 address inside an IPv6 one (mapped, NAT64) is judged as itself, since a network would carry it there.
     """
     address = embedded(address)
     for network, what in _NOT_PUBLIC:
@@ -19,7 +19,7 @@ def why_not_public(address: Address) -> str:
             return what
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
         return "an address of an IPv4 tunnel"
-    # What the tables of Python know and the one below does not: registries grow.
+    # Registries grow: Python's tables may know what the one below does not.
     return "" if address.is_global and not address.is_multicast else "a reserved address"
 
 
@@ -34,12 +34,12 @@ def embedded(address: Address) -> Address:
 
 
 def is_metadata_service(address: Address) -> bool:
-    """Whether a cloud hands out its machine's credentials there: no grant opens such an address."""
+    """True if a cloud hands out its machine's credentials there. No grant opens such an address."""
     return any(embedded(address) in network for network in _METADATA)
 
 
 def is_local_network(address: Address) -> bool:
-    """Whether an address is one of a home's or a company's own network."""
+    """True for an address of a home's or a company's own network."""
     return any(embedded(address) in network for network in _LOCAL_NETWORKS)
 
 
@@ -48,10 +48,10 @@ def is_loopback(address: Address) -> bool:
 
 
 def numeric_host(host: str) -> IPv4Address | None:
-    """The IPv4 address a host name is, in any form a browser takes; None when it is a name.
+    """The IPv4 address that a host name is, in any form a browser takes; None for a name.
 
-    After the IPv4 parser of the WHATWG URL standard (https://url.spec.whatwg.org/#concept-ipv4-parser): octal and
-    hexadecimal parts, one to four of them, one trailing dot. Raises ValueError for what only looks like an address.
+    Follows the IPv4 parser of the WHATWG URL standard (https://url.spec.whatwg.org/#concept-ipv4-parser): one to four
+    decimal, octal or hexadecimal parts, and one trailing dot. Raises ValueError for what only looks like an address.
     """
     parts = host.removesuffix(".").split(".")
     if not _is_number(parts[-1]):
@@ -84,9 +84,9 @@ def _table(text: str) -> tuple[tuple[_Network, str], ...]:
     return tuple((ip_network(network), what) for network, what in rows)
 
 
-# IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), with what only some
-# of Python's versions know, and the addresses clouds give to services of the machine itself. Of IPv6, only
-# 2000::/3 is in use as global unicast (RFC 4291 §2.4): the rest of the space is named as a whole.
+# IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), since Python's versions
+# differ, and the addresses of clouds' metadata services. Of IPv6 only 2000::/3 is in use as global unicast (RFC 4291
+# §2.4), so the rest of the space is listed as a whole.
 _NOT_PUBLIC = _table(
     """
     0.0.0.0/8           an address of this host
@@ -143,7 +143,7 @@ _LOCAL_NETWORKS = tuple(
 
 
 def as_address(text: str) -> Address:
-    """An address in its usual form. Raises ValueError for anything else, a zone (`fe80::1%eth0`) included."""
+    """Parse an address in its usual form. Raises ValueError for anything else, such as a zone (`fe80::1%eth0`)."""
     if "%" in text:
         raise ValueError(f"{text} names a zone")
     return ip_address(text)

@@ -1,4 +1,4 @@
-"""Reads a web address strictly: what two programs could read in two ways is refused, never guessed at."""
+"""Parses web addresses strictly: what two programs could read differently is refused, never guessed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
-# Kept as they are in a path or query; everything else is percent-encoded as UTF-8.
+# Left alone in a path or query; everything else is percent-encoded as UTF-8.
 _KEPT = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
-    """A text that is no web address this program opens; the message says what is wrong with it."""
+    """Not a web address that this program opens. The message says what is wrong with it."""
 
 
 class WebUrl(msgspec.Struct, frozen=True):
-    """An address in one canonical form: `host` in ASCII without brackets or a trailing dot, `target` percent-encoded.
+    """An address in canonical form: `host` in ASCII without brackets or trailing dot, `target` percent-encoded.
 
-    A name or password before `@` is never sent: `has_userinfo` says that there was one. The fragment is left out.
+    A name or password before `@` is never sent; `has_userinfo` says that there was one. The fragment is dropped.
     """
 
     scheme: str
@@ -42,7 +42,7 @@ class WebUrl(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> Address | None:
-        """The network address the host is; None for a name."""
+        """The network address that the host is; None for a name."""
         try:
             return as_address(self.host)
         except ValueError:
@@ -50,7 +50,7 @@ class WebUrl(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """The host, with its port where that is not the scheme's own: the value of the Host header."""
+        """The host, with the port unless it is the scheme's own: the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -89,7 +89,7 @@ def parse_url(text: str) -> WebUrl:
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:
-    """What a `Location` header means on the page `base`. Raises `BadUrl`."""
+    """The address that a `Location` header means on the page `base`. Raises `BadUrl`."""
     try:
         joined = urljoin(str(base), reference)
     except ValueError as error:
@@ -98,7 +98,7 @@ def join_url(base: WebUrl, reference: str) -> WebUrl:
 
 
 def urls_in(text: str) -> Iterable[str]:
-    """The web addresses in a text somebody wrote, without the punctuation that ends a sentence."""
+    """The web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
         url = found.rstrip(".,;:!?*_")
         while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
@@ -153,7 +153,7 @@ def _host(written: str) -> str:
 
 
 def _in_ascii(host: str) -> str:
-    """A name with other letters as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
+    """An internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
     try:
         return idna.encode(host, uts46=True).decode()
     except (idna.IDNAError, UnicodeError) as error:

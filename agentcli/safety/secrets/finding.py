@@ -1,4 +1,4 @@
-"""Where the secrets of a text are. One pass over the bytes finds the few places at which a rule is worth trying."""
+"""Finds tokens and passwords in a text. One pass over its bytes finds the few places where a rule is worth trying."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcli.safety.secrets.rules import all_rules
 
 
 class Found(NamedTuple):
-    """A stretch of a text that is a secret, in characters, and the name of the rule that says so."""
+    """A secret in a text: where it starts and ends, in characters, and the name of the rule that found it."""
 
     start: int
     end: int
@@ -20,14 +20,14 @@ class Found(NamedTuple):
 
 
 def bytes_for_search(text: str) -> bytes:
-    """One byte for each character, so that places in one are places in the other: ASCII as it is, the rest somehow."""
+    """One byte for each character, so that positions agree. ASCII stays, other characters become anything."""
     return text.encode("latin-1", "replace")
 
 
 def find_tokens(text: str, raw: bytes) -> list[Found]:
-    """The secrets within a word, in no order; they may overlap. `raw` is `bytes_for_search(text)`.
+    """The secrets without line ends, in no order. They may overlap. `raw` is `bytes_for_search(text)`.
 
-    Takes time in proportion to the text, whatever is in it.
+    The time is proportional to the length of the text, whatever it contains.
     """
     places, matchers, swept = _prepared()
     found: list[Found] = []

@@ -1,8 +1,8 @@
-"""Text with its secrets masked: a marker that names the kind stands in place of each, all else stays as it is.
+"""Masks secrets in text: a marker that names the kind replaces each of them, all else stays as it is.
 
-A `Masker` also knows secrets by their value, such as the keys this program itself uses. What a `StreamMask` gives for
-a text in pieces is what `mask` gives for the whole, wherever it is cut; only the end of a private key whose beginning
-is missing is for `mask` alone.
+A `Masker` also knows secrets by their value, such as the keys this program itself uses. A `StreamMask`, fed a text in
+pieces, gives what `mask` gives for the whole, wherever the text is cut. One thing only `mask` can find: the end of a
+private key whose beginning is missing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from agentcli.safety.secrets.private_keys import LONGEST_MARK, Begun, find_key, 
 from agentcli.safety.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
 
 PRIVATE_KEY = "private-key"
-# Characters that a known value has at least: what is shorter stands in ordinary words as well.
+# Least characters of a known value; shorter ones occur in ordinary words.
 SHORTEST_KNOWN = 8
-SHORTEST_MIXED = 6  # of letters and digits
-_MOST_IN_TABLES = 20_000  # characters of known values: a table for each would take hundreds of megabytes
+SHORTEST_MIXED = 6  # if it mixes letters and digits
+_MOST_IN_TABLES = 20_000  # characters of known values; beyond that a DFA would take hundreds of megabytes
 
 
 def mask(text: str) -> str:
-    """`text` with every secret of a known format replaced by `[masked: kind]`."""
+    """Replace every secret of a known format in `text` by `[masked: kind]`."""
     return _FORMATS.mask(text)
 
 
 def find_secrets(text: str) -> list[Found]:
-    """The secrets of known formats in `text`, as `Masker.secrets` has them."""
+    """The secrets of known formats in `text`, as `Masker.secrets` returns them."""
     return _FORMATS.secrets(text)
 
 
@@ -55,7 +55,7 @@ class Masker:
         return stream.feed(_without_key_ends(text)) + stream.close()
 
     def secrets(self, text: str) -> list[Found]:
-        """The secrets in `text`, in order. What overlaps is one secret, named by the first."""
+        """The secrets in `text`, in order. Overlapping ones are one secret, named by the first."""
         found = self.stream().secrets_in(text)
         for start, end in find_key_ends(text):
             found = [one for one in found if one.end <= start or one.start >= end]
@@ -63,11 +63,11 @@ class Masker:
         return sorted(found, key=lambda one: one.start)
 
     def stream(self) -> StreamMask:
-        """For a text that comes in pieces."""
+        """A mask for a text that comes in pieces."""
         return StreamMask(self)
 
     def find(self, text: str) -> list[Found]:
-        """Known values and secrets without line ends in the order they begin; they may overlap."""
+        """Known values and secrets without line ends, in the order they begin. They may overlap."""
         raw = bytes_for_search(text)
         found = find_tokens(text, raw)
         if self._places is not None:
@@ -78,27 +78,27 @@ class Masker:
         return found
 
     def settled_end(self, text: str) -> int:
-        """Up to where nothing that follows `text` can change what is a secret: the beginning of its last word."""
+        """The position before which no further text can change what is a secret: the start of the last word."""
         end = max(map(text.rfind, " \n\t\r")) + 1
         end = max(end, len(text) - LONGEST_MATCH)
         return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
 
 
 def _without_key_ends(text: str) -> str:
-    """Text that begins within a private key, or was cut within one; only of a whole text can that be told."""
+    """Mask private keys whose beginning is missing, which only a whole text can tell."""
     for start, end in reversed(find_key_ends(text)):
         text = f"{text[:start]}[masked: {PRIVATE_KEY}]{text[end:]}"
     return text
 
 
 def is_long_enough(value: str) -> bool:
-    """Whether a known value can be looked for."""
+    """True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return len(value) >= (SHORTEST_MIXED if is_mixed else SHORTEST_KNOWN)
 
 
 def _forms(value: str) -> Iterable[str]:
-    """How a value may be written."""
+    """The forms in which a value may be written."""
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
     yield from (PlainText().add(value, is_all=True), html.escape(value), value.rstrip("$"))
@@ -106,7 +106,7 @@ def _forms(value: str) -> Iterable[str]:
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # Within a longer text the value begins at any of three places; the letters at its ends have strange bits.
+        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others.
         for before in range(3):
             end = (before + len(raw)) % 3
             encoded = encode(bytes(before) + raw).decode().rstrip("=")
@@ -114,25 +114,25 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _beginning_of(form: str, text: str) -> int:
-    """Where `text` ends in the middle of `form`; its end when it does not."""
+    """The position where `text` ends in the middle of `form`; its end if it does not."""
     longest = min(len(form) - 1, len(text))
     return next((len(text) - size for size in range(longest, 0, -1) if text.endswith(form[:size])), len(text))
 
 
 class StreamMask:
-    """Masks a text that comes in pieces: what `feed` gives can be shown, the rest waits for more or for `close`.
+    """Masks a text that comes in pieces. What `feed` returns can be shown; the rest waits for more or for `close`.
 
-    The word that has begun waits, of the longest ones the last 8,000 characters; and what may begin a private key.
+    What waits: the last word, of a very long one its last 8,000 characters, and anything that may begin a private key.
     """
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._plain = PlainText()
-        self._text = ""  # what waits, and before it as much as its meaning may depend on
-        self._done = 0  # what stands before this has been given out or masked,
-        self._masked = 0  # and before this, from the last marker on, masked
-        self._searched = 0  # from here on private keys may begin
-        self._key: Begun | None = None  # one that goes on
+        self._text = ""  # the text that waits, and the context before it that rules may look at
+        self._done = 0  # the text before this was given out or masked,
+        self._masked = 0  # and the text before this, from the last marker on, was masked
+        self._searched = 0  # private keys are searched from here
+        self._key: Begun | None = None  # the one that continues
 
     def feed(self, text: str) -> str:
         self._text += self._plain.add(text)
@@ -143,7 +143,7 @@ class StreamMask:
         return self._give(is_all=True)
 
     def secrets_in(self, text: str) -> list[Found]:
-        """The secrets of a text that is all there is, where they stand in it."""
+        """The secrets of a complete text, by their positions in it."""
         self._text = self._plain.add(text, is_all=True)
         found = self.settle(is_all=True)
         return [
@@ -166,7 +166,7 @@ class StreamMask:
         return "".join(pieces)
 
     def settle(self, *, is_all: bool) -> list[Found]:
-        """The secrets that are known for sure by now; one without a rule goes on with the one before."""
+        """The secrets that are certain by now. One without a rule continues the one before."""
         found = self._masker.find(self._text)
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
         if keys:
@@ -188,7 +188,7 @@ class StreamMask:
         return settled
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Found], int]:
-        """The private keys as far as they are known, and up to where all is settled, which is `end` or before."""
+        """The private keys as far as they are known, and the position up to which all is settled, at most `end`."""
         keys: list[Found] = []
         key, start = self._key, self._searched
         self._key = None
@@ -196,7 +196,7 @@ class StreamMask:
             if key is None:
                 key = find_key(self._text, start, is_all=is_all)
                 if key is None:
-                    # What marks a beginning may itself have only begun.
+                    # The mark of a beginning may itself be incomplete.
                     self._searched = max(start, len(self._text) - LONGEST_MARK)
                     return keys, end
                 if key.position is None or key.start >= end:
@@ -212,7 +212,7 @@ class StreamMask:
             start, key = position, None
 
     def _forget(self, count: int) -> None:
-        """Lets go of the first `count` characters of the text."""
+        """Drop the first `count` characters of the text."""
         if count <= 0:
             return
         self._text = self._text[count:]

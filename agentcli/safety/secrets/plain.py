@@ -1,6 +1,6 @@
-"""Reads text as a person sees it: without colours, and with quotes and signs in place of their escapes.
+"""Turns text into what a person sees: without colours, and with quotes and signs in place of their escapes.
 
-Behind `\\x1b[32m` a word begins, and `\\u0022` is a quote. Secrets are looked for in the plain text; what surrounds
+Behind `\\x1b[32m` a word begins, and `\\u0022` is a quote. Secrets are searched for in the plain text; the text around
 them is given back as it was written.
 """
 
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-# Codes of terminals (ECMA-48, 5.4), as bytes and as programs and source code spell them; line ends and tabs of
-# `cat -A`; quotes and signs as JSON, Python and HTML escape them.
+# Terminal codes (ECMA-48, 5.4), raw and as programs and source code spell them; line ends and tabs of `cat -A`; quotes
+# and signs as JSON, Python and HTML escape them.
 _DISGUISE = re.compile(
     r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]"
     r"|\$(?:\n|\Z)|\^[IM]|\\(?:u00|x)(?P<code>2[267]|3[c-eC-E])|&(?:quot|apos|amp|\#(?:34|39|38|x2[267]|X2[267]));"
@@ -33,7 +33,7 @@ _LONGEST = 64  # characters
 
 
 class _Swap(NamedTuple):
-    """`plain`, nothing or one character, stands at `start` in place of what was `written`."""
+    """`plain`, one character or none, stands at `start` in place of `written`."""
 
     start: int
     plain: str
@@ -41,15 +41,15 @@ class _Swap(NamedTuple):
 
 
 class PlainText:
-    """The plain form of a text that comes in pieces, and the way back to what was written."""
+    """The plain form of a text that comes in pieces, and the way back to the text as written."""
 
     def __init__(self) -> None:
         self._length = 0
         self._waiting = ""
-        self._swaps: deque[_Swap] = deque()  # of what was not given back yet
+        self._swaps: deque[_Swap] = deque()  # in the text that was not given back yet
 
     def add(self, text: str, *, is_all: bool = False) -> str:
-        """What more of the plain text is known; what may begin an escape waits."""
+        """Take more text and return the plain text known so far; a possible beginning of an escape waits."""
         text = self._waiting + text
         begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _LONGEST))
         self._waiting = text[begun.start() :] if begun else ""
@@ -63,7 +63,7 @@ class PlainText:
         return text
 
     def _parts(self, text: str, places: Iterable[int]) -> Iterator[str]:
-        position = 0  # in what was written
+        position = 0  # in the text as written
         length = self._length
         for place in places:
             if place >= position and (match := _DISGUISE.match(text, place)):
@@ -77,7 +77,7 @@ class PlainText:
         yield text[position:]
 
     def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
-        """What stood for `text[start:end]`, which nobody asks for again; with `is_end` also what follows it."""
+        """The text as written for `text[start:end]`, once only. `is_end` includes the codes behind it."""
         pieces: list[str] = []
         while self._swaps and (self._swaps[0].start < end or is_end):
             swap = self._swaps.popleft()
@@ -86,7 +86,7 @@ class PlainText:
         return "".join((*pieces, text[start:end]))
 
     def hidden_in(self, start: int, end: int) -> str:
-        """The codes at `start`, and the last of those up to `end`: it says how the text goes on."""
+        """The codes at `start`, and the last of those up to `end`, which sets how the text continues."""
         first, last = "", ""
         while self._swaps and self._swaps[0].start < end:
             swap = self._swaps.popleft()
@@ -97,7 +97,7 @@ class PlainText:
         return first + last
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
-        """Where each of these, in order and apart, stands in what was written."""
+        """The positions of these spans, in order and apart, in the text as written."""
         offset, swaps = 0, deque(self._swaps)
 
         def place(position: int, *, is_start: bool) -> int:
@@ -114,7 +114,7 @@ class PlainText:
             yield place(start, is_start=True), place(end, is_start=False)
 
     def forget(self, count: int) -> None:
-        """The first `count` characters of the plain text are gone."""
+        """Drop the first `count` characters of the plain text."""
         self._length -= count
         if self._swaps:
             self._swaps = deque(swap._replace(start=swap.start - count) for swap in self._swaps)

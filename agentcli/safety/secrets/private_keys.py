@@ -1,9 +1,7 @@
-"""Finds private keys: blocks of base64 between two lines that say so (PEM, OpenPGP, PuTTY), in files and as tools show
-them.
+"""Finds private keys (PEM, OpenPGP, PuTTY): blocks of base64 between marker lines, in files and as tools print them.
 
-The block may be quoted, indented, be one line with `\\n` in place of line ends, or have something in front of every
-line: a number, a file's name, whose change it was. Where its end is missing, what looks like a further line of the key
-still belongs to it.
+The block may be quoted, indented, one line with `\\n` in place of line ends, or prefixed on every line with a number, a
+file name or an author. If its end is missing, lines that look like more of the key still belong to it.
 """
 
 from __future__ import annotations
@@ -11,16 +9,16 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-LONGEST_MARK = 15  # of a beginning, in characters
+LONGEST_MARK = 15  # characters of a mark that begins a key
 
 _LONGEST_LINE = 400  # characters of a line that are looked at
 _LONGEST_FRAME = 300
-_MOST_LINES = 8  # in a row without base64: headers, empty ones
-# How far one look reaches, in characters: only with so many at hand it is sure that nothing (more) follows.
+_MOST_LINES = 8  # consecutive lines without base64: headers, empty lines
+# Characters that one look may need: only with so many at hand is it certain that nothing more follows.
 _LONGEST_LOOK = 4_200
 
 _BASE64 = "[0-9A-Za-z+/=]"
-# Between two lines of a key: line ends, quotes, the marks of a diff or a quotation; `file:12:` of a search, numbers.
+# Between two lines of a key: line ends, quotes, marks of a diff or quotation, `file:12:` of a search, numbers.
 _MARKS = r"(?:\\+[nrt]|[\s\\\"'`,;>|│┃#*+$~-])"
 _FRAME = r"(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|│→]{1,3})"
 _BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
@@ -33,13 +31,13 @@ _rest_of_run = re.compile(rf"{_BASE64}*")
 _end = re.compile(
     rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
 )
-# Line by line, where more than that stands between two lines.
+# Line by line, for frames that need more than that.
 _line_end = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
 _any_line_end = re.compile(r"\n|\\+n")
 _known_frame = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
 # Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
 _header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
-_last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the marks before it may have been taken for a frame
+_last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
 _long = re.compile(rf"{_BASE64}{{32}}")
 _short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
 
@@ -50,9 +48,9 @@ _SHORTEST_BODY = 16
 
 
 class Begun(NamedTuple):
-    """Where a private key begins; up to where it is known; what stands before each of its lines.
+    """The beginning of a private key, the position up to which it is known, and what stands before each of its lines.
 
-    Where `position` is None it takes more text to say whether it is one.
+    If `position` is None, it takes more text to tell if it is one.
     """
 
     start: int
@@ -61,8 +59,8 @@ class Begun(NamedTuple):
 
 
 def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
-    """The next private key from `start` on. `is_all` says that no more text will come."""
-    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression, for most texts
+    """The next private key from `start` on. `is_all`: no more text will come."""
+    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
         return None
     while marked := _mark.search(text, start):
         start = marked.start()
@@ -78,7 +76,7 @@ def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
 
 
 def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
-    """How far a key goes on that `position` is within, and whether more text may belong to it."""
+    """The position up to which the key around `position` continues, and if more text may belong to it."""
     while True:
         if rest := _rest_of_run.match(text, position):
             position = rest.end()
@@ -91,7 +89,7 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool
 
 
 def find_key_ends(text: str) -> list[tuple[int, int]]:
-    """Where the last lines of private keys stand whose beginning is missing: of a page, of output cut in its middle."""
+    """Ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
     found: list[tuple[int, int]] = []
     before = 0
     for end in _end_alone.finditer(text) if "-----END " in text else ():
@@ -104,7 +102,7 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """Where the lines of base64 begin that lead up to `end`; `end` where none do."""
+    """The start of the base64 lines that lead up to `end`; `end` if there are none."""
     lines: list[tuple[int, int]] = []
     for line_end in _any_line_end.finditer(text, start, end):
         lines.append((start, line_end.start()))
@@ -122,7 +120,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
-    """What stands in front of the first line in its own line: other words and numbers may stand there in the others."""
+    """A pattern for what precedes the first line in its own line; the other lines may have other words and numbers."""
     before = text[max(0, begin - _LONGEST_FRAME) : begin]
     line = _any_line_end.split(before)[-1]
     if len(line) == _LONGEST_FRAME or not line:
@@ -138,7 +136,7 @@ def _alike(part: str) -> str:
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
-    """Where the next line of the key is known to go on, or the key ends (then True); None where nothing follows."""
+    """The position up to which the next line is known; True if the key ends there. None if nothing follows."""
     if found := _end.match(text, position):
         return found.end(), True
     if found := _run.match(text, position):

@@ -1,8 +1,8 @@
-"""Finds the values that a file of settings keeps secret: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
+"""Finds the secret values in a file of settings: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
 
-In a file that is there to hold secrets a value is one when its key says so or a rule knows its form. Values that stand
-in ordinary output as well are left out: those of fewer than 8 characters (6 where letters and digits are mixed), plain
-numbers of fewer than 10 digits, placeholders, paths, and words that many settings have.
+In a file that exists to hold secrets, a value is one if its key says so or a rule knows its form. Values that occur in
+ordinary output are left out: those of fewer than 8 characters (6 if letters and digits are mixed), plain numbers of
+fewer than 10 digits, placeholders, paths, and words that many settings have.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from agentcli.safety.secrets.values import is_hidden_setting
 
 SHORTEST_NUMBER = 10  # characters
 SHORTEST_KEY_LINE = 20
-MOST_VALUES = 2_000  # of a file
+MOST_VALUES = 2_000  # in one file
 
 _QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
-# A quote that is not closed in its line, or one of three marks, opens a value of several lines.
+# A quote that is not closed in its line, or a triple quote, opens a value of several lines.
 _OPENS = rf"\"\"\"|'''|(?!{_QUOTED})[\"'`]"
-_CLOSED = {  # behind the value nothing stands but what ends a setting
+_CLOSED = {  # only the end of a setting may follow the value
     quote: re.compile(rf"((?:\\.|(?!{quote})[^\\]){{0,4000}}){quote}[ \t]{{0,20}}(?=[,;}})\]#\r\n]|\Z)", re.DOTALL)
     for quote in ('"""', "'''", '"', "'", "`")
 }
@@ -43,14 +43,14 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TABLE = read_table("words")
 _NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
 _COMMON = frozenset(_TABLE["values"]["common"])
-# Words of a dictionary: they say how or where.
+# Dictionary words: they say how or where.
 _WORD = re.compile(
     r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
 )
 
 
 def secret_values(text: str) -> set[str]:
-    """The values in `text` that are to be seen nowhere else; of private keys each line."""
+    """The values in `text` to be masked everywhere; of a private key each line."""
     found = {value for value in islice(_candidates(text), MOST_VALUES) if _is_rare(value)}
     for secret in find_secrets(text):
         stretch = text[secret.start : secret.end]
@@ -67,7 +67,7 @@ def _candidates(text: str) -> Iterator[str]:
     for expression in (_PAIR, _ELEMENT, _NETRC):
         position = 0
         while pair := expression.search(text, position):
-            # In `a: b: c` and `{a: {b: c}}` the value of one pair holds the next.
+            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next.
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
             weight, ends = _weight(pair["key"])
@@ -77,9 +77,9 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _weight(key: str) -> tuple[int, bool]:
-    """2 for a name that says its value is secret, 1 for one that may, 0 for others and what is about a secret.
+    """2 if a name says that its value is secret, 1 if it may be, 0 for other names and those about a secret.
 
-    And whether the name ends in the secret: `DB_PASSWORD` does, `PASSWORD_STORE` does not.
+    The second result is true if the name ends in the secret: `DB_PASSWORD` does, `PASSWORD_STORE` does not.
     """
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
@@ -91,7 +91,7 @@ def _weight(key: str) -> tuple[int, bool]:
 
 
 def _names_secret(words: Sequence[str]) -> bool:
-    """By its last word, or its last two."""
+    """True if the last word, or the last two, name a secret."""
     one, other = words[-2:] if len(words) > 1 else ("", words[-1])
     return (
         other in _NAMES["secret"]
@@ -101,7 +101,7 @@ def _names_secret(words: Sequence[str]) -> bool:
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:
-    """What may be meant: with and without a comment, to the end of the line or of the place in a list."""
+    """The values that may be meant: with and without a comment, up to the end of the line or of the list item."""
     groups = pair.groupdict()
     if block := groups.get("block"):
         return [line.strip() for line in block.split("\n")[1:]]
@@ -117,7 +117,7 @@ def _readings(pair: re.Match[str]) -> Iterable[str]:
 
 
 def _lines(text: str, start: int, quote: str) -> Iterable[str]:
-    """Of a value that begins there; one where the quote is never closed."""
+    """The lines of a value that begins at `start`; one line if the quote is never closed."""
     closed = _CLOSED[quote].match(text, start)
     inner = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
     lines = {line.rstrip("\\") for line in _rows(inner)}
@@ -125,7 +125,7 @@ def _lines(text: str, start: int, quote: str) -> Iterable[str]:
 
 
 def _rows(text: str) -> Sequence[str]:
-    """Its lines, none of JSON: that has pairs of its own."""
+    """The lines of a value, but none of JSON, which has pairs of its own."""
     rows = [row.strip() for row in text.splitlines()]
     return () if len(rows) > 1 and text.lstrip().startswith(("{", "[")) else rows
 
@@ -138,7 +138,7 @@ def _unescaped(text: str) -> str:
 
 
 def _is_rare(value: str) -> bool:
-    """Whether it can be masked wherever it stands."""
+    """True if a value can be masked wherever it occurs."""
     if value.lower() in _COMMON or value.startswith("-----") or (value.isdigit() and len(value) < SHORTEST_NUMBER):
         return False
     return is_long_enough(value)

@@ -1,4 +1,4 @@
-"""Reads the tables beside this module, which are TOML."""
+"""Reads the TOML tables beside this module."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether a value that stands where a secret would stand is one.
+"""Judges if a value that stands where a secret would stand is one. Rules name these judges.
 
-A placeholder, a variable, a name, a path or plain words is not.
+A placeholder, a variable, a name, a path or plain words are no secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentcli.safety.secrets.tables import read_table
 
 Judge = Callable[[str], bool]
 
-_ENOUGH = 80  # characters that tell what a long value is
+_ENOUGH = 80  # characters that suffice to judge a long value
 
 _WORDS = read_table("words")["values"]
 _EXAMPLES = frozenset(_WORDS["examples"])
@@ -24,12 +24,12 @@ _VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[
 # A path, an address, a name with dots, a hash that says so
 _NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
 _CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
-# What a cluster names, `namespace/name-of-it-x7k9p`; what a password has to be, `minLength8AndMaxLength64`
+# Names that a cluster makes, `namespace/name-of-it-x7k9p`; rules for passwords, `minLength8AndMaxLength64`
 _NAMED_THING = re.compile(
     r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
 )
 _BOUNDS = re.compile(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
-# A name that counts: `password2`, `newPassword1`, `uint32`
+# Numbered names: `password2`, `newPassword1`, `uint32`
 _COUNTED_NAME = re.compile(
     r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
     r"|strings?|users?|usernames?|names?|inputs?|params?|fields?|texts?|data|login|credentials?|hash|hashed|encrypted|plain"
@@ -54,13 +54,13 @@ _UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 
 
 def looks_random(value: str) -> bool:
-    """Whether `value` may be a generated token: not a few characters repeated. Words in it do not matter."""
+    """True for a possible token: not a few characters repeated. Words in it do not matter."""
     least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
     return _RUN.search(value) is None and entropy(value) >= least
 
 
 def has_random_digits(value: str) -> bool:
-    """`looks_random` for formats that a long name in source code has too: those seldom have digits."""
+    """`looks_random` for formats that long names in source code have too; those rarely contain digits."""
     return _DIGIT.search(value) is not None and looks_random(value)
 
 
@@ -69,12 +69,12 @@ _DIGIT = re.compile("[0-9]")
 
 
 def is_no_name(value: str) -> bool:
-    """For formats so loose that names in source code have them: there is a digit, or a letter five times over."""
+    """For formats so loose that names in source code fit: requires a digit, or a letter five times in a row."""
     return re.search(r"\d|([a-z])\1{4}", value) is not None
 
 
 def anything(value: str) -> bool:
-    """For formats so much their own that even a made-up value is masked."""
+    """For formats so specific that even a made-up value is masked."""
     return True
 
 
@@ -84,23 +84,23 @@ def is_access_key(value: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether people wrote `value` to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
+    """True for what people write to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
     return _PLACEHOLDER.search(value) is not None or any(word in value for word in _PLACEHOLDERS)
 
 
 _PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
-# A word counts when all of it is written in one way: FaKe is four letters of a token.
+# A word counts only in one case: FaKe is four letters of a token.
 _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
 
 
 def entropy(value: str) -> float:
-    """Shannon's entropy of the characters, in bits for each: 4 for long random hexadecimal, nearly 6 for base64."""
+    """Shannon entropy in bits per character: 4 for long random hexadecimal, nearly 6 for base64."""
     length = len(value)
     return -sum(count / length * log2(count / length) for count in Counter(value).values())
 
 
 def is_password(value: str) -> bool:
-    """For places where nothing but a password stands."""
+    """For places where only a password stands."""
     bare = value.strip("\"'{}")
     if len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare):
         return False
@@ -108,7 +108,7 @@ def is_password(value: str) -> bool:
 
 
 def is_url_password(value: str) -> bool:
-    """Between a user and a host even the word is one: that is how test databases are reached."""
+    """Between user and host even the word `password` is one: test databases are reached that way."""
     return not is_placeholder(value) and _VARIABLE.match(value) is None
 
 
@@ -125,7 +125,7 @@ def is_credential(value: str) -> bool:
 
 
 def _changes(value: str) -> int:
-    """How often letters and digits take turns: seldom in names, `sha256` and `utf8` once."""
+    """The number of changes between letters and digits: few in names, one in `sha256` and `utf8`."""
     return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))
 
 
@@ -134,7 +134,7 @@ def _is_mixed(value: str) -> bool:
 
 
 def _is_jumbled(value: str) -> bool:
-    """Letters of both cases (and digits) that take turns more often than humps of a name do."""
+    """True if letters of both cases (and digits) alternate more often than the humps of a name do."""
     if value.islower():
         return False
     turns = len(re.findall(r"[a-z](?=[A-Z\d])|[A-Z](?=[a-z\d])|\d(?=[A-Za-z])", value))
@@ -150,7 +150,7 @@ def _is_basic(value: str) -> bool:
 
 
 def is_assigned(value: str) -> bool:
-    """What is given to a name that says secret. Code is full of those, so the value must look generated."""
+    """For values assigned to a name that says secret. Code is full of those, so the value must look generated."""
     value = value[:_ENOUGH]
     return _looks_generated(value) and not is_placeholder(value) and _VARIABLE.search(value) is None
 
@@ -168,16 +168,16 @@ def _looks_generated(value: str) -> bool:
 
 
 def is_quoted_password(value: str) -> bool:
-    """A value in quotes given to a password may be short, but names and paths stand there too."""
+    """For quoted values given to a password: they may be short, but may also be names and paths."""
     if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
         return False
-    # Sentences end in a mark.
+    # The last character does not count: sentences end in a mark.
     has_symbol = len(value) >= 8 and _LETTER.search(value) is not None and _SYMBOL.search(value[1:-1]) is not None
     return (_is_mixed(value) or has_symbol) and _NO_VALUE.match(value) is None and entropy(value) > 2.5
 
 
 def is_bare_password(value: str) -> bool:
-    """Without quotes a name of something, an expression or a word is more likely: a digit or a symbol is asked for."""
+    """For unquoted values given to a password: mostly names, expressions or words, so a digit or symbol is required."""
     value = value.rstrip(".!?:")
     if len(value) < 6 or not is_password_setting(value) or _UUID.fullmatch(value):
         return False
@@ -187,19 +187,19 @@ def is_bare_password(value: str) -> bool:
 
 
 def is_lone_word(value: str) -> bool:
-    """Letters alone, all that a line gives to a password."""
+    """For letters alone on the right-hand side of a password's line."""
     is_one_word = value.islower() or value.isupper() or value.istitle()
     return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
 
 
 def is_password_argument(value: str) -> bool:
-    """Ports of containers are given in the same way."""
+    """For arguments in a place where the ports of containers are given too."""
     return _LETTER.search(value) is not None and is_password_setting(value)
 
 
-@lru_cache(256)  # a line that announces cookies again and again has each of them judged as often
+@lru_cache(256)  # a line that announces cookies repeatedly has each of them judged repeatedly
 def is_cookie(value: str) -> bool:
-    """What a session is known by: dates, numbers and words stand beside it."""
+    """For cookies: those that identify a session, not the dates, numbers and words beside them."""
     is_mixed, value = _is_mixed(value), value[:_ENOUGH]
     if is_placeholder(value) or _VARIABLE.match(value) or not (is_mixed or _is_jumbled(value)):
         return False
@@ -214,14 +214,14 @@ def is_password_setting(value: str) -> bool:
 
 
 def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
-    """A value in a file of secrets, under a name that says it is one; where the name `is_vague` it looks generated."""
+    """For values in a file of secrets under a name that says so; if the name `is_vague`, they must look generated."""
     if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
         return False
     return value.lower() not in _EXAMPLES and (not is_vague or is_key_material(value))
 
 
 def is_key_material(value: str) -> bool:
-    """What stands for itself: no name, no path, no sentence."""
+    """True for a value that stands for itself: not a name, a path or a sentence."""
     return not is_placeholder(value) and (_looks_generated(value[:_ENOUGH]) or looks_like_base64(value))
 
 
@@ -230,12 +230,12 @@ def looks_like_base64(value: str) -> bool:
 
 
 def is_token_in_parts(value: str) -> bool:
-    """A JSON Web Token is random only to its reader: two objects in base64 and what signs them."""
+    """For JSON Web Tokens: two objects in base64 and a signature, random only to the eye."""
     return _is_mixed(value) and entropy(value) > 3.5
 
 
 def is_discord(value: str) -> bool:
-    """`.time.signature`, both base64: `.create.shouldReturnNothingWhenEmpty` is a method."""
+    """For `.time.signature`, both base64; `.create.shouldReturnNothingWhenEmpty` is a method."""
     _, time, signature = value.split(".", 2)
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
