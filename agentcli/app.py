@@ -58,11 +58,11 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
 from agentcli.tools.own_tools import guarded
-from agentcli.tools.path_kinds import SECRET_HOME_PATHS
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
@@ -70,7 +70,7 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.later import WebLater
 
 if TYPE_CHECKING:
-    from agentcli.tools.secrets.masking import Masker
+    from agentcli.safety.secrets.masking import Masker
     from agentcli.tools.web.searching import SearchProvider
 
 
@@ -317,7 +317,7 @@ class Builder:
 
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
-        masking = import_module("agentcli.tools.secrets.masking")
+        masking = import_module("agentcli.safety.secrets.masking")
         own = (*credentials_in(self.config.environment), *self.config.kept_keys.values)
         made: Masker = masking.Masker((*own, *values))
         return made

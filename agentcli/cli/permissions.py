@@ -21,8 +21,8 @@ from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.sandbox import Profile
-from agentcli.tools.shell.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")

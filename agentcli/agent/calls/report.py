@@ -21,7 +21,7 @@ from agentcli.tools.tool import Later
 from agentcli.tools.tool import ToolOutput as Output
 
 if TYPE_CHECKING:
-    from agentcli.tools.secrets.masking import StreamMask
+    from agentcli.safety.secrets.masking import StreamMask
 
 INTERRUPTED = "Not run: interrupted by the user."
 OMITTED = {"omitted": "larger than 1 MB"}

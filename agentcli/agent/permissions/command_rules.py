@@ -8,10 +8,10 @@ from pathlib import Path
 from agentcli.agent.permissions.judge import Judged, known, real_or_given
 from agentcli.agent.permissions.rules import Rule, escaped, matches_host
 from agentcli.agent.permissions.targets import Target, ground_of, is_covered, is_refused, look_at_real
-from agentcli.tools.path_kinds import is_secret
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
+from agentcli.safety.commands.rules import covers, touches
+from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import Access
-from agentcli.tools.shell.records import CommandAnalysis, Effects, Segment
-from agentcli.tools.shell.rules import covers, touches
 from agentcli.tools.tool import Workspace
 
 # A path refused to one tool is refused to those that do the same to it.

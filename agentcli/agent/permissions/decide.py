@@ -21,7 +21,7 @@ from agentcli.agent.permissions.targets import (
     is_kept_from_edits,
     is_refused,
 )
-from agentcli.tools.shell.records import CommandAnalysis
+from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.tools.tool import Workspace
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit

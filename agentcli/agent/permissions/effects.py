@@ -12,7 +12,7 @@ from msgspec import Struct
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
 from agentcli.agent.permissions.judge import Judged, Need
 from agentcli.agent.permissions.targets import WHY, Kind, look_at_real
-from agentcli.tools.shell.records import UNKNOWN, CommandAnalysis
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis
 from agentcli.tools.tool import Tool, Workspace
 
 MOST_SHOWN = 6

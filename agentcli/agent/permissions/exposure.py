@@ -18,7 +18,7 @@ from agentcli.agent.permissions.judge import Judged
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.permissions.targets import ground_of, is_covered, look_at_real
-from agentcli.tools.shell.records import CommandAnalysis, Segment
+from agentcli.safety.commands.records import CommandAnalysis, Segment
 from agentcli.tools.tool import Workspace
 
 _MOST_SHOWN = 3
@@ -60,7 +60,9 @@ def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
 
 def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
     """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    showing = import_module("agentcli.tools.shell.showing")  # with the judge, which is imported for the first command
+    showing = import_module(
+        "agentcli.safety.commands.programs.showing"
+    )  # with the judge, which is imported for the first command
     words = segment.words
     if words and showing.shows_names_only(words):
         return False

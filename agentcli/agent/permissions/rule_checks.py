@@ -23,9 +23,9 @@ from agentcli.agent.permissions.rules import (
 )
 from agentcli.errors import UsageError
 from agentcli.near_names import did_you_mean
-from agentcli.tools.shell import analyse, refusal_of
-from agentcli.tools.shell.records import Places
-from agentcli.tools.shell.rules import covers
+from agentcli.safety.commands import analyse, refusal_of
+from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.rules import covers
 from agentcli.tools.tool import Tool
 
 # What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.

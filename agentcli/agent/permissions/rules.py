@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.errors import UsageError
-from agentcli.tools.web.urls import BadUrl, parse_url
+from agentcli.safety.addresses.urls import BadUrl, parse_url
 
 
 class Rule(Struct, frozen=True):

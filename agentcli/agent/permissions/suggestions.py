@@ -11,8 +11,8 @@ from agentcli.agent.permissions.judge import Judged
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule, Rules, escaped, parse_rule
 from agentcli.errors import UsageError
-from agentcli.tools.shell.records import CommandAnalysis
-from agentcli.tools.shell.rules import rules_by_segment
+from agentcli.safety.commands.records import CommandAnalysis
+from agentcli.safety.commands.rules import rules_by_segment
 
 _AND = " and "
 

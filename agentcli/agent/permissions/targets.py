@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.rules import PathGround, Rule, is_literal, matches_path
 from agentcli.errors import ToolError
-from agentcli.tools.path_kinds import is_protected, is_reviewed, is_secret, judge_path
+from agentcli.safety.paths.judge import judge_path
+from agentcli.safety.paths.protected import is_protected, is_reviewed
+from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 
