@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.targets import Target, look_at_real, targets_of
 from agentcli.errors import ToolError
+from agentcli.safety.addresses.judge import UrlVerdict
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Places
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
-from agentcli.tools.web.access import UrlVerdict
 
 
 class Need(Struct, frozen=True):
