@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 from agentcli.near_names import did_you_mean
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
-# What roles share that have no colour of their own; the roles are those of frontends/terminal/theme.py.
+# What roles share that have no colour of their own; the roles are those of frontends/terminal/text/theme.py.
 COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
 ROLES = (
     *"bold italic underline strike heading1 heading2 heading3 quote link table_header added_word removed_word".split(),
@@ -74,7 +74,7 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 _NEEDED = ("send", "cancel")
 _MAY_SHARE = frozenset(("complete", "queue"))  # one while it rests, one while it works
-# What a terminal sends is the same; a modified Enter is read as Ctrl-J (see frontends/terminal/keyboard.py).
+# What a terminal sends is the same; a modified Enter is read as Ctrl-J (see frontends/terminal/input/keyboard.py).
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 

@@ -27,7 +27,7 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
     from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
-    from agentcli.frontends.terminal.theme import Theme, has_true_colours, own_codes, palette_for
+    from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)

@@ -25,9 +25,9 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import Look, TerminalApp
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.desk import Front
-from agentcli.frontends.terminal.drafts import drafts_of
-from agentcli.frontends.terminal.file_index import FileIndex, ripgrep_files
-from agentcli.frontends.terminal.history import ProjectHistory
+from agentcli.frontends.terminal.input.drafts import drafts_of
+from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
+from agentcli.frontends.terminal.input.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.llm.provider import Health
 from agentcli.model_choice import NoModel

@@ -20,33 +20,33 @@ from agentcli.agent.permissions import Mode
 from agentcli.agent.todo import todo_items
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.approval import marked_cell
-from agentcli.frontends.terminal.asking import Asking
-from agentcli.frontends.terminal.completion import PromptCompleter
-from agentcli.frontends.terminal.composer import Composer
+from agentcli.frontends.terminal.approval.asking import Asking
+from agentcli.frontends.terminal.approval.panel import marked_cell
+from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.desk import House, NothingChosen, TerminalDesk
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.drafts import Drafts
-from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
-from agentcli.frontends.terminal.history import ProjectHistory
-from agentcli.frontends.terminal.key_names import label
+from agentcli.frontends.terminal.input.completion import PromptCompleter
+from agentcli.frontends.terminal.input.composer import Composer
+from agentcli.frontends.terminal.input.drafts import Drafts
+from agentcli.frontends.terminal.input.file_index import FileIndex, paths_elsewhere
+from agentcli.frontends.terminal.input.history import ProjectHistory
+from agentcli.frontends.terminal.input.key_names import label
+from agentcli.frontends.terminal.input.unknown_files import UnknownFile, unknown_files
 from agentcli.frontends.terminal.keys import key_bindings
-from agentcli.frontends.terminal.live import TICK_S, Live, said
-from agentcli.frontends.terminal.notify import notification
-from agentcli.frontends.terminal.own_terminal import lend_terminal
-from agentcli.frontends.terminal.pager import keys_are_not_ours, run_pager
+from agentcli.frontends.terminal.output.live import TICK_S, Live, said
+from agentcli.frontends.terminal.output.notify import notification
+from agentcli.frontends.terminal.output.screen import Frame, Row
+from agentcli.frontends.terminal.output.status_bar import custom_status, mode_label, short_model, status_row
+from agentcli.frontends.terminal.output.tool_views import Folded
+from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panels import key_rows, todo_rows
-from agentcli.frontends.terminal.picker import Picker
-from agentcli.frontends.terminal.screen import Frame, Row
+from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
+from agentcli.frontends.terminal.programs.pager import keys_are_not_ours, run_pager
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
-from agentcli.frontends.terminal.status_bar import custom_status, mode_label, short_model, status_row
-from agentcli.frontends.terminal.text_width import clipped
-from agentcli.frontends.terminal.theme import background_of, own_codes, palette_for
-from agentcli.frontends.terminal.tool_views import Folded
-from agentcli.frontends.terminal.turn_view import TurnView
-from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
-from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
+from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import Block
 from agentcli.look_settings import THEMES
 

@@ -22,12 +22,12 @@ from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.signals import ignore_hangups
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.keyboard import QUESTIONS, TerminalInput
-from agentcli.frontends.terminal.prompt import PromptArea
-from agentcli.frontends.terminal.screen import Frame, Row, Screen
-from agentcli.frontends.terminal.text_width import clipped
-from agentcli.frontends.terminal.theme import Theme
+from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
+from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.output.screen import Frame, Row, Screen
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.text.theme import Theme
 
 FRAME_S = 1 / 30  # at most so often while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence

@@ -35,9 +35,9 @@ from agentcli.conversation.entries import Entry, SystemEvent, User, kept
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.house import SessionHouse, open_after
-from agentcli.frontends.terminal.live import Live
-from agentcli.frontends.terminal.status_bar import Status
-from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.status_bar import Status
+from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.llm.messages import Block, Text
 
 

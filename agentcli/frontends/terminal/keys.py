@@ -10,7 +10,7 @@ from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from agentcli.frontends.terminal.key_names import label, sequence
+from agentcli.frontends.terminal.input.key_names import label, sequence
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp

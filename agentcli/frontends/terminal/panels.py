@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentcli.frontends.terminal.keys import key_help
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped
-from agentcli.frontends.terminal.todo_list import todo_lines
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.output.todo_list import todo_lines
+from agentcli.frontends.terminal.text.text_width import clipped
 from agentcli.tools.builtin.arguments import TodoItem
 
 

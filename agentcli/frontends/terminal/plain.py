@@ -13,12 +13,12 @@ from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
-from agentcli.frontends.terminal.approval import ApprovalPanel
+from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.desk import House, TerminalDesk
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.live import Live
-from agentcli.frontends.terminal.theme import Theme
-from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
 
 MOST_PREVIEW_LINES = 200

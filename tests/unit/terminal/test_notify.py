@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.notify import CHOICES, notification
+from agentcli.frontends.terminal.output.notify import CHOICES, notification
 
 ENVIRONMENTS = [
     {},

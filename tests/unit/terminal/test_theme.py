@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.theme import (
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.theme import (
     BACKGROUNDS,
     BEHIND,
     PALETTES,

@@ -12,10 +12,10 @@ from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.approval import KEYS, ApprovalPanel, Choice
-from agentcli.frontends.terminal.picker import Picker
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped
+from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
+from agentcli.frontends.terminal.approval.picker import Picker
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.text_width import clipped
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.app import TerminalApp

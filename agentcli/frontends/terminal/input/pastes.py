@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 
-from agentcli.frontends.terminal.images import require_sendable
+from agentcli.frontends.terminal.input.images import require_sendable
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
 from agentcli.tools.media_types import dimensions_of
 

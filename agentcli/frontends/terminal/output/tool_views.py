@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.text_width import clipped, width
-from agentcli.frontends.terminal.todo_list import todo_lines
-from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.frontends.terminal.output.todo_list import todo_lines
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.text_width import clipped, width
+from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.tools.builtin.arguments import TodoItem
 
 DIFF_LINES = 30

@@ -11,7 +11,7 @@ from prompt_toolkit.application import get_app_or_none
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.frontends.terminal.file_index import FileIndex, leads_out
+from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out
 
 
 class CommandEntry(Protocol):

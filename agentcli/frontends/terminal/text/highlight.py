@@ -13,7 +13,7 @@ from pygments.lexer import ExtendedRegexLexer, Lexer, RegexLexer
 from pygments.lexers import LEXERS, find_lexer_class_by_name
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
 
-from agentcli.frontends.terminal.fragments import Fragment, merged
+from agentcli.frontends.terminal.text.fragments import Fragment, merged
 
 log = logging.getLogger(__name__)
 

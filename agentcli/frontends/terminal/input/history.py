@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.frontends.terminal.pastes import without_images
+from agentcli.frontends.terminal.input.pastes import without_images
 from agentcli.llm.messages import Image
 
 MOST_ENTRIES = 1_000  # of one project

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped, width
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.text_width import clipped, width
 
 MOST_SHOWN = 8
 LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the gap between the columns

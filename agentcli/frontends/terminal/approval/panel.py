@@ -8,11 +8,11 @@ from typing import Literal
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import Fragment, plain
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped, row_width, wrapped_tail
-from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.text_width import clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.tools.summary import call_title
 
 LAST_LINES = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from wcwidth import wcwidth
 
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text.fragments import Fragment
 
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
 # spacing marks of Brahmic and other scripts, and what Unicode 16 made wide.

@@ -28,13 +28,13 @@ from agentcli.agent.events import (
 from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.highlight import warm_up
-from agentcli.frontends.terminal.live import LONGEST_TAIL, Arriving, Live, RunningCall, prompt_text, said
-from agentcli.frontends.terminal.markdown import MarkdownStream
-from agentcli.frontends.terminal.tool_views import Folded, duration, tool_view
-from agentcli.frontends.terminal.wrapping import wrapped
+from agentcli.frontends.terminal.markdown.stream import MarkdownStream
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, prompt_text, said
+from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.highlight import warm_up
+from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title, diff_counts
 

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.fragments import Fragment, merged, plain
-from agentcli.frontends.terminal.highlight import CodeHighlighter
-from agentcli.frontends.terminal.inline import InlineScanner, as_address, normalized
-from agentcli.frontends.terminal.line_kinds import (
+from agentcli.frontends.terminal.markdown.inline import InlineScanner, as_address, normalized
+from agentcli.frontends.terminal.markdown.line_kinds import (
     FENCE,
     LABEL,
     LONGEST_START,
@@ -18,8 +16,10 @@ from agentcli.frontends.terminal.line_kinds import (
     column_after,
     start_of_line,
 )
-from agentcli.frontends.terminal.table import Cell, alignments, split_row, table_lines
-from agentcli.frontends.terminal.wrapping import UNBOUNDED, WordWrap
+from agentcli.frontends.terminal.markdown.table import Cell, alignments, split_row, table_lines
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.text.highlight import CodeHighlighter
+from agentcli.frontends.terminal.text.wrapping import UNBOUNDED, WordWrap
 
 RULE = "─" * 24
 

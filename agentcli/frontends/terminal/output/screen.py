@@ -21,9 +21,9 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.fragments import Fragment, plain
-from agentcli.frontends.terminal.text_width import advance, is_unsure, row_width, width, with_spaces
-from agentcli.frontends.terminal.theme import Theme
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.text_width import advance, is_unsure, row_width, width, with_spaces
+from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
 LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it

@@ -13,7 +13,7 @@ from functools import lru_cache
 from html.entities import html5
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
 
 LONGEST_HOLD = 2_000  # source characters: what has not been closed within them was not meant as markup
 LONGEST_WORD = 200  # characters of a word that are waited for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text.fragments import Fragment
 
 LONGEST_START = 400  # characters in which a line's kind must show; else it is text
 SPACES = re.compile(r"[ \t]*")

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from wcwidth import iter_graphemes, wcswidth
 
-from agentcli.frontends.terminal.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 
 Cell = list[Fragment]
 """A cell's text; a line break in it stays one."""

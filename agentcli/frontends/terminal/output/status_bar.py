@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped, row_width
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.text_width import clipped, row_width
 
 COMMAND_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 0.5

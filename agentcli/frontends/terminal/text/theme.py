@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.look_settings import COLOUR_NAMES
 
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9

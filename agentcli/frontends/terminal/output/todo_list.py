@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.tools.builtin.arguments import TodoItem
 
 _SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}

@@ -10,8 +10,8 @@ from typing import Protocol
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.screen import Row
-from agentcli.frontends.terminal.text_width import clipped, wrapped_tail
+from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.text_width import clipped, wrapped_tail
 from agentcli.llm.messages import Block, Image, Text
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

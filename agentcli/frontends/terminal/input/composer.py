@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.drafts import Drafts
-from agentcli.frontends.terminal.history import ProjectHistory, Sent
-from agentcli.frontends.terminal.images import clipboard_image, image_path, read_image
-from agentcli.frontends.terminal.pager import edit_text
-from agentcli.frontends.terminal.pastes import Pastes, clean
-from agentcli.frontends.terminal.prompt import PromptArea
+from agentcli.frontends.terminal.input.drafts import Drafts
+from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
+from agentcli.frontends.terminal.input.images import clipboard_image, image_path, read_image
+from agentcli.frontends.terminal.input.pastes import Pastes, clean
+from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.programs.pager import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4

@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.fragments import Fragment, merged
-from agentcli.frontends.terminal.highlight import CodeHighlighter
+from agentcli.frontends.terminal.text.fragments import Fragment, merged
+from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 
 NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
 
