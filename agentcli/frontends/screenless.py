@@ -17,7 +17,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, SystemEvent
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.house import SessionHouse, open_after
+from agentcli.frontends.session_opener import SessionOpener, open_after
 from agentcli.llm.messages import Block, Usage
 
 log = logging.getLogger(__name__)
@@ -63,14 +63,14 @@ class CommandEnded(Struct, frozen=True):
         return self.exit_code != 0
 
 
-class ScreenlessDesk:
-    """Implements the commands' `Desk` for programs and pipes: nobody picks from a list, nobody types an answer.
+class ScreenlessHost:
+    """Implements `CommandHost` for programs and pipes: nobody picks from a list, nobody types an answer.
 
     Only where it `stays_open` for more than one prompt can a command go on with another session.
     """
 
-    def __init__(self, house: SessionHouse, session: Session, commands: Commands, *, stays_open: bool) -> None:
-        self._house = house
+    def __init__(self, opener: SessionOpener, session: Session, commands: Commands, *, stays_open: bool) -> None:
+        self._opener = opener
         self._stays_open = stays_open
         self._session = session
         self._running: set[asyncio.Future[Outcome]] = set()
@@ -124,7 +124,7 @@ class ScreenlessDesk:
         return ended.prompt or ended
 
     def attach(self, text: str) -> tuple[Block, ...]:
-        return self._house.attach(text, self._session, typed=text)
+        return self._opener.attach(text, self._session, typed=text)
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""
@@ -140,10 +140,10 @@ class ScreenlessDesk:
 
     @property
     def stored_sessions(self) -> SessionStore:
-        return self._house.stored_sessions
+        return self._opener.stored_sessions
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._house.list()
+        return await self._opener.list()
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
@@ -155,18 +155,18 @@ class ScreenlessDesk:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        self._session = await open_after(self._house, before, session_id, fork=fork)
+        self._session = await open_after(self._opener, before, session_id, fork=fork)
         await before.close()
         return self._session
 
     async def check_model(self, name: str) -> str:
-        return self._house.check_model(name)
+        return self._opener.check_model(name)
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._house.models()
+        return await self._opener.models()
 
     async def keep(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._house.keep, key, value)
+        return await asyncio.to_thread(self._opener.keep, key, value)
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
@@ -177,7 +177,7 @@ class ScreenlessDesk:
         return None
 
     async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._house.describe, topic)
+        return await asyncio.to_thread(self._opener.describe, topic)
 
     def put_into_input(self, text: str) -> None:
         """Nobody types here: whoever went back to a prompt has it."""

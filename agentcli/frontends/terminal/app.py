@@ -24,7 +24,7 @@ from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
 from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import HINT, Console
-from agentcli.frontends.terminal.desk import House, NothingChosen, TerminalDesk
+from agentcli.frontends.terminal.controller import NothingChosen, TerminalController, TerminalOpener
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.drafts import Drafts
@@ -56,7 +56,7 @@ _BARE_COMMAND = re.compile(r"/\S+ +")
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 
 
-class Look(Struct, frozen=True):
+class ScreenOptions(Struct, frozen=True):
     """What the settings say of the terminal."""
 
     keys: Mapping[str, tuple[str, ...]]  # of each action, see look_settings.py
@@ -68,7 +68,7 @@ class Look(Struct, frozen=True):
 
 
 class TerminalApp:
-    """What is on the console while a session is open. Implements the console's `Face` and the desk's `Front`.
+    """Shows a session on the console. Implements `ConsoleView` and `TerminalActions`.
 
     keys.py calls its public methods.
     """
@@ -76,10 +76,10 @@ class TerminalApp:
     def __init__(
         self,
         console: Console,
-        house: House,
+        opener: TerminalOpener,
         commands: Commands,
         *,
-        look: Look,
+        options: ScreenOptions,
         history: ProjectHistory,
         drafts: Drafts | None,
         file_index: FileIndex,
@@ -87,9 +87,9 @@ class TerminalApp:
         home: Path,
     ) -> None:
         self.console = console
-        self._house = house
-        self._look = look
-        self.theme_choice = look.theme
+        self._opener = opener
+        self._options = options
+        self.theme_choice = options.theme
         self._background = ""
         self.live = Live(interrupt_key=self.key("interrupt"))
         self.asking = Asking(self)
@@ -113,10 +113,10 @@ class TerminalApp:
             columns=lambda: console.columns,
             at_line_start=lambda: console.screen.at_line_start,
             unfold_key=self.key("unfold"),
-            wraps=look.wrap == "words",
+            wraps=options.wrap == "words",
             home=console.environment.get("HOME", ""),
         )
-        self.desk = TerminalDesk(house, self, commands, self.view, self.live)
+        self.controller = TerminalController(opener, self, commands, self.view, self.live)
         for command in screen_commands(self):
             commands.add(command)
         self.composer = Composer(
@@ -134,13 +134,13 @@ class TerminalApp:
         self._held = ("", "")  # a prompt that waits for a second Enter, and why
         self._keeps = drafts is not None
         console.area.buffer.completer = PromptCompleter(
-            lambda: self.desk.commands,
+            lambda: self.controller.commands,
             file_index,
             self._arguments,
             lambda typed: paths_elsewhere(typed, folder, home),
         )
         console.area.buffer.on_text_changed += lambda _: self._typed()
-        console.keys = key_bindings(self, look.keys)
+        console.keys = key_bindings(self, options.keys)
 
     # Living
 
@@ -149,9 +149,9 @@ class TerminalApp:
         if prompt is None and not self.composer.area.buffer.text and self.composer.restore_draft():
             self.hint("Your draft is back.")
         asyncio.get_running_loop().run_in_executor(None, self.composer.history.load)
-        self.desk.start_opening().add_done_callback(self._opened)
+        self.controller.start_opening().add_done_callback(self._opened)
         if prompt:
-            self.desk.submit(prompt)
+            self.controller.submit(prompt)
 
     def _opened(self, opening: asyncio.Task[Any]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
@@ -161,7 +161,7 @@ class TerminalApp:
 
     def early_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.desk.submit(line)
+            self.controller.submit(line)
 
     def leave(self) -> None:
         self.console.leave()
@@ -176,10 +176,10 @@ class TerminalApp:
             self.composer.forget_draft()
         for text in self._told:
             self.view.line(text, "warning")
-        was_used = self._keeps and self.desk.is_open and bool(self.desk.session.state.entries)
-        await self.desk.close()
+        was_used = self._keeps and self.controller.is_open and bool(self.controller.session.state.entries)
+        await self.controller.close()
         if was_used:
-            self.view.line(f"Go on with: agentcli -r {self.desk.session.id[:13]}", "muted")
+            self.view.line(f"Go on with: agentcli -r {self.controller.session.id[:13]}", "muted")
         await self._file_index.aclose()
         if self.on_close is not None:
             await self.on_close()
@@ -201,7 +201,7 @@ class TerminalApp:
             state = "working" if self.is_busy else "ready"
         if state != self._title_state and self.console.environment.get("TERM") != "linux":
             self._title_state = state
-            self.console.title(f"{printable(self._house.project)} · {state}")
+            self.console.title(f"{printable(self._opener.project)} · {state}")
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -234,12 +234,14 @@ class TerminalApp:
         rows: list[Row] = []
         if self.asking.picker is None:
             if self.shows_keys:
-                rows += key_rows(columns, self._look.keys)
+                rows += key_rows(columns, self._options.keys)
             if self._held[0] == self.composer.area.buffer.text and self._told_names:
                 told = textwrap.wrap(printable(self._held[1]), max(1, columns))
                 rows += [clipped([("warning", row)], columns) for row in told]
             if self._shows_todo:
-                rows += todo_rows(todo_items(self.desk.session.state.entries) if self.desk.is_open else (), columns)
+                rows += todo_rows(
+                    todo_items(self.controller.session.state.entries) if self.controller.is_open else (), columns
+                )
         asked = self.asking.rows(columns, most)[:most]
         return [*rows[: most - len(asked)], *asked]
 
@@ -247,7 +249,7 @@ class TerminalApp:
         is_said = time.monotonic() < self._hint_until and self._hint_holds()
         hint = self.asking.hint or (self._hint if is_said else "")
         custom = "" if hint else self._custom_status
-        return status_row(self.desk.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
+        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
     def placeholder(self) -> str:
         if self.asking.is_open:
@@ -258,7 +260,7 @@ class TerminalApp:
 
     def key(self, action: str) -> str:
         """The name of the first key that does it; empty when none does."""
-        return next((label(key) for key in self._look.keys[action]), "")
+        return next((label(key) for key in self._options.keys[action]), "")
 
     def _keys_for(self, **actions: str) -> str:
         return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.key(action)))
@@ -290,15 +292,15 @@ class TerminalApp:
         self.theme_choice = choice
         theme, environment = self.console.theme, self.console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
-        if theme.use(palette, own_codes(self._look.themes.get(choice, {}), environment)):
+        if theme.use(palette, own_codes(self._options.themes.get(choice, {}), environment)):
             self.redraw()
 
     @property
     def themes(self) -> Sequence[str]:
         """The names of all themes there are."""
-        return (*THEMES, *self._look.themes)
+        return (*THEMES, *self._options.themes)
 
-    # Front
+    # TerminalActions
 
     def turn_ended(self, why: str) -> None:
         self._refresh_custom_status()
@@ -313,20 +315,20 @@ class TerminalApp:
         self.changed()
 
     def _arguments(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        return argument_options(name, typed, self.desk.commands, self._house.known_models, self.themes)
+        return argument_options(name, typed, self.controller.commands, self._opener.known_models, self.themes)
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
-        if is_away and (codes := notification(text, self._look.notifications, self.console.environment)):
+        if is_away and (codes := notification(text, self._options.notifications, self.console.environment)):
             self.console.raw(codes)
 
     def _refresh_custom_status(self) -> None:
-        command = self._look.status_command
+        command = self._options.status_command
         if not command or (self._status_task is not None and not self._status_task.done()):
             return
 
         async def ask() -> None:
-            self._custom_status = await custom_status(command, self.desk.status, self.console.environment)
+            self._custom_status = await custom_status(command, self.controller.status, self.console.environment)
             self.changed()
 
         self._status_task = asyncio.create_task(ask())
@@ -340,10 +342,10 @@ class TerminalApp:
 
     def _introduce(self) -> None:
         """The first lines of the screen: where, with what, what was read; then what the person is warned of."""
-        state = self.desk.session.state
-        program, files = self._house.introduction()
+        state = self.controller.session.state
+        program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
-        parts = [self._house.branch(), short_model(state.model), mode_label(state.mode)]
+        parts = [self._opener.branch(), short_model(state.model), mode_label(state.mode)]
         head = [("bold", name)] if self.console.has_head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
         head.append(("muted", f"{' · ' if head else ''}{' · '.join(parts)}\n"))
@@ -392,10 +394,10 @@ class TerminalApp:
                 return await process.wait()
 
     def run_own(self, command: str, *, to_model: bool) -> None:
-        self.desk.spawn(self._run_own(command, to_model=to_model))
+        self.controller.spawn(self._run_own(command, to_model=to_model))
 
     async def _run_own(self, command: str, *, to_model: bool) -> None:
-        session, said = self.desk.session, ""
+        session, said = self.controller.session, ""
         try:
             async with self.console.hand_over():
                 said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
@@ -427,7 +429,7 @@ class TerminalApp:
 
     @property
     def is_busy(self) -> bool:
-        return self.desk.is_open and self.desk.session.is_busy
+        return self.controller.is_open and self.controller.session.is_busy
 
     @property
     def runs_command(self) -> bool:
@@ -473,14 +475,14 @@ class TerminalApp:
             self._close_keys()
             return
         if not self.composer.text.strip():
-            self.desk.go_on()
+            self.controller.go_on()
             return
         if self._holds_back(self.composer.area.buffer.text):
             self.changed()
             return
         shown, text, with_images = self.composer.take()
         self.console.begin_inserting()
-        self.desk.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
+        self.controller.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
         self.changed()
 
     def _holds_back(self, text: str) -> bool:
@@ -513,7 +515,7 @@ class TerminalApp:
             self.accept()
 
     def _needs_argument(self, name: str) -> bool:
-        arguments = (command.argument for command in self.desk.commands if command.name == name)
+        arguments = (command.argument for command in self.controller.commands if command.name == name)
         return any(argument and not argument.startswith("[") for argument in arguments)
 
     @property
@@ -539,9 +541,9 @@ class TerminalApp:
         elif self._shows_todo:
             self._shows_todo = False
         elif self.is_busy or self.live.is_busy:
-            self.desk.interrupt()
+            self.controller.interrupt()
         elif twice and not buffer.text:
-            self.desk.submit("/rewind")
+            self.controller.submit("/rewind")
         elif twice:
             self._clear()
         else:
@@ -567,14 +569,14 @@ class TerminalApp:
         elif self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif self.is_busy or self.live.is_busy:
-            self.desk.interrupt()
+            self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
         elif self.shows_keys:
             self._close_keys()
         elif self.composer.area.buffer.text:
             self._clear()
         elif twice:
-            self.desk.leave()
+            self.controller.leave()
         else:
             self.hint(f"{self.key('cancel')} again leaves.", TWICE_S)
         self.changed()
@@ -588,7 +590,7 @@ class TerminalApp:
             keys = self._keys_for(interrupt="interrupts", leave="leaves then")
             self.hint(f"It is at work: {keys}.", holds=lambda: self.is_busy)
         else:
-            self.desk.leave()
+            self.controller.leave()
 
     def take_back(self) -> None:
         """The newest queued message goes back into the input."""
@@ -606,13 +608,13 @@ class TerminalApp:
 
         if len(waiting) > 1:
             options = [(" ".join(said(content).split())[:200], "") for content in waiting]
-            self.desk.spawn(choose(self.asking.pick(Picker("Take back", options))))
+            self.controller.spawn(choose(self.asking.pick(Picker("Take back", options))))
         else:
             self.take_back()
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
         self.view.will_take_back(waiting[position])
-        self.desk.session.submit(TakeBack(position))
+        self.controller.session.submit(TakeBack(position))
         self.composer.put_before(self.composer.as_typed(waiting[position]))
 
     def search_history(self) -> None:
@@ -626,22 +628,22 @@ class TerminalApp:
 
         if entries:
             options = [(" ".join(sent.text.split())[:200], "") for sent in entries]
-            self.desk.spawn(search(self.asking.pick(Picker("History", options))))
+            self.controller.spawn(search(self.asking.pick(Picker("History", options))))
         else:
             self.hint("The history is empty.")
 
     def next_mode(self) -> None:
-        if not self.desk.is_open:
+        if not self.controller.is_open:
             return
-        mode = self.desk.session.state.mode
+        mode = self.controller.session.state.mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         before = (mode, after)  # the change takes a moment
-        self.desk.session.submit(SetMode(after))
+        self.controller.session.submit(SetMode(after))
         if after == "default":
-            self.hint("default mode: edits and commands ask", 1.5, holds=lambda: self.desk.status.mode in before)
+            self.hint("default mode: edits and commands ask", 1.5, holds=lambda: self.controller.status.mode in before)
 
     def to_background(self) -> None:
-        self.desk.session.submit(Background())
+        self.controller.session.submit(Background())
 
     def toggle_todo(self) -> None:
         self._shows_todo = not self._shows_todo
@@ -669,13 +671,13 @@ class TerminalApp:
             if not was_shown:
                 self.view.line(text)
 
-        self.desk.spawn(page())
+        self.controller.spawn(page())
 
     def edit_outside(self) -> None:
-        self.desk.spawn(self.composer.edit_outside())
+        self.controller.spawn(self.composer.edit_outside())
 
     def paste_image(self) -> None:
-        self.desk.spawn(self.composer.paste_image())
+        self.controller.spawn(self.composer.paste_image())
 
     def suspend(self) -> None:
         self.console.suspend()

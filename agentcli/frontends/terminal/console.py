@@ -49,7 +49,7 @@ def fitting(hint: str, columns: int) -> str:
     return hint
 
 
-class Face(Protocol):
+class ConsoleView(Protocol):
     """What takes the console over once it is loaded."""
 
     def draw(self, columns: int, most: int) -> Frame: ...
@@ -95,21 +95,21 @@ class Console:
         self.exit_code = 0
         self._head: Sequence[Row] = ()
         self._has_title = False
-        self._face: Face | None = None
+        self._view: ConsoleView | None = None
         self._early_lines: list[str] = []
         self._early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
         self._late_frame: asyncio.TimerHandle | None = None  # once a resized window rests
         self._last_frame = 0.0
         self._failure: BaseException | None = None
-        self._first_frame: Callable[[], Awaitable[Face]] | None = None
+        self._first_frame: Callable[[], Awaitable[ConsoleView]] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
         self.area = PromptArea(
-            mark=lambda: self._face.mark() if self._face else "› ",
-            placeholder=lambda: fitting(self._face.placeholder() if self._face else HINT, self.columns),
+            mark=lambda: self._view.mark() if self._view else "› ",
+            placeholder=lambda: fitting(self._view.placeholder() if self._view else HINT, self.columns),
         )
         self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._reported)
@@ -125,7 +125,7 @@ class Console:
         self.app.renderer = self.screen
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
-    async def run(self, load: Callable[[], Awaitable[Face]]) -> int:
+    async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
         """Show the input, then let `load` bring what takes over; gives the exit code.
 
         Raises what `load` raises, and what `fail` is given.
@@ -153,19 +153,19 @@ class Console:
             load, self._first_frame = self._first_frame, None
             self._loading = asyncio.ensure_future(self._load(load))
 
-    async def _load(self, load: Callable[[], Awaitable[Face]]) -> None:
+    async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
             asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
             self.raw(QUESTIONS)
         try:
-            self._face = face = await load()
+            self._view = view = await load()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is as it was found
             self.fail(error)
             return
         for report in self._early_reports:
-            face.reported(report)
-        face.early_lines(self._early_lines)
+            view.reported(report)
+        view.early_lines(self._early_lines)
         self.changed()
 
     async def _wind_up(self) -> None:
@@ -177,8 +177,8 @@ class Console:
             await asyncio.wait([self._loading])
         self.print([])
         try:
-            if self._face is not None:
-                await self._face.last_words()
+            if self._view is not None:
+                await self._view.last_words()
         finally:
             try:
                 if self._has_title:
@@ -310,9 +310,9 @@ class Console:
         return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
 
     def _draw_below(self, columns: int, most: int) -> Frame:
-        if self._face is not None:
+        if self._view is not None:
             try:
-                return self._face.draw(columns, most)
+                return self._view.draw(columns, most)
             except Exception:  # a bug in a panel must not take the input from the screen
                 log.exception("a frame could not be drawn")
         rows, cursor = self.area.rows(columns, most)
@@ -321,8 +321,8 @@ class Console:
     def _reported(self, report: str) -> None:
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"
-        elif self._face is not None:
-            self._face.reported(report)
+        elif self._view is not None:
+            self._view.reported(report)
         else:
             self._early_reports.append(report)
 

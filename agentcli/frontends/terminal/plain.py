@@ -14,7 +14,7 @@ from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunComm
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
-from agentcli.frontends.terminal.desk import House, TerminalDesk
+from agentcli.frontends.terminal.controller import TerminalController, TerminalOpener
 from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -69,9 +69,11 @@ class AsWritten:
 
 
 class PlainTerminal:
-    """Implements the desk's `Front` with lines only: what is typed while a turn runs steers it."""
+    """Implements `TerminalActions` with lines only: what is typed while a turn runs steers it."""
 
-    def __init__(self, house: House, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]) -> None:
+    def __init__(
+        self, opener: TerminalOpener, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]
+    ) -> None:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
@@ -85,7 +87,7 @@ class PlainTerminal:
             is_live=False,
             unfold_key="",
         )
-        self._desk = TerminalDesk(house, self, commands, self._view, self._live)
+        self._controller = TerminalController(opener, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
@@ -102,17 +104,17 @@ class PlainTerminal:
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
-        opening = self._desk.start_opening()
+        opening = self._controller.start_opening()
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
-            self._desk.submit(prompt)
+            self._controller.submit(prompt)
         else:
             self._ask_for_more()
         try:
             await self._leaving.wait()
         finally:
             loop.remove_reader(self._stdin)
-            await self._desk.close()
+            await self._controller.close()
         if opening.done() and not opening.cancelled() and (error := opening.exception()) is not None:
             raise error
         return self._exit_code
@@ -129,7 +131,7 @@ class PlainTerminal:
             self.leave()
             return
         if not data:  # Ctrl-D; where nothing more can come it is read again at once
-            self._desk.leave()
+            self._controller.leave()
             if not self._leaving.is_set():
                 self._ask_for_more()
             return
@@ -145,10 +147,10 @@ class PlainTerminal:
         elif self._approvals:
             self._answer(self._approvals.popleft(), line)
         elif line:
-            self._desk.submit(line)
-        elif not self._desk.is_open or not self._desk.session.is_busy:
-            self._desk.go_on()
-            if not self._desk.is_open or not self._desk.session.is_busy:
+            self._controller.submit(line)
+        elif not self._controller.is_open or not self._controller.session.is_busy:
+            self._controller.go_on()
+            if not self._controller.is_open or not self._controller.session.is_busy:
                 self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
@@ -171,7 +173,7 @@ class PlainTerminal:
                 answer = panel.answer("no")
             case _:
                 answer = Approve(request.id, False, comment=line)
-        self._desk.answer(answer)
+        self._controller.answer(answer)
         if self._approvals:
             self._show_approval()
 
@@ -190,10 +192,10 @@ class PlainTerminal:
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
-        if self._desk.is_open and (self._desk.session.is_busy or self._live.is_busy):
-            self._desk.session.submit(Interrupt())
+        if self._controller.is_open and (self._controller.session.is_busy or self._live.is_busy):
+            self._controller.session.submit(Interrupt())
         else:
-            self._desk.leave()
+            self._controller.leave()
             if self._leaving.is_set():
                 self._exit_code = 130
             else:
@@ -205,7 +207,7 @@ class PlainTerminal:
         self._exit_code = 128 + number
         self.leave()
 
-    # Front
+    # TerminalActions
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         for number, (label, detail) in enumerate(options, 1):
@@ -236,7 +238,7 @@ class PlainTerminal:
             loop.add_reader(self._stdin, self._read)
 
     def run_own(self, command: str, *, to_model: bool) -> None:
-        self._desk.session.submit(RunCommand(command, to_model))
+        self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
         self._approvals.clear()
@@ -264,7 +266,7 @@ class PlainTerminal:
     def changed(self) -> None:
         if self._output.is_gone:
             self.leave()
-        mode = self._desk.status.mode
+        mode = self._controller.status.mode
         if mode != self._mode:
             self._mode = mode
             self._view.line(f"Permission mode: {mode}")
@@ -274,7 +276,7 @@ class PlainTerminal:
 
     def turn_ended(self, why: str) -> None:
         self._approvals.clear()
-        if not self._desk.session.state.follow_ups:
+        if not self._controller.session.state.follow_ups:
             self._ask_for_more()
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from agentcli.agent.commands.command import Command, Desk, marked, without_keep
+from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
 from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder, retracted_ids
@@ -35,13 +35,13 @@ _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib
 
 
 def screen_commands(app: TerminalApp) -> Sequence[Command]:
-    async def theme(desk: Desk, argument: str) -> str:
+    async def theme(host: CommandHost, argument: str) -> str:
         choice, keeps = without_keep(argument)
         if not choice:
             names = list(app.themes)
             options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
             current = names.index(app.theme_choice) if app.theme_choice in names else None
-            picked = await desk.choose_setting("Theme", options, current=current)
+            picked = await host.choose_setting("Theme", options, current=current)
             if picked is None:
                 return marked(options, current, "Another one: /theme NAME")
             choice, keeps = names[picked.number], picked.keeps
@@ -49,24 +49,24 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
             raise UsageError(f"There is no theme {choice!r}; there is {', '.join(app.themes)}.")
         app.use_theme(choice)
         if keeps:
-            return f"Theme {choice}. {await desk.keep('terminal.theme', choice)}"
+            return f"Theme {choice}. {await host.keep('terminal.theme', choice)}"
         return f"Theme {choice} for this session; /theme {choice} keep keeps it."
 
-    async def login(desk: Desk, provider: str) -> str:
-        return await app.desk.log_in(provider)
+    async def login(host: CommandHost, provider: str) -> str:
+        return await app.controller.log_in(provider)
 
-    async def logout(desk: Desk, provider: str) -> str:
+    async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
             raise UsageError("Say whose key: /logout PROVIDER.")
-        return app.desk.log_out(provider)
+        return app.controller.log_out(provider)
 
-    async def copy(desk: Desk, argument: str) -> str:
+    async def copy(host: CommandHost, argument: str) -> str:
         words = argument.split()
         wants_code = "code" in words
         numbers = [word for word in words if word != "code"]
         if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
             raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
-        text = _answer(desk, int(numbers[0]) if numbers else 1)
+        text = _answer(host, int(numbers[0]) if numbers else 1)
         if wants_code:
             blocks = [body for _, body in _CODE.findall(text)]
             if not blocks:
@@ -112,9 +112,9 @@ def argument_options(
     return [(value, note) for value, note in options if typed.lower() in value.lower()]
 
 
-def _answer(desk: Desk, number: int) -> str:
+def _answer(host: CommandHost, number: int) -> str:
     """The text of the newest answer but `number` - 1. Raises `UsageError`."""
-    entries = desk.session.state.entries
+    entries = host.session.state.entries
     gone = retracted_ids(entries)
     answers: list[str] = []
     goes_on = False

@@ -332,7 +332,7 @@ class Asking:
         answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
-        self._app.desk.answer(answer)
+        self._app.controller.answer(answer)
         self._show_approval()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
         self._app.changed()

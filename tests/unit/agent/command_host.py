@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import AsDiff, Commands, Desk, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, CommandHost, Commands, Outcome, Picked, Topic
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -19,8 +19,8 @@ from tests.unit.agent.stage import Stage, on_stage
 
 
 @dataclass
-class FakeDesk:
-    """Implements `Desk`. `picks` are the answers of its picker; without one there is no picker."""
+class FakeHost:
+    """Implements `CommandHost`. `picks` are the answers of its picker; without one there is no picker."""
 
     stage: Stage
     store: MemorySessions
@@ -109,13 +109,13 @@ class FakeDesk:
 
 
 @asynccontextmanager
-async def at_desk(folder: Path, replies: Sequence[Mapping[str, Any]] = (), **how: Any) -> AsyncIterator[FakeDesk]:
+async def at_desk(folder: Path, replies: Sequence[Mapping[str, Any]] = (), **how: Any) -> AsyncIterator[FakeHost]:
     (folder / "work").mkdir(exist_ok=True)
     store = MemorySessions()
     log = await store.create(cwd=folder / "work")
     async with on_stage(folder, replies, log=log, **how) as stage:
-        desk = FakeDesk(stage, store)
-        _: Desk = desk
+        desk = FakeHost(stage, store)
+        _: CommandHost = desk
         try:
             yield desk
         finally:

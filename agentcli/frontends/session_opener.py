@@ -12,7 +12,7 @@ from agentcli.agent.session import Session
 from agentcli.llm.messages import Block
 
 
-class SessionHouse(Protocol):
+class SessionOpener(Protocol):
     """Opens sessions and knows the settings."""
 
     @property
@@ -37,10 +37,10 @@ class SessionHouse(Protocol):
     def describe(self, topic: Topic) -> str: ...
 
 
-async def open_after(house: SessionHouse, before: Session, session_id: str | None, *, fork: bool) -> Session:
+async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
     """Open the session that follows another one. A new one, or a copy, keeps what the person chose for that one."""
     chosen = before.state
-    opened = await house.open(session_id, model=chosen.model, fork=fork)
+    opened = await opener.open(session_id, model=chosen.model, fork=fork)
     if session_id is None or fork:
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))

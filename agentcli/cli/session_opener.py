@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from agentcli.agent.commands.command import Topic
 
 
-class ConfiguredHouse:
-    """Implements `SessionHouse` with one builder."""
+class ConfiguredOpener:
+    """Implements `SessionOpener` with one builder."""
 
     def __init__(self, config: Config, builder: Builder) -> None:
         self._config = config

@@ -34,7 +34,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, SystemEvent, User, kept
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
-from agentcli.frontends.house import SessionHouse, open_after
+from agentcli.frontends.session_opener import SessionOpener, open_after
 from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.status_bar import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -56,10 +56,10 @@ def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     return blocks
 
 
-class House(SessionHouse, Protocol):
+class TerminalOpener(SessionOpener, Protocol):
     """What opens sessions and knows the settings; given by whoever starts the terminal."""
 
-    async def first(self, front: Front) -> Session:
+    async def first(self, terminal: TerminalActions) -> Session:
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
         ...
 
@@ -67,7 +67,7 @@ class House(SessionHouse, Protocol):
         """The models of the table as `provider/model`, with a word on each."""
         ...
 
-    async def ask_key(self, front: Front, provider: str = "") -> str:
+    async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
         """Let the person give a key of a provider, or of one they choose; a sentence on it, empty without one."""
         ...
 
@@ -93,7 +93,7 @@ class House(SessionHouse, Protocol):
         ...
 
 
-class Front(Protocol):
+class TerminalActions(Protocol):
     """What differs between a live screen and a plain one."""
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None: ...
@@ -149,12 +149,14 @@ class Front(Protocol):
     def leave(self) -> None: ...
 
 
-class TerminalDesk:
-    """Implements the commands' `Desk`; keeps the session, shows its events, takes what the person typed."""
+class TerminalController:
+    """Implements `CommandHost`; keeps the session, shows its events, takes what the person typed."""
 
-    def __init__(self, house: House, front: Front, commands: Commands, view: TurnView, live: Live) -> None:
-        self._house = house
-        self._front = front
+    def __init__(
+        self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView, live: Live
+    ) -> None:
+        self._opener = opener
+        self._terminal = terminal
         self._view = view
         self._live = live
         self.commands = commands
@@ -184,7 +186,7 @@ class TerminalDesk:
 
     @property
     def stored_sessions(self) -> SessionStore:
-        return self._house.stored_sessions
+        return self._opener.stored_sessions
 
     def start_opening(self) -> asyncio.Task[Session]:
         """Open the first session while the person types."""
@@ -193,7 +195,7 @@ class TerminalDesk:
         return self._opening
 
     async def _open_first(self) -> Session:
-        session = await self._house.first(self._front)
+        session = await self._opener.first(self._terminal)
         self._take(session)
         return session
 
@@ -205,7 +207,7 @@ class TerminalDesk:
         state = session.state
         self._live.clear()
         self._view.begin_anew()
-        self._front.session_opened()
+        self._terminal.session_opened()
         self.has_broken_off = False
         self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
         self._context_tokens = _last_context(session)
@@ -214,13 +216,13 @@ class TerminalDesk:
         self.refresh_status()
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._house.list()
+        return await self._opener.list()
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
         if before is not None and session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        opened = await open_after(self._house, self.session, session_id, fork=fork)
+        opened = await open_after(self._opener, self.session, session_id, fork=fork)
         self._take(opened)
         if before is not None:
             await self._end(before)
@@ -258,19 +260,19 @@ class TerminalDesk:
             except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
                 self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
-            self._front.changed()
+            self._terminal.changed()
 
     def _note(self, event: Event) -> None:
         match event:
             case ApprovalRequested():
                 self._live.ask(event.id)
-                self._front.ask_approval(event)
+                self._terminal.ask_approval(event)
             case ApprovalSettled(id):
                 self._live.answered(id)
-                self._front.forget_approval(id)
+                self._terminal.forget_approval(id)
             case ToolFinished():
                 self._live.answered(event.id)
-                self._front.forget_approval(event.id)
+                self._terminal.forget_approval(event.id)
                 if event.name == "bash":
                     self.refresh_status()
             case UsageReported(usage):
@@ -282,12 +284,12 @@ class TerminalDesk:
                 self._give_back(ids)
             case Done():
                 self.refresh_status()
-                self._front.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
+                self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
                 self.has_broken_off = False
             case TurnFailed():
                 self.refresh_status()
                 self.has_broken_off = event.broke_off
-                self._front.turn_ended("failed")
+                self._terminal.turn_ended("failed")
             case _:
                 pass
 
@@ -298,7 +300,7 @@ class TerminalDesk:
             if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
         ]
         if prompts:
-            self._front.give_back(prompts)
+            self._terminal.give_back(prompts)
 
     def go_on(self) -> None:
         """What Enter in an empty input means: run what waits, or go on with an answer that broke off."""
@@ -335,7 +337,7 @@ class TerminalDesk:
                 return
             found = self._command(text, shown)
             if found is None:
-                content = blocks(self._house.attach(text, self.session, typed=shown))
+                content = blocks(self._opener.attach(text, self.session, typed=shown))
                 self._say(content, shown=shown, queue=queue)
                 return
             command, argument = found
@@ -351,14 +353,14 @@ class TerminalDesk:
         try:
             return self.commands.parse(text)
         except UserError:
-            self._front.put_into_input(shown)  # a slip is mended, not typed again
+            self._terminal.put_into_input(shown)  # a slip is mended, not typed again
             raise
 
     async def _run_command(self, command: Command, argument: str, *, queue: bool) -> None:
         task = asyncio.ensure_future(command.run(self, argument))
         self._commands.add(task)
         self._live.commands[command.name] = time.monotonic()
-        self._front.changed()
+        self._terminal.changed()
         try:
             outcome = await task
         except asyncio.CancelledError:
@@ -371,7 +373,7 @@ class TerminalDesk:
             self._commands.discard(task)
             self._live.commands.pop(command.name, None)
         if isinstance(outcome, AsPrompt):
-            content = self._house.attach(outcome.text, self.session, typed=outcome.text)
+            content = self._opener.attach(outcome.text, self.session, typed=outcome.text)
             self._said_by_commands = {content: (Text(f"/{command.name} {argument}".rstrip()),)}
             self._say(content, shown="", queue=queue, model=outcome.model)
         elif isinstance(outcome, AsDiff):
@@ -387,9 +389,9 @@ class TerminalDesk:
             self._view.gap()
         self._context_tokens = _last_context(self.session)
         self.refresh_status()
-        self._front.changed()
+        self._terminal.changed()
         if not self.session.is_busy:
-            self._front.idle()
+            self._terminal.idle()
 
     def interrupt(self) -> None:
         """End the turn and the person's own commands, else the slash command that runs."""
@@ -403,7 +405,7 @@ class TerminalDesk:
         command = text.lstrip("!").strip()
         if command:
             self._view.typed(text)
-            self._front.run_own(command, to_model=to_model)
+            self._terminal.run_own(command, to_model=to_model)
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         session = self.session
@@ -423,16 +425,16 @@ class TerminalDesk:
             try:
                 await work
             except NothingChosen:
-                self._front.changed()
+                self._terminal.changed()
             except UserError as error:
                 self._view.line(str(error), "error")
                 self._view.gap()
-                self._front.changed()
+                self._terminal.changed()
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
                 self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
                 self._view.gap()
-                self._front.changed()
+                self._terminal.changed()
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
@@ -442,23 +444,23 @@ class TerminalDesk:
 
     async def check_model(self, name: str) -> str:
         try:
-            return self._house.check_model(name)
+            return self._opener.check_model(name)
         except NoKey as missing:
             with self._waiting():
-                said = await self._house.ask_key(self._front, missing.provider)
+                said = await self._opener.ask_key(self._terminal, missing.provider)
             if not said:
                 raise
-            return f"{said}\n{self._house.check_model(name)}"
+            return f"{said}\n{self._opener.check_model(name)}"
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._house.models()
+        return await self._opener.models()
 
     async def keep(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._house.keep, key, value)
+        return await asyncio.to_thread(self._opener.keep, key, value)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         with self._waiting():
-            chosen = await self._front.choose(title, options)
+            chosen = await self._terminal.choose(title, options)
         if chosen is None and options:
             raise NothingChosen
         return chosen
@@ -467,17 +469,17 @@ class TerminalDesk:
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
     ) -> Picked | None:
         with self._waiting():
-            return await self._front.choose_setting(title, options, current=current, can_keep=can_keep)
+            return await self._terminal.choose_setting(title, options, current=current, can_keep=can_keep)
 
     async def log_in(self, provider: str) -> str:
         with self._waiting():
-            said = await self._house.ask_key(self._front, provider)
+            said = await self._opener.ask_key(self._terminal, provider)
         if not said:
             raise NothingChosen
         return said
 
     def log_out(self, provider: str) -> str:
-        return self._house.forget_key(provider)
+        return self._opener.forget_key(provider)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -489,10 +491,10 @@ class TerminalDesk:
             self._live.commands |= running
 
     async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._house.describe, topic)
+        return await asyncio.to_thread(self._opener.describe, topic)
 
     def put_into_input(self, text: str) -> None:
-        self._front.put_into_input(text)
+        self._terminal.put_into_input(text)
 
     def leave(self) -> None:
         """Leave, unless jobs run that the person has not been told of: then it takes a second time."""
@@ -501,9 +503,9 @@ class TerminalDesk:
             self._told_of |= {job.id for job in jobs}
             what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
             self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
-            self._front.changed()
+            self._terminal.changed()
         else:
-            self._front.leave()
+            self._terminal.leave()
 
     # The status line
 
@@ -517,17 +519,17 @@ class TerminalDesk:
             state.mode,
             state.effort or "",
             self._context_tokens,
-            self._house.window(state.model),
+            self._opener.window(state.model),
             state.meter.cost_usd,
             session.runtime.limits.max_budget_usd,
-            self._house.branch(),
+            self._opener.branch(),
             sum(job.is_running for job in session.runtime.calls.workspace.sandbox.jobs()),
             os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
             session.id,
             session.is_busy,
         )
         if self.status != before:
-            self._front.status_changed()
+            self._terminal.status_changed()
         if self.status.jobs and self._job_timer is None:
             self._job_timer = asyncio.get_running_loop().call_later(JOB_CHECK_S, self._look_at_jobs)
 
@@ -536,7 +538,7 @@ class TerminalDesk:
         before = self.status.jobs
         self.refresh_status()
         if self.status.jobs != before:
-            self._front.changed()
+            self._terminal.changed()
 
 
 def _last_context(session: Session) -> int:

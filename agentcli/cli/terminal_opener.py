@@ -15,16 +15,16 @@ from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.banner import banner
-from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.keys import forget_key, keep_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.app import Look, TerminalApp
+from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp
 from agentcli.frontends.terminal.console import Console
-from agentcli.frontends.terminal.desk import Front
+from agentcli.frontends.terminal.controller import TerminalActions
 from agentcli.frontends.terminal.input.drafts import drafts_of
 from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.history import ProjectHistory
@@ -40,12 +40,12 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
     history = ProjectHistory(config.paths.state / "history" if keeps else None, project)
-    house = TerminalHouse(config, options)
+    opener = ConfiguredTerminalOpener(config, options)
     app = TerminalApp(
         console,
-        house,
+        opener,
         conversation_commands(),
-        look=Look(
+        options=ScreenOptions(
             terminal.keys.by_action(),
             terminal.theme,
             terminal.themes,
@@ -59,22 +59,22 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         folder=config.cwd,
         home=Path.home(),
     )
-    house.tell = app.tell
-    app.on_close = house.aclose
-    add_user_commands(app.desk.commands, config.command_folders, house.tell)
+    opener.tell = app.tell
+    app.on_close = opener.aclose
+    add_user_commands(app.controller.commands, config.command_folders, opener.tell)
     app.start(prompt)
     return app
 
 
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
-    house = TerminalHouse(config, options)
+    opener = ConfiguredTerminalOpener(config, options)
     commands = conversation_commands()
-    add_user_commands(commands, config.command_folders, house.tell)
-    terminal = PlainTerminal(house, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
+    add_user_commands(commands, config.command_folders, opener.tell)
+    terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
     try:
         return await terminal.run(prompt)
     finally:
-        await house.aclose()
+        await opener.aclose()
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -86,8 +86,8 @@ class Login(msgspec.Struct, frozen=True):
     is_kept: bool
 
 
-class TerminalHouse(ConfiguredHouse):
-    """Opens sessions for a terminal. Implements the desk's `House`."""
+class ConfiguredTerminalOpener(ConfiguredOpener):
+    """Opens sessions for a terminal. Implements `TerminalOpener`."""
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._config, self._options = config, options
@@ -109,7 +109,7 @@ class TerminalHouse(ConfiguredHouse):
             on_notice=on_notice,
         )
 
-    async def first(self, front: Front) -> Session:
+    async def first(self, terminal: TerminalActions) -> Session:
         choice = session_choice(self._options)
         models = self._builder.models
         model = ""
@@ -117,11 +117,11 @@ class TerminalHouse(ConfiguredHouse):
             try:
                 model = await models.default()
             except NoModel as missing:
-                model = await self._set_up_model(front, missing)
+                model = await self._set_up_model(terminal, missing)
         try:
             models.require_key(model)
         except NoKey as missing:  # a session can be looked at, and another model taken, without one
-            self.tell(await self.ask_key(front, missing.provider) or str(missing))
+            self.tell(await self.ask_key(terminal, missing.provider) or str(missing))
         await asyncio.to_thread(models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
@@ -133,12 +133,12 @@ class TerminalHouse(ConfiguredHouse):
         if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
             self.tell(warning)
 
-    async def _set_up_model(self, front: Front, missing: NoModel) -> str:
+    async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """The guided choice of a first start: a model, or an empty string where it is to be looked for again.
 
         Raises `missing` when the person would rather leave.
         """
-        chosen = await front.choose(
+        chosen = await terminal.choose(
             "No model is set up. What shall answer?",
             [
                 ("A key of mine", "from Anthropic, OpenAI, OpenRouter or another"),
@@ -150,26 +150,26 @@ class TerminalHouse(ConfiguredHouse):
         )
         match chosen:
             case 0:
-                return await self._set_up_key(front)
+                return await self._set_up_key(terminal)
             case 1:
-                await front.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+                await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
             case 2:
                 pass  # the caller looks again
             case 3:
-                await front.run_outside([sys.executable, "-m", "agentcli", "demo"])
+                await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
             case _:
                 raise missing
         return ""
 
-    async def _set_up_key(self, front: Front) -> str:
+    async def _set_up_key(self, terminal: TerminalActions) -> str:
         """A model of the provider whose key the person gives; of those it lists where none is known."""
-        login = await self._log_in(front, "")
+        login = await self._log_in(terminal, "")
         if login is None:
             return ""
         self.tell(login.said)
         if (usual := self._builder.models.usual_model(login.provider)) or not login.models:
             return usual
-        chosen = await front.choose("Which model shall answer?", [(name, "") for name in login.models])
+        chosen = await terminal.choose("Which model shall answer?", [(name, "") for name in login.models])
         if chosen is None:
             return ""
         model = f"{login.provider}/{login.models[chosen]}"
@@ -177,42 +177,42 @@ class TerminalHouse(ConfiguredHouse):
             self.tell(f"{model}: {await asyncio.to_thread(self.keep, 'provider.model', model)}")
         return model
 
-    async def ask_key(self, front: Front, provider: str = "") -> str:
-        login = await self._log_in(front, provider)
+    async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
+        login = await self._log_in(terminal, provider)
         return login.said if login else ""
 
-    async def _log_in(self, front: Front, provider: str) -> Login | None:
+    async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
         """Ask for a key until one works or is to be used all the same. None when the person leaves."""
         models = self._builder.models
         takers = models.takers_of_keys()
         if not provider:
-            chosen = await front.choose("A key for", [(name, self._about_key(name)) for name in takers])
+            chosen = await terminal.choose("A key for", [(name, self._about_key(name)) for name in takers])
             if chosen is None:
                 return None
             provider = takers[chosen]
         elif provider not in takers:
             raise UsageError(f"{provider} takes no key; those that do: {', '.join(takers)}.")
         question = f"Paste the key for {provider}. It is tried once, which costs nothing."
-        while key := await front.ask_secret(question):
+        while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
-            if health.ok or await self._is_used_all_the_same(front, provider, health.detail):
-                return await self._use_key(front, provider, key, health)
+            if health.ok or await self._is_used_all_the_same(terminal, provider, health.detail):
+                return await self._use_key(terminal, provider, key, health)
         return None
 
     def _about_key(self, provider: str) -> str:
         models = self._builder.models
         return f"{models.key_variables(provider)[0]} {models.place_of_key(provider)}".strip()
 
-    async def _is_used_all_the_same(self, front: Front, provider: str, said: str) -> bool:
+    async def _is_used_all_the_same(self, terminal: TerminalActions, provider: str, said: str) -> bool:
         self.tell(f"The key was tried: {said}")
         ways = [("Another key", "type it again"), ("This one all the same", f"{provider} may be out of reach just now")]
-        return await front.choose("The key does not work", ways) == 1
+        return await terminal.choose("The key does not work", ways) == 1
 
-    async def _use_key(self, front: Front, provider: str, key: str, health: Health) -> Login:
+    async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
         """Use a key from now on; the person says for how long."""
         variable = self._builder.models.key_variables(provider)[0]
         ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
-        is_kept = await front.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
+        is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
         self._config.kept_keys.hold(variable, key)
         self._builder.models.forget(provider)
         said = f"{health.detail}.\n" if health.ok else ""
