@@ -22,13 +22,13 @@ from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp
+from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp, Typing
 from agentcli.frontends.terminal.console import Console
-from agentcli.frontends.terminal.controller import TerminalActions
 from agentcli.frontends.terminal.input.drafts import drafts_of
 from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
+from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
 from agentcli.model_choice import NoModel
 from agentcli.paths import folder_text, project_root
@@ -39,7 +39,6 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     terminal = config.settings.terminal
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
-    history = ProjectHistory(config.paths.state / "history" if keeps else None, project)
     opener = ConfiguredTerminalOpener(config, options)
     app = TerminalApp(
         console,
@@ -53,11 +52,13 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             terminal.notifications,
             terminal.status_command,
         ),
-        history=history,
-        drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
-        file_index=FileIndex(lambda: ripgrep_files(config.cwd)),
-        folder=config.cwd,
-        home=Path.home(),
+        typing=Typing(
+            folder=config.cwd,
+            home=Path.home(),
+            files=FileIndex(lambda: ripgrep_files(config.cwd)),
+            history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
+            drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
+        ),
     )
     opener.tell = app.tell
     app.on_close = opener.aclose

@@ -24,8 +24,8 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
-from agentcli.frontends.terminal.output.screen import Frame, Row, Screen
-from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.output.screen import Frame, Screen
+from agentcli.frontends.terminal.text.fragments import Fragment, Row
 from agentcli.frontends.terminal.text.text_width import clipped
 from agentcli.frontends.terminal.text.theme import Theme
 

@@ -14,9 +14,10 @@ from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunComm
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
-from agentcli.frontends.terminal.controller import TerminalController, TerminalOpener
+from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
@@ -148,9 +149,9 @@ class PlainTerminal:
             self._answer(self._approvals.popleft(), line)
         elif line:
             self._controller.submit(line)
-        elif not self._controller.is_open or not self._controller.session.is_busy:
+        elif not self._controller.is_busy:
             self._controller.go_on()
-            if not self._controller.is_open or not self._controller.session.is_busy:
+            if not self._controller.is_busy:
                 self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
@@ -192,7 +193,7 @@ class PlainTerminal:
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
-        if self._controller.is_open and (self._controller.session.is_busy or self._live.is_busy):
+        if self._controller.is_open and (self._controller.is_busy or self._live.is_busy):
             self._controller.session.submit(Interrupt())
         else:
             self._controller.leave()

@@ -73,7 +73,7 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
 
 
 def test_commands_of_the_screen_say_so_elsewhere() -> None:
-    assert {command.name for command in screen_commands(cast("Any", None))} == set(SCREEN_COMMANDS)
+    assert {command.name for command in screen_commands(*[cast("Any", None)] * 3)} == set(SCREEN_COMMANDS)
     for name in SCREEN_COMMANDS:
         with pytest.raises(UsageError, match="needs the terminal's screen"):
             conversation_commands().parse(f"/{name} x")

@@ -1,32 +1,31 @@
-"""What the person is asked: lists to choose from, approvals, and answers that are typed into the input."""
+"""Asks the person: lists to choose from, approvals, and answers that are typed into the input."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import Literal
 
-from agentcli.agent.commands.command import Picked
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
-from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.approval.picker import Picking
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.composer import Composer
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
 
-if TYPE_CHECKING:
-    from agentcli.frontends.terminal.app import TerminalApp
-
-TYPING_PAUSE_S = 0.8  # what was typed so shortly before an approval came up belongs to a sentence that goes on
-REACTION_S = 0.12  # nobody answers faster than this what has just come up
-KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
+TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
+REACTION_S = 0.12  # nobody answers a question faster than this
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
-MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: "}
+_MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: "}
 _HINTS: dict[Purpose, str] = {
     "prompt": "",
     "comment": "Enter sends it to the model · Esc goes back",
@@ -36,43 +35,67 @@ _HINTS: dict[Purpose, str] = {
 
 
 class Asking:
-    """Questions that are open. keys.py calls its public methods; `purpose` is what the input takes just now."""
+    """The questions that are open; `purpose` is the use of the input just now.
 
-    def __init__(self, app: TerminalApp) -> None:
-        self._app = app
-        self.picker: Picker | None = None
+    `answer` gets the person's answers, `page` shows a text in the pager.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        composer: Composer,
+        view: TurnView,
+        *,
+        answer: Callable[[Approve], None],
+        page: Callable[[str], None],
+        notify: Callable[[str], None],
+        hint: Callable[[str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._console = console
+        self._composer = composer
+        self._area = composer.area
+        self._view = view
+        self._submit = answer
+        self._page = page
+        self._notify = notify
+        self._hint = hint
+        self._changed = changed
+        self.picking = Picking(changed)
         self.purpose: Purpose = "prompt"
-        self._picked: asyncio.Future[Picked | None] | None = None
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
         self._shown_approval: ApprovalPanel | None = None
         self._answered: ApprovalPanel | None = None  # while it lingers
-        self._shown_at = self._answered_at = 0.0
+        self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message, while an approval waits for its end
-        self._letters = ""  # typed at an approval, which may yet become a word
-        self._is_early = False  # of the letters: nobody can have read what stands there now
-        self._letters_timer: asyncio.TimerHandle | None = None
+        self._letters = Letters(self._take_letter)
         self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
 
     @property
     def mark(self) -> str:
-        return MARKS[self.purpose]
+        return _MARKS[self.purpose]
 
     @property
     def hint(self) -> str:
         return _HINTS[self.purpose]
 
     @property
+    def asks(self) -> bool:
+        """True if a list or an approval stands open."""
+        return self.picking.is_open or self.approval is not None
+
+    @property
     def is_open(self) -> bool:
-        return self.picker is not None or self.approval is not None or self.purpose != "prompt"
+        return self.asks or self.purpose != "prompt"
 
     def rows(self, columns: int, most: int) -> list[Row]:
-        if self.picker is not None:
+        if (picker := self.picking.picker) is not None:
             if self.approval is None:
-                return self.picker.rows(columns, most)
+                return picker.rows(columns, most)
             waits: Row = [("warning", "? It waits for a yes: leave the list (Esc), then answer")]
-            return [*self.picker.rows(columns, most - 1), clipped(waits, columns)]
+            return [*picker.rows(columns, most - 1), clipped(waits, columns)]
         if self.approval is not None:
             if self.purpose != "prompt":
                 return []
@@ -83,45 +106,7 @@ class Asking:
             return self._lingering.rows(columns, 0, is_ready=False)
         return []
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        picked = await self.pick(Picker(title, options)) if options else None
-        return None if picked is None else picked.number
-
-    def pick(self, picker: Picker) -> asyncio.Future[Picked | None]:
-        """Let the person take something from a list, None when they leave it. It is there at once, for the next key."""
-        self.end_picker(taken=False)
-        self.picker = picker
-        self._picked = picked = asyncio.get_running_loop().create_future()
-        self._app.changed()
-        return picked
-
-    def end_picker(self, *, taken: bool, keeps: bool = False) -> None:
-        picker, picked = self.picker, self._picked
-        self.picker = self._picked = None
-        if picker is not None and picked is not None and not picked.done():
-            chosen = picker.chosen if taken else None
-            picked.set_result(None if chosen is None else Picked(chosen, keeps))
-        self._app.changed()
-
-    def move_picker(self, by: int) -> None:
-        assert self.picker is not None
-        self.picker.move(by)
-        self._app.changed()
-
-    def type_in_picker(self, text: str) -> None:
-        """Add to what narrows the list; an empty text takes a character away."""
-        assert self.picker is not None
-        if text:
-            self.picker.type(text)
-        else:
-            self.picker.backspace()
-        self._app.changed()
-
-    async def ask_secret(self, question: str) -> str | None:
-        self._app.view.line(question, "accent")
-        self._secret = asyncio.get_running_loop().create_future()
-        self.start_answer("secret")
-        return await self._secret
+    # Approvals
 
     @property
     def approval(self) -> ApprovalPanel | None:
@@ -133,18 +118,18 @@ class Asking:
 
     @property
     def hides_input(self) -> bool:
-        """Whether a list or the choices of an approval stand where the prompt was; its text comes back behind them."""
-        return self.picker is not None or self.takes_approval_keys or self._lingering is not None
+        """True while a list or the choices of an approval stand in place of the prompt, whose text comes back."""
+        return self.picking.is_open or self.takes_approval_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> ApprovalPanel | None:
-        is_free = self.approval is None and self.purpose == "prompt" and not self._app.composer.area.buffer.text
+        is_free = self.approval is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered if is_free else None
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._approvals.append(ApprovalPanel(request))
         self._show_approval()
-        self._app.notify(f"Waits for your yes: {request.title}", is_urgent=True)
+        self._notify(f"Waits for your yes: {request.title}")
 
     def _show_approval(self) -> None:
         panel = self.approval
@@ -154,55 +139,54 @@ class Asking:
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._app.changed)  # the choices look as they are
-        self._app.view.block(panel.preview(self._app.console.columns, self._app.console.preview_lines), "question")
-        self._app.view.was_previewed(panel.request.id)
-        self._app.changed()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._changed)  # the choices look as they are
+        self._view.block(panel.preview(self._console.columns, self._console.preview_lines), "question")
+        self._view.was_previewed(panel.request.id)
+        self._changed()
 
     def _is_in_mid_sentence(self) -> bool:
-        text, now = self._app.composer.area.buffer.text, time.monotonic()
+        text, now = self._area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
-            self._app.composer.area.replace_text("")
-            self._wait_for_more(text, is_early=True)  # the answer before this one, given twice, or a word's beginning
+            self._area.replace_text("")
+            self._letters.wait(text, are_early=True)  # the answer before this one, given twice, or a word's beginning
             return False
-        return bool(text) and now - self._app.last_typed < TYPING_PAUSE_S
+        return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
     def text_changed(self) -> None:
-        """What was being written is sent or laid aside: now the approval takes keys."""
-        if self._is_writing and not self._app.composer.area.buffer.text:
+        """Once the sentence is sent or laid aside, let the approval take keys."""
+        self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
+        if self._is_writing and not self._area.buffer.text:
             self._is_writing = False
             self._shown_at = time.monotonic()
             self._lay_draft_aside()
 
     def _lay_draft_aside(self) -> None:
         if self.takes_approval_keys:
-            area = self._app.composer.area
-            area.completes = False
-            if text := area.buffer.text:
+            self._area.completes = False
+            if text := self._area.buffer.text:
                 self._draft = f"{self._draft}{text}"
-                area.replace_text("")
+                self._area.replace_text("")
 
     def _bring_draft_back(self) -> None:
-        """Behind the last approval; what was typed since then stands behind it."""
+        """After the last approval; text typed since then stands behind the draft."""
         if self.approval is None and self.purpose == "prompt":
-            area = self._app.composer.area
             self._answered, self._is_writing = None, False
-            area.completes = True
+            self._area.completes = True
             if self._draft:
                 draft, self._draft = self._draft, ""
-                area.replace_text(f"{draft}{area.buffer.text}")
-                area.buffer.cursor_position = len(area.buffer.text)
-        self._app.changed()
+                self._area.replace_text(f"{draft}{self._area.buffer.text}")
+                self._area.buffer.cursor_position = len(self._area.buffer.text)
+        self._changed()
 
     def forget_approval(self, call_id: str) -> None:
-        """The question was settled otherwise; words that were being written to it go back into the prompt."""
+        """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
         panel = self.approval
         self._approvals = [panel for panel in self._approvals if panel.request.id != call_id]
         if panel is not None and panel is not self.approval:
-            self._drop_letters()
+            self._letters.drop()
             if self.purpose in ("comment", "rule"):
                 if self.purpose == "comment":
-                    self._draft += self._app.composer.area.buffer.text
+                    self._draft += self._area.buffer.text
                 self.end_answer()
             self._show_approval()
             self._bring_draft_back()
@@ -215,35 +199,23 @@ class Asking:
     # Keys at an approval
 
     def type_at_approval(self, text: str) -> None:
-        """A key that writes: it chooses when it can and nothing follows it; else it begins an answer in words."""
+        """Take a key that writes: alone it may choose, else it begins an answer in words."""
         panel = self.approval
         assert panel is not None
-        is_early = time.monotonic() - self._shown_at < REACTION_S
-        was_early, letters = self._is_early, self._drop_letters() + text
-        if text in panel.keys and (letters == text or (was_early and letters == 2 * text)):
-            self._wait_for_more(letters, is_early=is_early)
+        before, were_early = self._letters.drop()
+        letters = before + text
+        if text in panel.keys and (not before or (were_early and before == text)):
+            self._letters.wait(letters, are_early=time.monotonic() - self._shown_at < REACTION_S)
         else:
             self.start_answer("comment", letters)
 
-    def _wait_for_more(self, letters: str, *, is_early: bool) -> None:
-        self._letters, self._is_early = letters, is_early
-        self._letters_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_letter)
-
     def paste_at_approval(self, data: str) -> None:
-        self.start_answer("comment", self._drop_letters())
-        self._app.composer.paste(data)
+        self.start_answer("comment", self._letters.drop()[0])
+        self._composer.paste(data)
 
-    def _drop_letters(self) -> str:
-        letters, self._letters = self._letters, ""
-        if self._letters_timer is not None:
-            self._letters_timer.cancel()
-            self._letters_timer = None
-        self._is_early = False
-        return letters
-
-    def _take_letter(self) -> None:
-        """The letter stood alone; one that came early was meant for what stood there before."""
-        is_early, letter, panel = self._is_early, self._drop_letters()[-1:], self.approval
+    def _take_letter(self, letter: str, is_early: bool) -> None:
+        """Take a letter that stood alone, unless it was meant for the question before."""
+        panel = self.approval
         if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
             return
         if panel.hunk is not None:
@@ -256,58 +228,58 @@ class Asking:
         elif letter == "e":
             self.start_answer("rule", panel.rule)
         elif letter == "v":
-            self._app.page(exposed(panel.request.preview))
+            self._page(exposed(panel.request.preview))
         else:
             self.decide(KEYS[letter])
 
     def enter_at_approval(self) -> None:
-        """Takes a letter that was just typed, else the marked choice; not what has only just come up."""
+        """Take the letter that was just typed, else the marked choice, unless the question has only just come up."""
         panel = self.approval
         assert panel is not None
         if self._letters:
-            self._take_letter()
+            self._letters.end()
         elif time.monotonic() - self._shown_at >= REACTION_S and panel.hunk is None:
             self.decide(panel.selected)
 
     def escape_at_approval(self) -> None:
-        """Back from the hunks, else no."""
+        """Go back from the hunks, else answer no."""
         panel = self.approval
         assert panel is not None
-        self._drop_letters()
+        self._letters.drop()
         if panel.hunk is None:
             self.decide("no")
         else:
             panel.hunk, panel.comment = None, ""
-            self._app.changed()
+            self._changed()
 
     def erase_at_approval(self) -> None:
-        self._drop_letters()
+        self._letters.drop()
 
     def decide(self, choice: Choice) -> None:
-        """Answer the approval, or open what the answer takes."""
+        """Answer the approval, or open the input or the hunks for the answer."""
         panel = self.approval
         assert panel is not None
-        self._drop_letters()
+        self._letters.drop()
         if choice == "comment":
             self.start_answer("comment")
         elif choice == "hunks":
             panel.hunk, panel.accepted = 0, []
-            self._app.view.block(panel.hunk_preview(self._app.console.columns), "question")
+            self._view.block(panel.hunk_preview(self._console.columns), "question")
         else:
             self._answer(panel.answer(choice))
-        self._app.changed()
+        self._changed()
 
     def move_choice(self, by: int) -> None:
         assert self.approval is not None
-        self._drop_letters()
+        self._letters.drop()
         self.approval.move(by)
-        self._app.changed()
+        self._changed()
 
     def widen(self, by: int) -> None:
         assert self.approval is not None
-        self._drop_letters()
+        self._letters.drop()
         self.approval.widen(by)
-        self._app.changed()
+        self._changed()
 
     def decide_hunk(self, *, accepted: bool, comment: str = "") -> None:
         panel = self.approval
@@ -316,8 +288,8 @@ class Asking:
         if answer is not None:
             self._answer(answer)
         else:
-            self._app.view.block(panel.hunk_preview(self._app.console.columns), "question")
-        self._app.changed()
+            self._view.block(panel.hunk_preview(self._console.columns), "question")
+        self._changed()
 
     def _accept_remaining_hunks(self) -> None:
         panel = self.approval
@@ -332,32 +304,40 @@ class Asking:
         answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
-        self._app.controller.answer(answer)
+        self._submit(answer)
         self._show_approval()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
-        self._app.changed()
+        self._changed()
 
     def _linger_no_more(self, answered: ApprovalPanel) -> None:
         if self._answered is answered:
             self._bring_draft_back()
 
+    # Answers in the input
+
+    async def ask_secret(self, question: str) -> str | None:
+        self._view.line(question, "accent")
+        self._secret = asyncio.get_running_loop().create_future()
+        self.start_answer("secret")
+        return await self._secret
+
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
-        """The input takes a comment or a rule; what stood in it comes back afterwards."""
-        self._set_aside = self._app.composer.area.buffer.text
+        """Let the input take an answer; its text comes back afterwards."""
+        self._set_aside = self._area.buffer.text
         self.purpose = purpose
-        self._app.console.insert_mode()
-        self._app.composer.area.completes = False
-        self._app.composer.area.is_secret = purpose == "secret"
-        self._app.composer.area.set_text(text)
-        self._app.changed()
+        self._console.insert_mode()
+        self._area.completes = False
+        self._area.is_secret = purpose == "secret"
+        self._area.set_text(text)
+        self._changed()
 
     def end_answer(self) -> None:
         if self.purpose != "prompt":
             self.purpose = "prompt"
-            self._app.composer.area.completes = self.approval is None
-            self._app.composer.area.is_secret = False
+            self._area.completes = self.approval is None
+            self._area.is_secret = False
             self._give_secret(None)
-            self._app.composer.area.replace_text(self._set_aside)
+            self._area.replace_text(self._set_aside)
             self._set_aside = ""
             self._lay_draft_aside()
 
@@ -367,7 +347,7 @@ class Asking:
         self._secret = None
 
     def accept_answer(self) -> None:
-        panel, text, purpose = self.approval, self._app.composer.text.strip(), self.purpose
+        panel, text, purpose = self.approval, self._composer.text.strip(), self.purpose
         if purpose == "secret":
             self._give_secret(text)
         self.end_answer()
@@ -377,13 +357,13 @@ class Asking:
             if text and is_rule(text):
                 panel.set_rule(text)
             elif text:
-                self._app.hint("That is no rule: write TOOL or TOOL(pattern).")
+                self._hint("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
             self.decide_hunk(accepted=False, comment=text)
         else:
             panel.comment = text
             self._answer(panel.answer("no"))
-        self._app.changed()
+        self._changed()
 
 
 def is_rule(text: str) -> bool:

@@ -8,9 +8,8 @@ from typing import Literal
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.output.screen import Row
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
 from agentcli.frontends.terminal.text.text_width import clipped, row_width, wrapped_tail
 from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.tools.summary import call_title

@@ -1,11 +1,13 @@
-"""A list to choose from, below the transcript: arrows move, typing narrows, Enter takes."""
+"""Offers a list to choose from: arrows move, typing narrows, Enter takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
+from agentcli.agent.commands.command import Picked
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped, width
 
 MOST_SHOWN = 8
@@ -15,8 +17,7 @@ LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the ga
 class Picker:
     """`options` are a label and a detail each; `chosen` is the index of one of them.
 
-    `current` is the one that holds now: it is marked, and selected first. With `can_keep` a second key takes one for
-    good.
+    `current` is the present value: it is marked, and selected first. With `can_keep` a second key takes one for good.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Picker:
 
     @property
     def cursor(self) -> int:
-        """The column behind what has been typed, in the first row."""
+        """The column behind the typed text, in the first row."""
         return width(f"{self.title} {self._query}")
 
     def rows(self, columns: int, most: int) -> list[Row]:
@@ -86,6 +87,57 @@ class Picker:
         return rows[: max(0, most)]
 
     def _width_of_labels(self, columns: int) -> int:
-        """How wide the column of labels is: that of the widest one that leaves the first word of a detail its room."""
+        """The width of the widest label that leaves room for the first word of a detail."""
         widths = (width(label) for label, detail in self._options if detail)
         return max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
+
+
+class Picking:
+    """Keeps the list that is open, one at a time; `changed` is called when it looks different."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._picked: asyncio.Future[Picked | None] | None = None
+        self.picker: Picker | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.picker is not None
+
+    @property
+    def can_keep(self) -> bool:
+        return self.picker is not None and self.picker.can_keep
+
+    def pick(self, picker: Picker) -> asyncio.Future[Picked | None]:
+        """Open a list at once, for the next key. Gives None when the person leaves it."""
+        self.end(taken=False)
+        self.picker = picker
+        self._picked = picked = asyncio.get_running_loop().create_future()
+        self._changed()
+        return picked
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        picked = await self.pick(Picker(title, options)) if options else None
+        return None if picked is None else picked.number
+
+    def end(self, *, taken: bool, keeps: bool = False) -> None:
+        picker, picked = self.picker, self._picked
+        self.picker = self._picked = None
+        if picker is not None and picked is not None and not picked.done():
+            chosen = picker.chosen if taken else None
+            picked.set_result(None if chosen is None else Picked(chosen, keeps))
+        self._changed()
+
+    def move(self, by: int) -> None:
+        assert self.picker is not None
+        self.picker.move(by)
+        self._changed()
+
+    def type(self, text: str) -> None:
+        """Add to the text that narrows the list; an empty text takes a character away."""
+        assert self.picker is not None
+        if text:
+            self.picker.type(text)
+        else:
+            self.picker.backspace()
+        self._changed()

@@ -1,6 +1,8 @@
-"""Keys as the settings write them, as prompt_toolkit knows them, and as people read them."""
+"""Translates keys from the settings' spelling to prompt_toolkit's and to people's."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from agentcli.look_settings import SENT_AS
 
@@ -8,8 +10,23 @@ _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
+class KeyLabels:
+    """Names the keys that the person has chosen for each action."""
+
+    def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
+        self._keys = keys
+
+    def first(self, action: str) -> str:
+        """The action's first key; empty when it has none."""
+        return next((label(key) for key in self._keys[action]), "")
+
+    def hints(self, **actions: str) -> str:
+        """`Enter sends · Esc interrupts`, without actions that have no key."""
+        return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
+
+
 def sequence(key: str) -> tuple[str, ...]:
-    """What prompt_toolkit gets for one key; a terminal sends Alt as an Esc before it."""
+    """One key for prompt_toolkit; a terminal sends Alt as an Esc before the key."""
     key = SENT_AS.get(key, key)
     return ("escape", key[2:]) if key.startswith("a-") and len(key) > 2 else (key,)
 

@@ -1,4 +1,4 @@
-"""Finds the `@names` of a prompt that were very likely meant as files and name none."""
+"""Finds `@names` in a prompt that were very likely meant as files and name none."""
 
 from __future__ import annotations
 
@@ -29,6 +29,40 @@ class UnknownFile(Struct, frozen=True):
 
     name: str
     near: str = ""
+
+
+class NameCheck:
+    """Holds a prompt back once for each name in it that is no file.
+
+    `paths_like` gives paths whose last part is like a name; `send_key` sends the prompt all the same.
+    """
+
+    def __init__(self, root: Path, home: Path, paths_like: Callable[[str], Iterable[str]], *, send_key: str) -> None:
+        self._root, self._home, self._paths_like = root, home, paths_like
+        self._send_key = send_key
+        self._told: set[str] = set()  # names of the prompt that is being written
+        self._held = ("", "")  # a prompt that waits for a second Enter, and why
+
+    def holds_back(self, text: str) -> bool:
+        """True if the prompt has such a name that the person has not been warned of."""
+        unknown = []
+        if not text.lstrip().startswith(("/", "!")):
+            found = unknown_files(text, self._root, self._home, self._paths_like)
+            unknown = [one for one in found if one.name not in self._told]
+        if not unknown:
+            self.forget()
+            return False
+        self._told |= {one.name for one in unknown}
+        told = [f"@{one.name} names no file" + (f", did you mean @{one.near}?" if one.near else ".") for one in unknown]
+        self._held = (text, " ".join([*told, f"{self._send_key} sends it as it is."]))
+        return True
+
+    def warning(self, text: str) -> str:
+        """The reason why this prompt is held back; empty for another one."""
+        return self._held[1] if self._held[0] == text and self._told else ""
+
+    def forget(self) -> None:
+        self._told.clear()
 
 
 def unknown_files(

@@ -1,4 +1,4 @@
-"""What is under way, as rows for the live region: running calls, thinking, the queue."""
+"""Draws rows for everything under way: running calls, thinking, the queue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped, wrapped_tail
 from agentcli.llm.messages import Block, Image, Text
 
@@ -35,7 +34,7 @@ class Arriving(Protocol):
 
     @property
     def pending(self) -> str:
-        """What has arrived and cannot be printed yet."""
+        """Text that has arrived and cannot be printed yet."""
         ...
 
     @property
@@ -46,16 +45,16 @@ class Arriving(Protocol):
 
 @dataclass
 class Live:
-    """The unfinished part of a session; front-end state only, nothing here is stored."""
+    """The unfinished part of a session. Front-end state only; nothing here is stored."""
 
     calls: dict[str, RunningCall] = field(default_factory=dict)
     turn_since: float | None = None
     thinking: str = ""
-    waiting: str = ""  # why nothing comes just now, such as a retry
+    waiting: str = ""  # why nothing arrives just now, such as a retry
     waiting_until: float = 0.0
     answer: Arriving | None = None  # asked at each frame
-    commands: dict[str, float] = field(default_factory=dict)  # slash commands that run, and since when
-    asked: dict[str, float] = field(default_factory=dict)  # what waits for a yes, and since when
+    commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and since when
+    asked: dict[str, float] = field(default_factory=dict)  # calls that wait for a yes, and since when
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
     interrupt_key: str = "Esc"
@@ -66,7 +65,7 @@ class Live:
         vars(self).update(vars(Live(interrupt_key=self.interrupt_key)))
 
     def ask(self, id: str) -> None:
-        """Something waits for the person, whose time is not the turn's nor the call's."""
+        """Note that something waits for the person; that time counts neither for the turn nor for the call."""
         self._waits_since = self._waits_since if self.asked else time.monotonic()
         self.asked[id] = time.monotonic()
 
@@ -84,13 +83,22 @@ class Live:
         return self.turn_since is not None or bool(self.calls) or bool(self.commands)
 
     @property
+    def runs_command(self) -> bool:
+        return any(call.name == "bash" for call in self.calls.values())
+
+    @property
+    def queued(self) -> list[tuple[Block, ...]]:
+        """The messages that wait, in the order in which the model gets them."""
+        return [*self.steering, *self.follow_ups]
+
+    @property
     def is_moving(self) -> bool:
-        """Whether time alone changes a row: not while all that is left waits for the person."""
+        """True if time alone changes a row; false once everything left waits for the person."""
         waits = bool(self.asked) and len(self.asked) >= len(self.calls)
         return bool(self.commands) or (self.is_busy and not waits)
 
     def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
-        """At most `most` rows; what matters least is left out first. `unfinished` is text not yet printed."""
+        """At most `most` rows, the least important left out first. `unfinished` is text not yet printed."""
         if most < 1:
             return []
         queue = self._queue_rows(columns, max(1, most // 2))
@@ -159,7 +167,7 @@ class Live:
         return rows
 
     def _queue_rows(self, columns: int, most: int) -> list[Row]:
-        """What is said first stands first."""
+        """The queue, first said first."""
         rows = [self._queue_row("next", content, columns) for content in self.steering]
         rows += [self._queue_row("queued", content, columns) for content in self.follow_ups]
         if len(rows) > most > 1:
@@ -172,7 +180,7 @@ class Live:
 
 
 def said(content: Sequence[Block]) -> str:
-    """What the person said, files that came with it left out."""
+    """The person's words, without the files attached to them."""
     parts = []
     for block in typed_blocks(content):
         match block:
@@ -183,10 +191,6 @@ def said(content: Sequence[Block]) -> str:
             case _:
                 pass
     return "".join(parts)
-
-
-def prompt_text(entry: User) -> str:
-    return said(entry.content)
 
 
 def spinner(now: float) -> str:

@@ -1,12 +1,27 @@
-"""Tells the person at another window that something waits for them."""
+"""Notifies the person, who is at another window, that something waits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from agentcli.frontends.printable import printable
 
 CHOICES = ("auto", "osc9", "osc777", "bell", "off")
+
+
+class Notifier:
+    """Sends notifications through `write` while the window has not the focus."""
+
+    def __init__(self, write: Callable[[str], None], how: str, environment: Mapping[str, str]) -> None:
+        self._write = write
+        self._how = how
+        self._environment = environment
+        self.has_focus: bool | None = None  # until the terminal says so
+
+    def notify(self, text: str, *, is_urgent: bool = False) -> None:
+        is_away = self.has_focus is False or (is_urgent and self.has_focus is None)
+        if is_away and (codes := notification(text, self._how, self._environment)):
+            self._write(codes)
 
 
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
@@ -32,7 +47,7 @@ def _kind(environment: Mapping[str, str]) -> str:
 
 
 def _through_tmux(sequence: str, environment: Mapping[str, str]) -> str:
-    """What tmux passes on: it wants it wrapped (its option allow-passthrough)."""
+    """Wrap a sequence so that tmux passes it on (its option allow-passthrough)."""
     if not environment.get("TMUX"):
         return sequence
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"

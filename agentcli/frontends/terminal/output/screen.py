@@ -21,7 +21,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
 from agentcli.frontends.terminal.text.text_width import advance, is_unsure, row_width, width, with_spaces
 from agentcli.frontends.terminal.text.theme import Theme
 
@@ -33,8 +33,6 @@ SETTLE_S = 0.3
 # window, and keeps in its scrollback what it clears.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
 WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
-
-Row = list[Fragment]
 
 
 class Frame(Struct, frozen=True):

@@ -1,30 +1,19 @@
-"""The line below the input: where, with what, how full, for how much."""
+"""Lays out the line below the input: mode, context, cost, jobs, model, branch."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 from msgspec import Struct
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.output.screen import Row
+from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped, row_width
 
-COMMAND_TIMEOUT_S = 2.0
-KILL_TIMEOUT_S = 0.5
-LONGEST_OUTPUT = 65_536  # bytes; a status command that prints more is not waited for
 MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "bypass permissions", "dontAsk": "never ask"}
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
 class Status(Struct, frozen=True):
-    """What the line shows; a status command gets it as JSON on stdin."""
+    """The figures of the line; a status command gets them as JSON on stdin."""
 
     model: str = ""
     mode: str = "default"
@@ -45,7 +34,7 @@ class Status(Struct, frozen=True):
 
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
-    """One row; parts at the end are left out when the window is narrow."""
+    """One row; a narrow window drops parts from the end."""
     parts: list[tuple[str, str]] = []
     if vi_mode:
         parts.append(("muted" if vi_mode == "INSERT" else "accent", vi_mode))
@@ -91,56 +80,3 @@ def short_model(name: str) -> str:
 
 def _thousands(tokens: int) -> str:
     return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
-
-
-async def custom_status(command: str, status: Status, environment: Mapping[str, str]) -> str:
-    """The first line a status command prints; empty when it fails or takes longer than two seconds."""
-    process = None
-    is_done = False
-    try:
-        if not command.strip():
-            return ""
-        process = await asyncio.create_subprocess_shell(
-            command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=dict(environment),
-            start_new_session=True,
-        )
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            output = await _answer(process, msgspec.json.encode(_as_dict(status)))
-            is_done = await process.wait() == 0
-    except (OSError, ValueError, TimeoutError):
-        return ""
-    finally:
-        if process is not None and not is_done:
-            await _end(process)
-    return printable(output.decode("utf-8", "replace")).partition("\n")[0] if is_done else ""
-
-
-async def _answer(process: asyncio.subprocess.Process, question: bytes) -> bytes:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(question)
-    process.stdin.close()
-    try:
-        return await process.stdout.readexactly(LONGEST_OUTPUT)
-    except asyncio.IncompleteReadError as ended:
-        return ended.partial
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill it with its children, and read what is left so that the pipe is closed."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    assert process.stdout is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(KILL_TIMEOUT_S):
-            while await process.stdout.read(LONGEST_OUTPUT):
-                pass
-            await process.wait()
-
-
-def _as_dict(status: Status) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}

@@ -29,7 +29,7 @@ from agentcli.agent.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, prompt_text, said
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
 from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -243,7 +243,7 @@ class TurnView:
         for entry in shown[-REPLAYED_ENTRIES:]:
             match entry.body:
                 case User() as user:
-                    self.prompt(prompt_text(user))
+                    self.prompt(said(user.content))
                 case Assistant(content):
                     for block in content:
                         if isinstance(block, Text) and block.text.strip():
@@ -316,7 +316,7 @@ class TurnView:
         """Messages that have left the queue for the model are shown where they reach it."""
         live = self._live
         left = [*steering, *follow_ups]
-        for content in [*live.steering, *live.follow_ups]:
+        for content in live.queued:
             if content in left:
                 left.remove(content)
             elif content in self._taken_back:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 Fragment = tuple[str, str]
 """`(roles, text)`: role names separated by spaces, `""` for plain text; `"\\n"` in the text ends a line."""
 
+Row = list[Fragment]
+"""One row of the screen, without a line end."""
+
 
 def plain(fragments: Iterable[Fragment]) -> str:
     """The text alone."""
