@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.markdown.inline import InlineScanner, as_address, normalized
+from agentcli.frontends.terminal.markdown.inline import InlineScanner
 from agentcli.frontends.terminal.markdown.line_kinds import (
     FENCE,
     LABEL,
@@ -16,6 +16,7 @@ from agentcli.frontends.terminal.markdown.line_kinds import (
     column_after,
     start_of_line,
 )
+from agentcli.frontends.terminal.markdown.links import as_address, normalized
 from agentcli.frontends.terminal.markdown.table import Cell, alignments, split_row, table_lines
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
