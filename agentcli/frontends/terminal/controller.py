@@ -34,6 +34,7 @@ from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.status_bar import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
@@ -117,7 +118,7 @@ class TerminalController:
         self._has_broken_off = False
         self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
         if state.entries:
-            self._view.replay(state.entries)
+            replay(state.entries, self._view)
         self._status.follow(session)
 
     async def sessions(self) -> Sequence[SessionInfo]:

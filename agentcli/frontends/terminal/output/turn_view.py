@@ -1,4 +1,4 @@
-"""From events to what the terminal shows: finished blocks are printed, the rest is kept in `Live`."""
+"""Turns events into print: finished blocks go to the transcript, the rest is kept in `Live`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from agentcli.agent.events import (
     TurnStarted,
 )
 from agentcli.agent.own_command import OWN_CALL
-from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
@@ -35,17 +34,16 @@ from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.highlight import warm_up
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
+from agentcli.llm.messages import Block
 from agentcli.tools.summary import call_title, diff_counts
 
 MOST_FOLDED = 50
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
 LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
-REPLAYED_ENTRIES = 30  # of a resumed conversation, the newest
 
 
 class TextStream(Arriving, Protocol):
-    """What prints an answer as it arrives; `MarkdownStream` is one."""
+    """Prints an answer as it arrives; `MarkdownStream` is one."""
 
     def feed(self, text: str) -> list[Fragment]: ...
 
@@ -58,9 +56,9 @@ Print = Callable[[Sequence[Fragment]], None]
 class TurnView:
     """Shows a session's events through `print`; `columns` tells how wide the window is now.
 
-    `stream` makes what prints an answer (None: Markdown). Without a live screen calls are told of when they start, and
-    what was typed stands there already. `unfold_key` shows the whole of what is cut, where there is one. With `wraps`
-    prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
+    `stream` makes the printer of an answer (None: Markdown). Without a live screen calls are announced when they
+    start, and prompts stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
+    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
     """
 
     def __init__(
@@ -95,75 +93,60 @@ class TurnView:
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
 
     def show(self, event: Event) -> None:
-        live = self._live
         match event:
             case TextDelta(text):
-                self._end_thinking()
-                live.waiting = ""
-                if not self._has_text:
-                    self._begin("answer")
-                    self._has_text = True
-                self._print(self._markdown.feed(self._clean.feed(text)))
-                live.answer = self._markdown
+                self._text(text)
             case ThinkingDelta(text):
-                if not live.thinking:
-                    self._thinking_since = time.monotonic()
-                live.waiting = ""
-                live.thinking += printable(text)
+                self._thinking(text)
             case TurnStarted(number):
-                live.turn_since = live.turn_since or time.monotonic()
+                self._live.turn_since = self._live.turn_since or time.monotonic()
                 if number == 1:
                     warm_up()
-            case ToolStarted(id, name, _, title):
-                self._end_text()
-                live.calls[id] = RunningCall(name, self._title(title), time.monotonic())
-                if not self._is_live:
-                    self.line(f"… {title}", "muted")
+            case ToolStarted():
+                self._started(event)
             case ToolOutput(id, text):
-                if call := live.calls.get(id):
+                if call := self._live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case ToolFinished():
                 self._finished(event)
             case TurnEnded():
                 self._end_text()
+            case QueueChanged(steering, follow_ups):
+                self._queue_changed(steering, follow_ups)
             case Retry(number, delay_s, error):
-                live.waiting = f"{printable(error)} (try {number + 1})"
-                live.waiting_until = time.monotonic() + delay_s
+                self._live.waiting = f"{printable(error)} (try {number + 1})"
+                self._live.waiting_until = time.monotonic() + delay_s
+            case TurnFailed():
+                self._failed(event)
+            case Done():
+                self._done(event)
+            case _:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        match event:
             case Notice(text):
                 self.line(text, "warning")
             case ProviderSwitched(before, after):
                 self.line(f"{before} → {after}", "muted")
             case Steered(skipped):
                 titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
-                self.line(
-                    f"Not run, because your message came first: {titles}{'…' if len(skipped) > 3 else ''}", "muted"
-                )
-            case QueueChanged(steering, follow_ups):
-                self._queue_changed(steering, follow_ups)
+                more = "…" if len(skipped) > 3 else ""
+                self.line(f"Not run, because your message came first: {titles}{more}", "muted")
             case Compaction(before, after):
                 self.line(f"Compacted: {before:,} → {after:,} tokens", "muted")
-            case TurnFailed(error):
-                answer = self._markdown if event.broke_off and self._has_text else None
-                self._end_turn()
-                self._markdown = answer or self._markdown  # what goes on stands within the same block
-                self.line(f"✗ {error}", "error")
-                if event.broke_off:
-                    self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
-                self.gap()
-            case Done():
-                self._done(event)
             case _:
                 pass
 
     def begin_anew(self) -> None:
-        """Another session begins: what was unfinished of the one before is printed, the rest forgotten."""
+        """Begin another session: print the unfinished text of the one before, forget the rest."""
         self._end_text()
         self._previewed.clear()
         self._taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
 
-    # What others print
+    # Printing
 
     def line(self, text: str, roles: str = "") -> None:
         """Text on lines of its own."""
@@ -194,7 +177,7 @@ class TurnView:
         self._print([*whole.feed(printable(text)), *whole.close()])
 
     def typed(self, text: str) -> None:
-        """What the person has just typed and sent."""
+        """A prompt that was typed just now."""
         self._end_text()
         self._markdown = self._new_stream()
         if self._is_live:
@@ -203,7 +186,7 @@ class TurnView:
             self._last_kind = "prompt"
 
     def prompt(self, text: str) -> None:
-        """What the person said."""
+        """A prompt."""
         self._end_text()
         self._begin("prompt")
         lines = printable(text).strip("\n").split("\n")
@@ -221,63 +204,16 @@ class TurnView:
     def _fitted(self, fragments: Sequence[Fragment], *, hang: int | None = None) -> Sequence[Fragment]:
         return wrapped(fragments, self._columns(), hang=hang) if self._wraps else fragments
 
-    def _title(self, title: str) -> str:
-        return exposed(with_tilde(title, self._home))
-
     def will_take_back(self, message: Sequence[Block]) -> None:
-        """When this message leaves the queue it goes back into the input, not to the model."""
+        """Note that this message leaves the queue for the input, not for the model."""
         self._taken_back.append(message)
 
     def was_previewed(self, call_id: str) -> None:
-        """The diff that this call makes, or more than that, is on the screen already."""
+        """Note that the diff of this call, or more, is on the screen already."""
         self._previewed.add(call_id)
 
-    def replay(self, entries: Sequence[Entry]) -> None:
-        """The newest part of a stored conversation."""
-        gone = retracted_ids(entries)
-        shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result | Unreadable)]
-        shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
-        if len(shown) > REPLAYED_ENTRIES:
-            self.line(f"… {len(shown) - REPLAYED_ENTRIES:,} earlier entries", "muted")
-        calls: dict[str, ToolUse] = {}
-        for entry in shown[-REPLAYED_ENTRIES:]:
-            match entry.body:
-                case User() as user:
-                    self.prompt(said(user.content))
-                case Assistant(content):
-                    for block in content:
-                        if isinstance(block, Text) and block.text.strip():
-                            self.markdown(block.text)
-                        elif isinstance(block, ToolUse):
-                            calls[block.id] = block
-                case Result(result, name, summary, took, structured, kind, answer=answer):
-                    call = calls.get(result.tool_use_id)
-                    title = self._title(call_title(name, call.input if call else {}))
-                    finished = ToolFinished(
-                        result.tool_use_id, name, result, took, summary, structured, kind, answer=answer
-                    )
-                    self._show_tool(finished, title)
-                case Unreadable(error):
-                    self.line(f"[{error}]", "warning")
-                case _:
-                    pass
-        for id in open_calls(entries):  # the program ended while they ran
-            if call := calls.get(id):
-                cut = ToolFinished(
-                    id, call.name, ToolResult(id, "", is_error=True), 0.0, "cut off; its outcome is unknown"
-                )
-                self._show_tool(cut, self._title(call_title(call.name, call.input)))
-        if shown:
-            self.gap()
-
-    # Inside
-
-    def _finished(self, event: ToolFinished) -> None:
-        call = self._live.calls.pop(event.id, None)
-        self._end_text()
-        self._show_tool(event, call.title if call else event.name)
-
-    def _show_tool(self, event: ToolFinished, title: str) -> None:
+    def call(self, event: ToolFinished, title: str) -> None:
+        """A finished call, with the whole of its output to be unfolded."""
         shown = event.id in self._previewed
         view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfold_key=self._unfold_key)
         self._previewed.discard(event.id)
@@ -287,6 +223,38 @@ class TurnView:
             self._last_kind = "calls"
         self._begin("calls")
         self._print(view.fragments)
+
+    def title(self, title: str) -> str:
+        """A call's title as it is shown."""
+        return exposed(with_tilde(title, self._home))
+
+    # Events
+
+    def _text(self, text: str) -> None:
+        self._end_thinking()
+        self._live.waiting = ""
+        if not self._has_text:
+            self._begin("answer")
+            self._has_text = True
+        self._print(self._markdown.feed(self._clean.feed(text)))
+        self._live.answer = self._markdown
+
+    def _thinking(self, text: str) -> None:
+        if not self._live.thinking:
+            self._thinking_since = time.monotonic()
+        self._live.waiting = ""
+        self._live.thinking += printable(text)
+
+    def _started(self, event: ToolStarted) -> None:
+        self._end_text()
+        self._live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
+        if not self._is_live:
+            self.line(f"… {event.title}", "muted")
+
+    def _finished(self, event: ToolFinished) -> None:
+        call = self._live.calls.pop(event.id, None)
+        self._end_text()
+        self.call(event, call.title if call else event.name)
 
     def _end_thinking(self) -> None:
         thought = self._live.thinking
@@ -333,6 +301,15 @@ class TurnView:
         live.turn_since = None
         live.waiting = ""
         live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL)}
+
+    def _failed(self, event: TurnFailed) -> None:
+        answer = self._markdown if event.broke_off and self._has_text else None
+        self._end_turn()
+        self._markdown = answer or self._markdown  # what goes on stands within the same block
+        self.line(f"✗ {event.error}", "error")
+        if event.broke_off:
+            self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
+        self.gap()
 
     def _done(self, done: Done) -> None:
         for id in list(self._live.asked):
