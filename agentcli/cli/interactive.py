@@ -1,4 +1,4 @@
-"""The terminal session: what must be there for the first character first, then everything a first answer needs."""
+"""Starts the terminal session: first the imports for the first character, then those for a first answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])
 
     async def load() -> ConsoleView:
-        """Everything else, imported in a thread, so that typing stays possible."""
+        """Import everything else in a thread, so that typing stays possible."""
         await asyncio.to_thread(import_module, "agentcli.cli.terminal_opener")  # 100 ms and more
         from agentcli.cli.terminal_opener import open_live
 

@@ -1,4 +1,4 @@
-"""Opens sessions as the flags and settings say, and knows what commands ask about them."""
+"""Opens sessions as the flags and settings say, and answers commands about models and settings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self) -> Sequence[tuple[str, str]]:
-        """The models of the table: those that a key is there for first."""
+        """The models of the table, those with a key first."""
         models = self._builder.models
         infos = list(models.table())
         has_key = {name: models.has_key(name) for name in {info.provider for info in infos}}

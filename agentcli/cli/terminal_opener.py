@@ -1,4 +1,4 @@
-"""What a terminal session needs from the rest of the program; imported while the input is on the screen already."""
+"""Opens sessions for the terminal, with a model and keys set up; imported once the input is on the screen."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A key the person gave: a sentence on it, and the models its provider lists."""
+    """A key the person gave, a sentence on it, and the models its provider lists."""
 
     provider: str
     said: str
@@ -130,12 +130,12 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return session
 
     async def _tell_of_sandbox(self, session: Session) -> None:
-        """Loudly where commands are held less than they could be; /sandbox shows all at any time."""
+        """Warn where commands are confined less than they could be; /sandbox shows it at any time."""
         if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
             self.tell(warning)
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """The guided choice of a first start: a model, or an empty string where it is to be looked for again.
+        """Let the person choose at a first start. Gives a model; empty when one should be looked for again.
 
         Raises `missing` when the person would rather leave.
         """
@@ -163,7 +163,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return ""
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
-        """A model of the provider whose key the person gives; of those it lists where none is known."""
+        """Ask for a key. Gives the provider's usual model, else one of those it lists."""
         login = await self._log_in(terminal, "")
         if login is None:
             return ""
@@ -237,7 +237,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._root.name or "/"
 
     def introduction(self) -> tuple[str, Sequence[str]]:
-        """The program with where it runs, and the instruction files it has read there."""
+        """The program and its folder in one line, and the instruction files it has read there."""
         files = (str(file) for file, _ in self._builder.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self._root}/") for file in files]
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Given(Struct, frozen=True):
-    """What the command line says: `text` may be a command; `piped` joins the prompt that it is or stands for.
+    """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.
 
     Piped text alone is a prompt and never a command: whoever wrote it may know of none.
     """
@@ -34,7 +34,7 @@ class Given(Struct, frozen=True):
 
 
 class TypedCommand(Struct, frozen=True):
-    """A command as it was typed: `name` with its slash, and either what it runs or why there is no such command."""
+    """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
 
     name: str
     command: Command | None = None
@@ -132,7 +132,7 @@ class ScreenlessHost:
         for task in self._running:
             task.cancel()
 
-    # What commands ask for
+    # For commands
 
     @property
     def session(self) -> Session:
@@ -187,7 +187,7 @@ class ScreenlessHost:
 
 
 def _cost_of(entries: Sequence[Entry]) -> Meter:
-    """What was paid for requests beside the conversation."""
+    """The cost of requests beside the conversation."""
     meter = Meter()
     for entry in entries:
         if isinstance(entry.body, SystemEvent) and (cost := spent(entry.body)):

@@ -1,4 +1,4 @@
-"""Names what a front end needs of whoever starts it: sessions, models, the files of a prompt."""
+"""Defines a front end's seam to the program that starts it: sessions, models, the files of a prompt."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class SessionOpener(Protocol):
     def keep(self, key: str, value: Any) -> str: ...
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        """A prompt with the files that the part of it that was typed names."""
+        """A prompt with the files that its typed part names."""
         ...
 
     def describe(self, topic: Topic) -> str: ...
 
 
 async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
-    """Open the session that follows another one. A new one, or a copy, keeps what the person chose for that one."""
+    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort."""
     chosen = before.state
     opened = await opener.open(session_id, model=chosen.model, fork=fork)
     if session_id is None or fork:

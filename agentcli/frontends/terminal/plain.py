@@ -1,4 +1,4 @@
-"""The session line by line, for screen readers, logs and terminals that cannot move the cursor."""
+"""Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LinearOutput:
 
 
 class AsWritten:
-    """An answer as the model wrote it."""
+    """Prints an answer as the model wrote it."""
 
     def __init__(self) -> None:
         self._ends_line = True
@@ -70,7 +70,7 @@ class AsWritten:
 
 
 class PlainTerminal:
-    """Implements `TerminalActions` with lines only: what is typed while a turn runs steers it."""
+    """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
 
     def __init__(
         self, opener: TerminalOpener, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]
@@ -97,7 +97,7 @@ class PlainTerminal:
         self._mode = "default"
 
     async def run(self, prompt: str | None) -> int:
-        """Read lines until the person leaves; gives the exit code. Raises what kept the session from opening."""
+        """Read lines until the person leaves; gives the exit code. Raises the error of a session that did not open."""
         for line in self._banner:
             self._view.line(line)
         loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ class PlainTerminal:
         self._ask(panel)
 
     def _ask(self, panel: ApprovalPanel) -> None:
-        """Offer what a line can answer: hunks and comments have keys of a live screen."""
+        """Offer the answers that fit in a line; hunks and comments have keys of a live screen."""
         offered = (panel.label(choice) for choice in panel.choices if choice not in ("comment", "hunks"))
         self._output.print([("", f"{panel.verb}? {', '.join(offered)}, or say what to do instead: ")])
 
@@ -208,7 +208,7 @@ class PlainTerminal:
         self._exit_code = 128 + number
         self.leave()
 
-    # TerminalActions
+    # For the controller
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         for number, (label, detail) in enumerate(options, 1):

@@ -1,4 +1,4 @@
-"""Asks whether a call may run: what it does, the whole of it, and how far a yes should reach."""
+"""Lays out the question of one approval: the effects of the call, the whole of it, the reach of a yes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS: dict[str, Choice] = {"y": "once", "s": "session", "a": "always", "t": "try
 
 
 class ApprovalPanel:
-    """One request, and what the person is about to answer. The safe answer is the one that Enter gives at first."""
+    """One request and the answer in the making. The safe answer is the one that Enter gives at first."""
 
     def __init__(self, request: ApprovalRequested) -> None:
         self.request = request
@@ -44,18 +44,18 @@ class ApprovalPanel:
         if len(request.hunks) > 1:
             self.choices.append("hunks")
         self._selected = self.choices.index("no")
-        self.hunk: int | None = None  # the hunk that is being looked at
+        self.hunk: int | None = None  # the hunk on the screen
         self.accepted: list[int] = []
         self.comment = ""
 
     @property
     def is_tried(self) -> bool:
-        """Whether a command ran on a stand-in and the question is what stays of its changes."""
+        """True if a command ran on a stand-in, and the question is which of its changes stay."""
         return self.request.call.name == "bash" and bool(self.request.hunks)
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is no call that asks: the limit of rounds is reached."""
+        """True if no call asks: the limit of rounds is reached."""
         return not self.request.call.name
 
     @property
@@ -63,7 +63,7 @@ class ApprovalPanel:
         return "Keep it" if self.is_tried else "Go on" if self.is_limit else "Allow it"
 
     def label(self, choice: Choice) -> str:
-        """The key of a choice, and what it means here."""
+        """The key of a choice and its meaning here."""
         if choice == "hunks" and not self.is_tried:
             return f"h {len(self.request.hunks)} hunks"
         return (_KEEP_LABELS if self.is_tried else _LIMIT_LABELS if self.is_limit else _LABELS)[choice]
@@ -93,12 +93,12 @@ class ApprovalPanel:
             self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
 
     def set_rule(self, text: str) -> None:
-        """The person's own rule; the runtime checks it."""
+        """Add the person's own rule; the runtime checks it."""
         self.rules = [*self.rules, text]
         self._rule = len(self.rules) - 1
 
     def answer(self, choice: Choice) -> Approve:
-        """A no without a word ends the turn; with one the model is told, and goes on."""
+        """A no without a word ends the turn; with one the model reads it and goes on."""
         id = self.request.id
         match choice:
             case "once":
@@ -128,7 +128,7 @@ class ApprovalPanel:
     # In the transcript
 
     def preview(self, columns: int, most_lines: int) -> list[Fragment]:
-        """What it does, then the exact command or the diff, a long one with its end; nothing in it is invisible."""
+        """The effects, then the exact command or diff, a long one with its end; nothing in it is invisible."""
         request = self.request
         head = [*wrapped(self._headline(), columns, hang=2), ("", "\n")]
         if self.is_limit or request.call.name in _TITLE_SAYS_ALL:
@@ -140,7 +140,7 @@ class ApprovalPanel:
         lines = exposed(request.preview).split("\n")
         mark = "$ " if request.call.name == "bash" else "  "
         shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
-        if len(lines) > most_lines:  # how it ends is where a long command hides what it really does
+        if len(lines) > most_lines:  # a long command hides its real effect at its end
             hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines{_REST}\n")
             shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
         return [*head, *shown]
@@ -162,7 +162,7 @@ class ApprovalPanel:
         return line
 
     def _changes(self, columns: int, most_lines: int) -> list[Fragment]:
-        """What a command that was tried did, file by file."""
+        """The changes that a tried command made, file by file."""
         shown: list[Fragment] = []
         each = max(LAST_LINES, most_lines // len(self.request.hunks))
         for hunk in self.request.hunks[:most_lines]:
@@ -184,7 +184,7 @@ class ApprovalPanel:
     def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
         """The panel; `more` is how many requests wait behind this one.
 
-        While somebody writes it takes no keys, nor before it `is_ready`.
+        It takes no keys while somebody writes, nor before it `is_ready`.
         """
         if is_writing:
             text = "It waits for a yes: send or stash (Ctrl-S) what you write, then answer"
@@ -198,7 +198,7 @@ class ApprovalPanel:
 
     @property
     def coverage(self) -> str:
-        """What a yes for longer would cover; empty where there is none."""
+        """The calls that a yes for longer would cover; empty where there is none."""
         whole = str(Rule("bash", escaped(str(self.request.call.input.get("command", "")).strip())))
         rule = "this very command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
         if self.request.mode:
@@ -221,7 +221,7 @@ class ApprovalPanel:
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
-    """Row and column of the marked choice, where the cursor rests; the end of the last row where none is."""
+    """Row and column of the marked choice, where the cursor rests; without one, the end of the last row."""
     for number, row in enumerate(rows):
         if _MARK in row:
             return number, row_width(row[: row.index(_MARK)])
@@ -243,7 +243,7 @@ _HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…",
 
 
 def _file_of(hunk: str) -> str:
-    """The file a diff is of, or what a change without one says of itself."""
+    """The file of a diff; for a change without a diff, its description."""
     if not is_diff(hunk):
         return exposed(hunk.strip())
     before, after = (line[4:].split("\t")[0] for line in hunk.split("\n", 2)[:2])
@@ -263,7 +263,7 @@ def _cut(line: str) -> str:
 
 
 def _side_by_side(parts: Sequence[Row], columns: int) -> list[Row]:
-    """Parts beside each other, in as few rows as fit; none is parted."""
+    """Lay parts beside each other, in as few rows as fit; none is split."""
     rows: list[Row] = []
     for part in parts:
         if rows and row_width(rows[-1]) + 1 + row_width(part) <= columns:
@@ -274,6 +274,6 @@ def _side_by_side(parts: Sequence[Row], columns: int) -> list[Row]:
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:
-    """A line as rows, broken at words, and within a word that no row holds."""
+    """A line as rows, broken at words; a word longer than a row is broken too."""
     lines = plain(wrapped([(role, line)], columns, hang=4)).split("\n")
     return [[(role, row)] for line in lines for row in wrapped_tail(line, max(1, columns), len(line) + 1)]

@@ -1,4 +1,4 @@
-"""What the input offers while the person types: commands, their arguments, and files."""
+"""Completes commands, their arguments and files while the person types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out
 
 
 class CommandEntry(Protocol):
-    """What completion needs to know of a command."""
+    """A command, as completion sees it."""
 
     @property
     def name(self) -> str: ...
@@ -27,12 +27,12 @@ class CommandEntry(Protocol):
     def argument(self) -> str: ...
 
 
-# The values that fit what was typed of a command's argument, and a note on each; a value replaces all that was typed.
+# The values that fit an argument as typed so far, and a note on each; a value replaces the whole argument.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
 
 _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
-# As conversation/mentions.py reads them: what ends a plain mention needs quotes.
+# As conversation/mentions.py reads them: characters that end a plain mention need quotes.
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
 _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 
@@ -40,8 +40,8 @@ _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 class PromptCompleter(Completer):
     """`/name` at the start of the input, its argument, and `@path` after white space.
 
-    What is whole is followed by a space. `elsewhere` gives the paths for one that leads out of the project; it is
-    called in a thread.
+    A whole name is followed by a space. `elsewhere` completes a path that leads out of the project; it is called in a
+    thread.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ def _names(command: CommandEntry) -> tuple[str, ...]:
 
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
-    """A folder's quotes stay open, so that completion goes on behind its slash."""
+    """Write a path as a mention; a folder's quotes stay open, so that completion goes on behind its slash."""
     needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
     if path.endswith("/"):
         return f'@"{path}' if needs_quotes else f"@{path}"
@@ -115,11 +115,11 @@ def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
 
 
 def _space_before(after: str) -> str:
-    """The space behind something whole, where none is there yet."""
+    """The space behind a whole name, where none is there yet."""
     return "" if after[:1].isspace() else " "
 
 
 def _is_still_typed(document: Document) -> bool:
-    """prompt_toolkit lets a completion run on when the text has changed, and asks again only after its end."""
+    """True until the text changes: prompt_toolkit lets a completion run on, and asks again only after its end."""
     app = get_app_or_none()
     return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor

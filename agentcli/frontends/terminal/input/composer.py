@@ -1,4 +1,4 @@
-"""What can be done with the input beside typing: pastes, images, stash, drafts, the external editor."""
+"""Adds to the input what typing does not: pastes, images, history, stash, drafts, the external editor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message w
 
 
 class Composer:
-    """Keeps what belongs to the text being written. `tell` shows a line to the person."""
+    """The text being written and everything that belongs to it. `tell` shows a hint to the person."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Composer:
         self.pastes = Pastes()
         self._drafts = drafts
         self.history = history
-        self._recalled = 0  # the entry of the history that is shown, 1 for the newest; 0 for none
+        self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
         self._shown = ""  # its text
-        self._typed = Sent("")  # what was being written when the first one was recalled
+        self._typed = Sent("")  # the text being written when the first one was recalled
         self._environment = environment
         self._tell = tell
         self._stash_key = stash_key
@@ -55,12 +55,12 @@ class Composer:
 
     @property
     def text(self) -> str:
-        """What is typed, with the contents of pastes in place of their tokens."""
+        """The typed text, with the contents of pastes in place of their tokens."""
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
         return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
 
     def take(self) -> tuple[str, str, Callable[[tuple[Block, ...]], tuple[Block, ...]]]:
-        """Empty the input. Gives what stood there, what it means, and what adds its images to a prompt."""
+        """Empty the input. Gives its text as shown and in full, and a function that adds its images to a prompt."""
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
@@ -76,22 +76,22 @@ class Composer:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether a lone `?` stands in the input: no text yet, and never kept as one."""
+        """True while a lone `?` stands in the input: it is never stored as text."""
         return self.area.buffer.text == "?"
 
     @property
     def sent(self) -> Sent:
-        """What is typed, as the history keeps it."""
+        """The typed text, as the history stores it."""
         text = self.area.buffer.text
         return Sent(text, self.pastes.contents(text))
 
     def put(self, sent: Sent) -> None:
-        """Show a text of the history's form in place of what is typed, which no undo brings back."""
+        """Replace the typed text by one of the history; undo does not bring it back."""
         self.pastes = Pastes()
         self.area.replace_text(self.pastes.adopt(sent.text, sent.pastes))
 
     def put_before(self, sent: Sent) -> None:
-        """Show it on lines before what is typed."""
+        """Put a text on lines before the typed one."""
         text, typed = self.pastes.adopt(sent.text, sent.pastes), self.area.buffer.text
         self.area.set_text(f"{text}\n{typed}" if typed else text)
 
@@ -103,9 +103,9 @@ class Composer:
             self.history.add(self.sent)
 
     def recall(self, by: int) -> None:
-        """Step so many entries back in the history, or forwards; what was being typed stands before the newest.
+        """Step so many entries back in the history, or forwards; the text being typed stands before the newest.
 
-        A text that is not as it was recalled is being typed.
+        A recalled text that was changed counts as being typed.
         """
         if not self.area.completes:  # an answer is no prompt
             return
@@ -123,7 +123,7 @@ class Composer:
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> Sent:
-        """A prompt as it was typed: from the history, or from what was said, its images as tokens again."""
+        """A prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
         said = _words(typed_blocks(content))
         for sent in self.history.entries[:MOST_LOOKED_THROUGH]:
             pastes = Pastes()
@@ -174,7 +174,7 @@ class Composer:
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Start and end of the paste's token before the cursor, or with `ahead` behind it."""
+        """Start and end of the paste's token before the cursor, with `ahead` of the one behind it."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
@@ -201,7 +201,7 @@ class Composer:
             self.put(self._stash.pop())
 
     def restore_draft(self) -> bool:
-        """Bring back what was being written when the program ended unexpectedly."""
+        """Bring back the text that was being written when the program ended unexpectedly."""
         found = self._drafts.load() if self._drafts is not None else None
         if found is None or not found.text.strip():
             return False
@@ -236,7 +236,7 @@ class Composer:
             self._drafts.clear()
 
     async def edit_outside(self) -> None:
-        """The text in the person's editor; pastes are laid open there."""
+        """Edit the text in the person's editor; pastes are laid open there."""
         before = self.text
         async with self._hand_over():
             after = await edit_text(before, self._environment)
@@ -245,5 +245,5 @@ class Composer:
 
 
 def _words(blocks: Sequence[Block]) -> list[object]:
-    """What makes two messages the same: sending strips the text."""
+    """The parts that make two messages the same: sending strips the text."""
     return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

@@ -1,4 +1,4 @@
-"""Keeps what is typed and not sent yet, so that a crash or a closed terminal does not take it."""
+"""Stores text that is typed and not sent yet, so that it survives a crash or a closed terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
-    """A place of this session's own for a directory; what a session left there that was killed is found again.
+    """A place for this session's draft in a directory; the draft of a killed session is found there again.
 
     Each place has a lock, which the system frees with the process that held it.
     """
@@ -39,21 +39,21 @@ def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """The input's text, and what its tokens stand for (see pastes.py)."""
+    """The input's text and the contents of its tokens (see pastes.py)."""
 
     text: str
     pastes: dict[str, str | Image] = {}
 
 
 class Drafts:
-    """One draft in one file. A disk that fails takes the draft, never the session. `lock` is held meanwhile."""
+    """One draft in one file. A failing disk costs the draft, never the session. `lock` is held meanwhile."""
 
     def __init__(self, file: Path, lock: TextIO | None = None) -> None:
         self._file = file
         self._lock = lock
 
     def save(self, text: str, pastes: Mapping[str, str | Image]) -> None:
-        """An empty text leaves no draft."""
+        """Store a text; an empty one leaves no draft."""
         if not text:
             self.clear()
             return

@@ -20,14 +20,14 @@ ListFiles = Callable[[], AsyncGenerator[Sequence[str], None]]  # paths of files,
 MOST_PATHS = 500_000
 LONGEST_QUERY = 200  # characters
 FRESH_S = 10.0  # a new mention looks again at files that were listed longer ago
-FIRST_LISTING_S = 1.0  # what a query waits for the first listing
+FIRST_LISTING_S = 1.0  # that a query waits for the first listing
 LISTING_TIME_LIMIT_S = 60.0
 MOST_COMPARED = 50_000  # paths, for one that is like a name
 _BLOCK_PATHS = 1_500  # searched between two looks at the event loop: a millisecond or two
 
 
 class FileIndex:
-    """The paths of a project's files and folders; folders end in a slash. It lists them at the first query."""
+    """The paths of a project's files and folders, listed at the first query; folders end in a slash."""
 
     def __init__(self, list_files: ListFiles, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._list_files = list_files
@@ -43,8 +43,8 @@ class FileIndex:
         """The best matches, best first. Small letters match capitals too; a slash matches nothing else.
 
         A name that begins with the query comes before one that holds it, then a path that holds it, then a path with
-        its letters in this order; shorter paths first. An empty query, or a folder's path, gives what is in the folder.
-        Nothing comes when a later query was asked meanwhile, or `is_wanted` says no.
+        its letters in this order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
+        Gives nothing when a later query was asked meanwhile, or `is_wanted` says no.
         """
         self._searches += 1
         search = self._searches
@@ -67,7 +67,7 @@ class FileIndex:
         return await self._best(pattern, limit, goes_on)
 
     def paths_like(self, name: str) -> list[str]:
-        """Paths that were listed whose last part has nearly the letters of `name`; none in a very large project."""
+        """Listed paths whose last part has nearly the letters of `name`; none in a very large project."""
         blocks = self._blocks or []
         if len(blocks) * _BLOCK_PATHS > MOST_COMPARED:
             return []
@@ -125,7 +125,7 @@ class FileIndex:
                     if gathered.count >= MOST_PATHS:
                         break
         except (OSError, ToolError, TimeoutError):
-            pass  # what was found until then is offered; completion is no reason to disturb the person
+            pass  # offer the paths found so far; completion is no reason to disturb the person
         self._blocks = await gathered.blocks()
         self._narrowed = None
         self._listed_at = self._clock()
@@ -163,12 +163,12 @@ MOST_LISTED = 10_000  # names of a folder outside the project
 
 
 def leads_out(query: str) -> bool:
-    """Whether a path that is typed begins at the root, at home or above the project, and not in it."""
+    """True if a typed path begins at the root, at home or above the project."""
     return query in ("~", "..") or query.startswith(("/", "~/", "../"))
 
 
 def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
-    """The names in the folder that is typed that hold what is typed behind it, those that begin with it first.
+    """The names in a typed folder that contain the typed name, those that begin with it first.
 
     Paths begin as they are typed, folders end in a slash. Hidden names come when a dot is typed.
     """
@@ -243,7 +243,7 @@ class _Gathered:
 
 
 class _Pattern:
-    """A query made ready. Its expressions match every line of a block, with a group for those that fit the query."""
+    """A compiled query. Its expressions match every line of a block, with a group for those that fit."""
 
     def __init__(self, query: str) -> None:
         self.query = query
@@ -294,6 +294,6 @@ def _sort_into(tiers: Sequence[list[str]], paths: list[str], pattern: _Pattern, 
 
 
 def _as_listed(path: str) -> tuple[bool, str]:
-    """Hidden ones last."""
+    """The order of names in a folder, hidden ones last."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     return name.startswith("."), name

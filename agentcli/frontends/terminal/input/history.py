@@ -1,4 +1,4 @@
-"""What the person sent before, for each project, in one file that several processes share."""
+"""Stores the prompts of each project in one file that several processes share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agentcli.frontends.terminal.input.pastes import without_images
 from agentcli.llm.messages import Image
 
 MOST_ENTRIES = 1_000  # of one project
-KEPT_BYTES = 4 * 1024 * 1024  # what is read from the end of the file, and what trimming leaves of it
+KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 LARGEST_FILE = 2 * KEPT_BYTES
 LONGEST_ENTRY = 500_000  # bytes of its line; a longer one is not written
 _LOCK_TRIES = 20  # 5 ms apart
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A prompt as it was typed, and what its tokens stand for (see pastes.py)."""
+    """A prompt as it was typed, and the contents of its tokens (see pastes.py)."""
 
     text: str
     pastes: dict[str, str | Image] = {}
@@ -41,7 +41,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
 
 class ProjectHistory:
-    """Reads its file when the entries are first asked for. A disk that fails takes the history, never the session.
+    """Reads its file when the entries are first asked for. A failing disk costs the history, never the session.
 
     Lines that are no entries are skipped. Without a file it lasts for the session.
     """
@@ -67,7 +67,7 @@ class ProjectHistory:
         return [*reversed(self._sent), *(self._stored or ())]
 
     def add(self, sent: Sent) -> None:
-        """The same as the entry before it is no entry."""
+        """Add an entry, unless it repeats the one before it."""
         if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
             self._sent.append(sent)
             self._store(sent)
@@ -121,7 +121,7 @@ def _tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """One write, so that lines of several processes do not mix."""
+    """Append with one write, so that lines of several processes do not mix."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -136,7 +136,7 @@ def _append(file: Path, line: bytes) -> None:
 
 
 def _trim(file: Path) -> None:
-    """Keep the newest lines; another process that trims or appends right now makes this wait for the next entry."""
+    """Keep the newest lines; left for the next entry while another process trims or appends."""
     with file.open("rb") as stream, _locked(stream.fileno(), fcntl.LOCK_EX) as is_locked:
         if not is_locked or not _is_still(file, stream.fileno()):
             return
@@ -152,7 +152,7 @@ def _trim(file: Path) -> None:
 
 @contextmanager
 def _locked(descriptor: int, kind: int) -> Iterator[bool]:
-    """Whether the lock was got: a process that is stopped while it holds one must not stop this one."""
+    """Yields True once locked, False after a while: a process stopped with the lock must not stop this one."""
     is_locked = False
     for _ in range(_LOCK_TRIES):
         try:
@@ -175,6 +175,6 @@ def _is_still(file: Path, descriptor: int) -> bool:
 
 
 def _ends_with_newline(descriptor: int) -> bool:
-    """A full disk can have cut the last line off."""
+    """False if a full disk has cut the last line off."""
     size = os.fstat(descriptor).st_size
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"

@@ -1,4 +1,4 @@
-"""Finds images a person gives: a dropped or pasted path, the clipboard."""
+"""Finds images that a person gives: a dropped or pasted path, the clipboard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def image_path(text: str) -> Path | None:
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
-    """Its bytes and media type. Raises `UserError` for what is no image a model takes."""
+    """The image's bytes and media type. Raises `UserError` for a file that is no image a model takes."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_IMAGE + 1)
@@ -65,7 +65,7 @@ def require_sendable(size: int, name: str) -> None:
 
 
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
-    """The image on the clipboard; None when there is none, or no program here that could read it."""
+    """The image on the clipboard; None without one, or without a program that can read it."""
     for name, *arguments in _CLIPBOARD:
         if program := shutil.which(name, path=environment.get("PATH", "")):
             data = await _output((program, *arguments), environment)
@@ -99,6 +99,6 @@ async def _output(argv: tuple[str, ...], environment: Mapping[str, str]) -> byte
 
 
 def image_type_of(data: bytes) -> str:
-    """By the first bytes; empty for what is no PNG, JPEG, GIF or WebP."""
+    """The media type by the first bytes; empty for all but PNG, JPEG, GIF and WebP."""
     found = media_type_of(data)
     return found if found.startswith("image/") else ""

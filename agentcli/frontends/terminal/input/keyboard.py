@@ -1,4 +1,4 @@
-"""Keys as the terminal sends them, and the answers it gives to questions."""
+"""Reads keys as the terminal sends them, and takes its answers to questions out of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\
 _PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
 _BEGUN = re.compile(r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z")
-_LONGEST_BEGUN = 200  # characters; what is longer is no report
+_LONGEST_BEGUN = 200  # characters; anything longer is no report
 
 
 class TerminalInput(Vt100Input):
@@ -60,7 +60,7 @@ class TerminalInput(Vt100Input):
         return super().flush_keys()
 
     def _without_reports(self, data: str) -> str:
-        """What is pasted stays as it is."""
+        """Take reports out, but for those inside a paste."""
         parts = _PASTE_MARK.split(data)
         for number, part in enumerate(parts):
             if number % 2:

@@ -1,4 +1,4 @@
-"""Shows what is pasted as a short token in the input, and puts the contents back when it is sent."""
+"""Shows a paste as a short token in the input, and puts its contents back when it is sent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
 class Pastes:
-    """The tokens of one input line and what they stand for. A text that only looks like a token is none."""
+    """The tokens of one input and their contents. A text that only looks like a token is none."""
 
     def __init__(self) -> None:
         self._contents: dict[str, str | Image] = {}
         self._last = {"Pasted": 0, "Image": 0}  # numbers given
 
     def token_for(self, text: str) -> str:
-        """What to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself, cleaned."""
+        """The text to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself, cleaned."""
         text = clean(text)
         lines = text.removesuffix("\n").count("\n") + 1
         if lines <= MOST_LINES and len(text) <= MOST_CHARACTERS:
@@ -46,7 +46,7 @@ class Pastes:
         return "".join(piece if isinstance(piece, str) else token for token, piece in self._pieces(text))
 
     def blocks(self, text: str) -> tuple[Block, ...]:
-        """What is sent: the expanded text, parted by its images; none of it blank."""
+        """The blocks to send: the expanded text, split at its images; none is blank."""
         blocks: list[Block] = []
         for _, piece in self._pieces(text):
             match piece, blocks[-1:]:
@@ -59,7 +59,7 @@ class Pastes:
         return without_empty_text(blocks)
 
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
-        """Start and end of the token that holds the character before `cursor`: what moves or deletes as one.
+        """Start and end of the token that holds the character before `cursor`, which moves or is deleted as one.
 
         For a key that goes forwards, ask with `cursor + 1`.
         """
@@ -69,11 +69,11 @@ class Pastes:
         return None
 
     def contents(self, text: str) -> dict[str, str | Image]:
-        """The tokens in `text` and what they stand for, to be kept with it."""
+        """The tokens in `text` and their contents, to be stored with it."""
         return {found.group(): self._contents[found.group()] for found in self._tokens(text)}
 
     def adopt(self, text: str, contents: Mapping[str, str | Image]) -> str:
-        """Take in a text with what `contents` gave for it; tokens that mean something else here get new numbers."""
+        """Take in a text with its `contents`; tokens that mean something else here get new numbers."""
         tokens: dict[str, str] = {}
         for found in _TOKEN.finditer(text):
             token = found.group()
@@ -107,7 +107,7 @@ class Pastes:
 
 
 def without_images(text: str, contents: Mapping[str, str | Image]) -> tuple[str, dict[str, str | Image]]:
-    """The text without the tokens of images, and what is left of its contents."""
+    """The text without the tokens of images, and the contents that remain."""
     texts: dict[str, str | Image] = {token: text for token, text in contents.items() if isinstance(text, str)}
     images = contents.keys() - texts.keys()
     return _TOKEN.sub(lambda found: "" if found.group() in images else found.group(), text), texts

@@ -1,4 +1,4 @@
-"""Where the person types: the buffer, and the rows it takes on the screen."""
+"""Holds the text that the person types, and draws its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is another's: `recall` steps back in it, or forwards where the number is below 0."""
+    """A buffer with a history from outside: `recall` steps back in it, or forwards for a number below 0."""
 
     recall: Callable[[int], None] | None = None
 
@@ -46,7 +46,7 @@ class PromptArea:
             name="prompt",
         )
         self.completes = True
-        self.is_secret = False  # what is typed is shown as stars
+        self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", placeholder())]), Condition(lambda: not self.buffer.text)
         )
@@ -119,12 +119,12 @@ class PromptArea:
             buffer.complete_previous()
 
     def replace_text(self, text: str) -> None:
-        """Another text in place of this one, which no undo brings back."""
+        """Replace the text for good: undo does not bring it back."""
         self.buffer.reset(Document(text))
         self.buffer.on_text_changed.fire()
 
     def set_text(self, text: str) -> None:
-        """Replace what is typed, as one step that can be undone."""
+        """Replace the text, as one step that can be undone."""
         self.buffer.save_to_undo_stack()
         self.buffer.text = text
         self.buffer.cursor_position = len(text)
@@ -152,7 +152,7 @@ _known: dict[str, str] = {}
 
 
 def _roles(style: str) -> str:
-    """`class:prompt class:muted` as roles; what prompt_toolkit adds of its own is left out, but for selections."""
+    """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
     roles = _known.get(style)
     if roles is None:
         names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]

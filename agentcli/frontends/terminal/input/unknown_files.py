@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.conversation.mentions import PUNCTUATION
 from agentcli.near_names import nearest
 
-# At the beginning of a word: `me@example.com` is none, nor is what stands in quotation marks or in code.
+# At the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
 _NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _PLACE = re.compile(r"[:#]L?\d+(?:[-:]L?\d+)*\Z")  # a line, which a name may not have
@@ -68,9 +68,9 @@ class NameCheck:
 def unknown_files(
     typed: str, root: Path, home: Path, paths_like: Callable[[str], Iterable[str]] = lambda name: ()
 ) -> list[UnknownFile]:
-    """The names in what was typed that are no file or folder; `paths_like` gives paths whose last part is like a name.
+    """The names in a prompt that are no file or folder; `paths_like` gives paths whose last part is like a name.
 
-    Quiet about what has another meaning as well: decorators, people, npm packages, addresses.
+    Passes over names with another meaning: decorators, people, npm packages, addresses.
     """
     found: dict[str, UnknownFile] = {}
     for match in _NAME.finditer(_CODE.sub(" ", typed)):
@@ -130,7 +130,7 @@ def _near(name: str, root: Path, home: Path, paths_like: Callable[[str], Iterabl
 
 
 def _names(path: str, typed: str) -> Iterator[str]:
-    """What a path may be called: its last part, for a name without an extension also without its own."""
+    """Names for a path: its last part, and for a name typed without an extension also without its own."""
     name = path.rstrip("/").rpartition("/")[2]
     yield name
     if "." not in typed and "." in name[1:]:
@@ -138,7 +138,7 @@ def _names(path: str, typed: str) -> Iterator[str]:
 
 
 def _is_slip(typed: str, meant: str) -> bool:
-    """Whether two letters are swapped, or one inside the word is missing, too much or another."""
+    """True if two letters are swapped, or one inside the word is missing, too much or another."""
     typed, meant = typed.lower(), meant.lower()
     if len(meant) < 4 or abs(len(typed) - len(meant)) > 1 or typed[:1] != meant[:1] or typed == meant:
         return False

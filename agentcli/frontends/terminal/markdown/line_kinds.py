@@ -1,4 +1,4 @@
-"""What a line of Markdown is, told from as little of its beginning as possible."""
+"""Tells what kind of Markdown a line is, from as little of its beginning as possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABEL_BEGUN = re.compile(r"\[(?!\^)(?:[^\[\]\\]|\\.)*(?:\\|\])?$")
 
 @dataclass(slots=True)
 class Line:
-    """A line's kind, and what stands before its content."""
+    """A line's kind and the marks before its content."""
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table", "definition"
     prefix: list[Fragment] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Line:
 
 
 def start_of_line(head: str, *, is_whole: bool, is_cut: bool, paragraph: int | None, in_list: bool) -> Line | None:
-    """What the line that begins with `head` is; None while that depends on what comes.
+    """The kind of the line that begins with `head`; None while that depends on its rest.
 
     A line that `is_cut` is text where its kind does not show. `paragraph` counts the quote marks before the paragraph
     that is open.
@@ -86,7 +86,7 @@ def start_of_line(head: str, *, is_whole: bool, is_cut: bool, paragraph: int | N
 
 
 def _kind_of(head: str, start: int, *, is_open: bool, in_paragraph: bool, in_list: bool) -> str:
-    """The kind of what begins there, or "item" for a list marker; "" when that depends on what comes."""
+    """The kind of the line from `start` on, or "item" for a list marker; "" while that depends on its rest."""
     if (found := _RULE.fullmatch(head, start)) and (is_open or head.count(found[1], start) >= 3):
         return "" if is_open else "rule"
     match head[start]:
@@ -125,7 +125,7 @@ def _item_marker(head: str, start: int, *, is_open: bool) -> str:
 
 
 def column_after(space: str, column: int) -> int:
-    """Tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
+    """The column behind white space; tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
     if "\t" not in space:
         return column + len(space)
     for char in space:

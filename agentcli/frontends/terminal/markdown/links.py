@@ -1,4 +1,4 @@
-"""Reads where a link leads to, and the characters that entities and escapes stand for."""
+"""Reads the targets of links, entities and escapes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Target(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """More of the source must come, for a known reason a text that `wakes` matches."""
+    """More of the source must come; where `wakes` is given, text that it matches."""
 
     wakes: re.Pattern[str] | None = None
 

@@ -1,4 +1,4 @@
-"""Prints Markdown while it comes in, close to its source: what is copied from the screen is the text without marks."""
+"""Prints Markdown while it comes in, close to its source: a copy from the screen is the text without marks."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class _Fence:
 @dataclass(slots=True)
 class _Table:
     lines: list[tuple[Line, str]]
-    aligned: list[str] | None = None  # None: there is only what may be a header
-    shown: tuple[int, int, list[list[Fragment]]] | None = None  # for so many lines and columns
+    aligned: list[str] | None = None  # None while there is only a possible header
+    shown: tuple[int, int, list[list[Fragment]]] | None = None  # laid out for so many lines and columns
 
 
 class MarkdownStream:
     """Turns Markdown that comes in pieces into text with roles, which is printed once and never changed.
 
-    What comes out depends on the whole text alone and not on where it was cut. A line is given out once its kind is
+    The output depends on the whole text alone, not on where it was cut. A line is given out once its kind is
     certain, a word once its roles are, a line of code once it is whole, a table once it has ended.
 
     Prose is broken at words, code is not. Blank lines are as in the source, but never two together. Differences from
-    CommonMark (0.31) and GFM follow from never taking back what was printed: a line under a paragraph cannot make it
+    CommonMark (0.31) and GFM follow from never taking printed text back: a line under a paragraph cannot make it
     a heading (`---` is a rule), a table's lines begin with `|`, a reference link's definition comes before it, and
-    what is opened is closed within `inline.LONGEST_HOLD` characters.
+    an opener is closed within `inline.LONGEST_HOLD` characters.
     """
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
@@ -80,7 +80,7 @@ class MarkdownStream:
         self._newlines = 0  # of empty lines, which are printed when something follows
 
     def feed(self, text: str) -> list[Fragment]:
-        """What is certain now."""
+        """The fragments that are certain now."""
         if "\n" not in text:
             if text:
                 self._piece(text)
@@ -93,7 +93,7 @@ class MarkdownStream:
         return self._taken()
 
     def close(self) -> list[Fragment]:
-        """The rest. With what was given out before it ends with one line break, if there is anything at all."""
+        """The rest. The whole output ends with one line break, if there is any."""
         if self._head or self._whole or self._line:
             self._end_line()
         self._end_table()
@@ -102,7 +102,7 @@ class MarkdownStream:
 
     @property
     def pending(self) -> str:
-        """The source of what is held back, but for a table that is to be seen in `table`."""
+        """The source of the text held back, but for a table, which is in `table`."""
         table = self._table
         if table is not None and table.aligned is not None:
             return ""
@@ -111,7 +111,7 @@ class MarkdownStream:
 
     @property
     def table(self) -> list[list[Fragment]]:
-        """The lines of the table that is coming in, as they would be printed if it ended here."""
+        """The lines of the unfinished table, as they would be printed if it ended here."""
         table = self._table
         if table is None or table.aligned is None:
             return []
@@ -180,7 +180,7 @@ class MarkdownStream:
             self._unread_line(head)
 
     def _unread_line(self, text: str) -> None:
-        """A whole line whose kind is not known."""
+        """Take a whole line whose kind is not known."""
         line = self._start_of(text, is_whole=True)
         assert line is not None
         if self._table is not None and line.kind != "table":
@@ -241,7 +241,7 @@ class MarkdownStream:
             self._wrap.flush()
 
     def _begin(self, line: Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
-        """End what is open, and print what comes before the content of a line that begins something."""
+        """End the open block, and print the marks before the content of a line that begins another."""
         self._end_paragraph()
         if line.item is not None:
             self._list = line.item if self._list is None else min(self._list, line.item)
@@ -353,7 +353,7 @@ class MarkdownStream:
         return lines
 
     def _cells(self, source: str, count: int) -> list[Cell]:
-        """As many cells as the header has: missing ones are empty, and what is too much stays in the last."""
+        """As many cells as the header has: missing ones are empty, surplus ones stay in the last."""
         texts = split_row(source)
         texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
         return [self._inline(text) for text in texts[:count]]

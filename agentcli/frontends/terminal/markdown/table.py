@@ -1,4 +1,4 @@
-"""Lays out a table within the columns there are."""
+"""Lays out a table within the window's columns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def table_lines(
 
 
 def _fitted(natural: list[int], available: int) -> list[int] | None:
-    """The columns' widths: what is too wide shares what the others leave. None when that is too little."""
+    """The columns' widths: wide columns share the room that the others leave. None when that is too little."""
     if sum(natural) <= available:
         return natural
     if sum(min(columns, NARROWEST) for columns in natural) > available:
@@ -151,7 +151,7 @@ def _wrapped(cell: Cell, columns: int) -> list[Cell]:
 
 
 def _broken(text: str, first: int, columns: int) -> list[str]:
-    """A word in pieces that fit, the first one beside what is there already."""
+    """A word in pieces that fit, the first one into the room left in its row."""
     pieces: list[str] = []
     graphemes = list(iter_graphemes(text))
     ends = list(accumulate(_width(grapheme) for grapheme in graphemes))

@@ -1,4 +1,4 @@
-"""What a finished call shows: a summary line, then what of its output is worth a look; the rest stays folded."""
+"""Shows a finished call: a summary line, then the part of its output worth a look; the rest stays folded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIFF_LINES = 30
 OUTPUT_LINES = 5
 LONGEST_LINE = 400  # characters of an output line that are shown folded
 
-# What the call's own line says too.
+# Texts that the call's own line says too.
 _SAID_ABOVE = re.compile(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
@@ -37,7 +37,7 @@ class Folded(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """`fragments` go on the screen; `folded` is what unfolding shows."""
+    """`fragments` go on the screen; `folded` is the whole for unfolding."""
 
     fragments: list[Fragment]
     folded: Folded | None = None
@@ -46,7 +46,7 @@ class View(Struct, frozen=True):
 def tool_view(
     event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
 ) -> View:
-    """The view of a finished call; `unfold_key` shows the whole of what is cut, where there is one."""
+    """The view of a finished call; `unfold_key`, where there is one, shows the whole of a cut text."""
     diff, rest = _diff_of(event), f" ({unfold_key} shows all)" if unfold_key else ""
     if event.answer.startswith("declined"):  # which the line says
         return View(_failed_line(event, title, columns))
@@ -75,7 +75,7 @@ def _outcome(*parts: str | float) -> str:
 
 
 def _answer(event: ToolFinished, columns: int) -> tuple[str, list[Fragment]]:
-    """What the person said to the call: beside its outcome, or, many words, in rows of their own."""
+    """The person's answer to the call: beside its outcome, or, when long, in rows of its own."""
     answer = " ".join(printable(event.answer).split())
     if 2 * width(answer) <= columns:
         return answer, []
@@ -128,7 +128,7 @@ def _first_lines(event: ToolFinished, columns: int, rest: str) -> list[Fragment]
 
 
 def _output(text: str, rest: str) -> list[Fragment]:
-    """The last lines, since that is where a command says how it ended."""
+    """The last lines: there a command says how it ended."""
     lines = printable(text).strip("\n").split("\n")
     if lines == [""]:
         return []

@@ -1,4 +1,4 @@
-"""Lends the terminal to a command of the person's own, through a pseudo-terminal: so what it says is known here too.
+"""Lends the terminal to the person's own command, through a pseudo-terminal, so that its output is known here too.
 
 The command has a terminal of the window's size. Keys go to it and its output to ours byte by byte, so that passwords,
 colours and full-screen programs work as everywhere. Only a lone Esc is taken: it interrupts a command that reads whole
@@ -23,7 +23,7 @@ from prompt_toolkit.application.application import attach_winch_signal_handler
 from agentcli.frontends.printable import printable
 
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
-TWICE_S = 2.0  # within which a second Esc ends what the first one did not
+TWICE_S = 2.0  # within which a second Esc ends the command that the first one did not
 LAST_WORDS_S = 0.3  # for output that is still under way when the command has ended
 MOST_KEPT = 200_000  # bytes, of the beginning and of the end
 _CHUNK = 65_536
@@ -31,15 +31,15 @@ _CHUNK = 65_536
 _FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 _DRAWN = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
 
-# What a program that was ended may have left: colours and a hidden cursor; another screen, and reports of the mouse.
+# Undo traces of a program that was ended: colours and a hidden cursor; another screen, and reports of the mouse.
 _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
 
 async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
-    """Let `run` start something in a terminal, named by its path; gives its output as text, and what `run` gives.
+    """Let `run` start a command in a terminal, named by its path; gives its output as text, and the result of `run`.
 
-    That is None where the person ended it. Our own screen must have let go of the terminal. Raises what `run` raises.
+    That result is None if the person ended it. Our screen must have let go of the terminal. Raises errors of `run`.
     """
     lent = _Lent(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
     try:
@@ -50,7 +50,7 @@ async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str 
 
 
 class Heard:
-    """What a command said: all of it, or its beginning and its end."""
+    """The output of a command: all of it, or its beginning and its end."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -74,7 +74,7 @@ class Heard:
 
     @property
     def text(self) -> str:
-        """As it can be read afterwards: what was drawn over is left out, as are the screens of full-screen programs."""
+        """The output as text, without text that was drawn over and without the screens of full-screen programs."""
         head, tail = bytes(self._head), bytes(self._tail)
         if not self._cut:
             return as_read((head + tail).decode(errors="replace"))
@@ -83,7 +83,7 @@ class Heard:
 
 
 def as_read(said: str) -> str:
-    """What a terminal would show in the end of lines that were written again and again."""
+    """The final state of lines that were written again and again, as a terminal shows it."""
     text = _DRAWN.sub("", said).replace("\r\n", "\n")
     return "\n".join(_last_writing(line) for line in text.split("\n"))
 
@@ -211,7 +211,7 @@ class _Lent:
         self._send(data)
 
     def _escape(self) -> None:
-        """An Esc alone: a key for who reads keys, else an interrupt; a second one ends all of it."""
+        """Take an Esc alone: a key for a program that reads keys, else an interrupt; a second one ends everything."""
         self._escape_timer = None
         if self._theirs < 0 or self._running is None:
             return
@@ -224,14 +224,14 @@ class _Lent:
         if was_asked or not modes & termios.ISIG:
             self._running.cancel()
         else:
-            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to what is not ours to end
+            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end
 
     def _send(self, data: bytes) -> None:
         self._unsent += data
         try:
             while self._unsent:
                 del self._unsent[: os.write(self._ours, self._unsent)]
-        except BlockingIOError:  # it does not read: what is typed waits
+        except BlockingIOError:  # it does not read: keys wait
             self._loop.add_writer(self._ours, self._send, b"")
             return
         except OSError:  # it has ended

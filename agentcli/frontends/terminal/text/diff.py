@@ -16,7 +16,7 @@ from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 
 NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
 
-# Bounds of what comparing words may cost.
+# Bounds on the cost of comparing words.
 _LONGEST_COMPARED = 500  # characters of a line
 _MOST_CHANGED = 200  # lines of a hunk
 _MOST_PAIRS = 400  # of a diff
@@ -43,7 +43,7 @@ class _Row(Struct, frozen=True):
 def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
     """The diff without its file lines, each line ending in a newline; `width` decides whether there are numbers.
 
-    Lines are not broken. What is beyond `most_lines` is counted only; `rest` says how to see it.
+    Lines are not broken. Lines beyond `most_lines` are only counted; `rest` says how to see them.
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _without_blank_edges(_rows(lines))
@@ -97,7 +97,7 @@ def _painted(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Itera
 
 
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
-    """What a hunk's header counts is taken by its mark; around it, a line can also be one that names a file."""
+    """Read lines that a hunk's header counts by their mark; others can also be lines that name a file."""
     old = new = old_left = new_left = 0
     is_first = True
     for line in lines:
@@ -218,7 +218,7 @@ def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Character positions of what lies between the equal stretches of words."""
+    """Character positions of the stretches between equal words."""
     offsets = [0]
     for word in words:
         offsets.append(offsets[-1] + len(word))

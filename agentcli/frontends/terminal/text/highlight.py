@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 LONGEST_LINE = 2_000  # characters; some lexers take quadratic time for a long line
 
 Token = tuple[_TokenType, str]
-# Per state of a lexer: the function that matches, what to do with the match, and the state that follows.
+# Per state of a lexer: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
-Spans = dict[str, tuple[str, _TokenType]]  # how a comment or string opens: how it closes, and what it is
+Spans = dict[str, tuple[str, _TokenType]]  # the opening of a comment or string: its end, and its token
 
 _ALIASES = {
     "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
@@ -46,7 +46,7 @@ _ROLES: dict[_TokenType, str] = {
     Number: "number",
     String: "string",
 }
-# What some lexers know only as a single token over several lines: how it opens, and how it closes.
+# Openings and ends of constructs that some lexers know only as a single token over several lines.
 _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
 _QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
 _QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
@@ -65,7 +65,9 @@ class CodeHighlighter:
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
         self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
-        self._span: tuple[re.Pattern[str], _TokenType] | None = None  # what a line left open, and what closes it
+        self._span: tuple[re.Pattern[str], _TokenType] | None = (
+            None  # left open by a line: the pattern that closes it, and its token
+        )
 
     def line(self, text: str) -> list[Fragment]:
         """One line, without its line break. The work does not depend on the lines before."""
@@ -180,7 +182,7 @@ def _follow(stack: list[str], state: str | int | tuple[str, ...]) -> None:
 
 @lru_cache(maxsize=64)
 def _spans(lexer: RegexLexer) -> Spans:
-    """What this lexer takes as one comment or string when it sees two lines, but not when it sees the first alone."""
+    """The comments and strings that this lexer sees in two lines together, but not in the first alone."""
     spans: Spans = {}
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
@@ -196,7 +198,7 @@ def _spans(lexer: RegexLexer) -> Spans:
 
 
 def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
-    """Whether the lexer itself has a state for what is open at the end of a line."""
+    """True if the lexer itself has a state for a construct that is open at the end of a line."""
     probe = CodeHighlighter("")
     list(probe._lex(lexer, f"{opening} a\n", 0, {}))  # noqa: SLF001  its own
     return probe._stack != ["root"]  # noqa: SLF001

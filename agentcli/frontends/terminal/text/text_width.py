@@ -1,4 +1,4 @@
-"""How many cells text takes in a terminal, and where the terminal breaks it."""
+"""Measures the cells that text takes in a terminal, and finds where the terminal breaks it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wcwidth import wcwidth
 from agentcli.frontends.terminal.text.fragments import Fragment
 
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
-# spacing marks of Brahmic and other scripts, and what Unicode 16 made wide.
-# Among them is all that wcwidth 0.9 and glibc measure differently.
+# spacing marks of Brahmic and other scripts, and characters that Unicode 16 made wide.
+# Among them are all that wcwidth 0.9 and glibc measure differently.
 _UNSURE = re.compile(
     "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
     "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
@@ -23,7 +23,7 @@ LONGEST_SEEN = 10_000  # characters of a text of which only the end is shown
 
 
 def is_unsure(text: str) -> bool:
-    """Whether a terminal may count other cells for this text than `width` does."""
+    """True if a terminal may count other cells for this text than `width` does."""
     return not text.isascii() and _UNSURE.search(text) is not None
 
 
@@ -35,7 +35,7 @@ def width(text: str) -> int:
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """Where writing `text` (no line ends) from `column` on leads: rows begun by wrapping, and the new column.
+    """The rows that writing `text` (no line ends) from `column` on begins by wrapping, and the new column.
 
     A column equal to `columns` is the terminal's pending wrap: the row is full, the next one has not begun.
     """

@@ -1,4 +1,4 @@
-"""Roles of text and how each palette paints them; nothing is said by colour alone."""
+"""Paints roles of text in the colours of a palette; nothing is said by colour alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentcli.look_settings import COLOUR_NAMES
 
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
-# What has the same attributes in every palette.
+# The attributes of roles, the same in every palette.
 _ATTRIBUTES: dict[str, tuple[int, ...]] = {
     "bold": (BOLD,),
     "italic": (ITALIC,),
@@ -25,7 +25,7 @@ _ATTRIBUTES: dict[str, tuple[int, ...]] = {
     "selected": (REVERSE,),
     "prompt": (BOLD,),
 }
-# Which colour of a palette a role takes.
+# The colour of a palette that a role takes.
 _ROLE_COLOURS = {
     "dim": "grey",
     "muted": "grey",
@@ -76,12 +76,12 @@ PALETTES: dict[str, dict[str, int]] = {
     "high-contrast-light": {
         "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
     },
-    # The terminal's own sixteen colours: what they look like is the person's choice, so the faint text is not
-    # "bright black", which many light themes make invisible.
+    # The terminal's own sixteen colours: their look is the person's choice, so the faint text is not "bright
+    # black", which many light themes make invisible.
     "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
-# What stands behind changed lines, and behind the words in them that differ: an index of the xterm palette, and red,
+# The background of changed lines, and of the words in them that differ: an index of the xterm palette, and red,
 # green and blue for terminals that show any colour. The other palettes colour the text instead.
 _BEHIND_DARK = {
     "added": (22, (18, 42, 28)), "removed": (52, (58, 24, 28)),
@@ -103,7 +103,7 @@ class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
 
     def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
-        """`own` has codes of roles and colours that a person's theme paints otherwise.
+        """`own` has the codes of roles and colours that a person's theme changes.
 
         `is_true` for a terminal that shows 24-bit colours.
         """
@@ -116,7 +116,7 @@ class Theme:
         return self.palette != "none"
 
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
-        """Paint what comes from now on in another palette. False when it is the one before."""
+        """Paint everything from now on in another palette. False when it is the one before."""
         if (palette, own) == (self.palette, self._own):
             return False
         self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
@@ -227,7 +227,7 @@ def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
 
 
 def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
-    """By which of red, green and blue are strong in it; greys become black or white."""
+    """The colour of the strong ones among red, green and blue; greys become black or white."""
     strong = max(96, max(rgb) * 2 // 3)
     return sum(1 << bit for bit, part in enumerate(rgb) if part >= strong)
 
@@ -239,7 +239,7 @@ def _distance(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
     """The palette for a choice (one of `THEMES`, or a person's own, which stands on that for `auto`).
 
-    `background` is what the terminal said: dark, light or nothing.
+    `background` is dark or light as the terminal said, or empty.
 
     NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
     """
@@ -265,7 +265,7 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
 
 
 def _told_background(environment: Mapping[str, str]) -> str:
-    """From COLORFGBG, which some terminals set: `15;0` is light on dark."""
+    """The background from COLORFGBG, which some terminals set: `15;0` is light on dark."""
     last = environment.get("COLORFGBG", "").rpartition(";")[2]
     if not last.isdecimal():
         return ""
@@ -282,7 +282,7 @@ def background_of(reply: str) -> str:
 
 
 def xterm_rgb(index: int) -> tuple[int, int, int]:
-    """What xterm shows for a colour above 15: a cube of six steps a side, then 24 greys."""
+    """The colour that xterm shows for an index above 15: a cube of six steps a side, then 24 greys."""
     if index >= 232:
         grey = 8 + 10 * (index - 232)
         return grey, grey, grey

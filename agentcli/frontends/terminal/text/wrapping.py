@@ -29,8 +29,8 @@ _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)
 class WordWrap:
     """Gives text on to `emit`, broken so that rows fit into `columns()`; a word is given out once it is whole.
 
-    What comes out depends on the text alone and not on the pieces it came in. A word longer than a row is left
-    for the terminal to break, so that an address can be copied whole.
+    The output depends on the text alone, not on the pieces it came in. A word longer than a row is left for the
+    terminal to break, so that an address can be copied whole.
     """
 
     def __init__(self, emit: Callable[[str, str], None], columns: Callable[[], int]) -> None:
@@ -51,7 +51,7 @@ class WordWrap:
 
     @property
     def held(self) -> str:
-        """What has come in and is not given out yet."""
+        """The text that has come in and is not given out yet."""
         return "".join(text for _, text in [*([self._gap] if self._gap else []), *self._word])
 
     def hang(self, indent: Sequence[Fragment]) -> None:
@@ -61,7 +61,7 @@ class WordWrap:
         self._has_text = True
 
     def put(self, roles: str, text: str) -> None:
-        """Text that is not broken; what is a mark or an indentation at a line's start is what its rows hang from."""
+        """Add text that is not broken; a mark or an indentation at a line's start is what its rows hang from."""
         self.flush()
         if text == "\n":
             self._emit(roles, text)
@@ -70,7 +70,7 @@ class WordWrap:
             self._put_whole(roles, text)
 
     def add(self, roles: str, text: str) -> None:
-        """Prose, or a line end as a text of its own."""
+        """Add prose, or a line end as a text of its own."""
         if text == "\n":
             self.put(roles, text)
             return
@@ -91,7 +91,7 @@ class WordWrap:
                 self._add_wide(roles, part)
 
     def _add_fitting(self, roles: str, text: str) -> bool:
-        """Give out all words but the last at once when no row ends in them: what is usual costs little."""
+        """Give out all words but the last at once when no row ends in them: the usual case is cheap."""
         whole, _, last = text.rpartition(" ")
         words = whole.rstrip(" ")
         gap = self._gap[1] if self._gap else ""
@@ -128,7 +128,7 @@ class WordWrap:
         self._emit_here(roles, text)
 
     def _add_wide(self, roles: str, part: str) -> None:
-        """Part of a word in which rows may end between characters."""
+        """Add a part of a word in which rows may end between characters."""
         start = 0
         for position, character in enumerate(part):
             before = part[position - 1] if position > start else self._last
