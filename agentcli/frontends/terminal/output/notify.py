@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 
 from agentcli.frontends.printable import printable
 
-CHOICES = ("auto", "osc9", "osc777", "bell", "off")
-
 
 class Notifier:
     """Sends notifications through `write` while the window has not the focus."""

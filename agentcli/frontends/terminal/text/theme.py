@@ -96,7 +96,6 @@ BEHIND = {
     "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
-BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
 
 
 class Theme:
@@ -290,17 +289,3 @@ def xterm_rgb(index: int) -> tuple[int, int, int]:
     steps = (cube // 36, cube // 6 % 6, cube % 6)
     red, green, blue = (0 if step == 0 else 55 + 40 * step for step in steps)
     return red, green, blue
-
-
-def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
-    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: tuple[int, int, int]) -> float:
-    def linear(part: float) -> float:
-        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-
-    red, green, blue = (linear(part / 255) for part in colour)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
