@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode
+from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -105,6 +105,8 @@ def _bind_sending(table: _Table, when: _When, actions: KeyActions) -> None:
     area, buffer = actions.composer.area, actions.composer.area.buffer
     idle = when.no_menu & ~when.is_busy & ~when.answering
     busy = when.no_menu & when.is_busy & ~when.is_empty & ~when.answering
+    inserting = when.writing & ~vi_navigation_mode
+    table.bind("space", to=area.take_own_space, when=inserting & Condition(lambda: area.has_own_space))
     table.act("newline", to=lambda: buffer.insert_text("\n"), when=when.writing)
     table.act("send", to=actions.enter, when=when.no_menu)
     table.act("send", to=actions.accept_with_menu, when=when.menu)

@@ -46,6 +46,7 @@ class PromptArea:
             name="prompt",
         )
         self.completes = True
+        self._completed: Document | None = None  # the text and cursor that a completion has left
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", placeholder())]), Condition(lambda: not self.buffer.text)
@@ -104,8 +105,25 @@ class PromptArea:
             buffer.apply_completion(state.completions[0])
         else:
             buffer.complete_state = None
+        self._completed = buffer.document
         if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):
             buffer.start_completion()
+
+    @property
+    def has_own_space(self) -> bool:
+        """True behind the space that a completion has put there."""
+        state = self.buffer.complete_state
+        is_completed = (state is not None and state.current_completion is not None) or (
+            self.buffer.document == self._completed
+        )
+        return is_completed and self.buffer.document.text_before_cursor.endswith(" ")
+
+    def take_own_space(self) -> None:
+        """Take the space that a completion has put there for one that is typed."""
+        self._completed = None
+        state = self.buffer.complete_state
+        if state is not None and state.current_completion is not None:
+            self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
         buffer = self.buffer
