@@ -370,11 +370,16 @@ class TerminalController:
 
     def leave(self) -> None:
         """Leave; with jobs running that have not been named yet, name them and wait for a second time."""
-        jobs = running_jobs(self.session) if self.is_open else []
-        if any(job.id not in self._told_of for job in jobs):
-            self._told_of |= {job.id for job in jobs}
-            what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-            self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
-            self._terminal.changed()
-        else:
+        if not self.name_jobs():
             self._terminal.leave()
+
+    def name_jobs(self) -> bool:
+        """Name jobs that would end with the session, once. False when there are none to name."""
+        jobs = running_jobs(self.session) if self.is_open else []
+        if all(job.id in self._told_of for job in jobs):
+            return False
+        self._told_of |= {job.id for job in jobs}
+        what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+        self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        self._terminal.changed()
+        return True

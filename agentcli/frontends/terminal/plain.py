@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
@@ -23,6 +25,7 @@ from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
 
 MOST_PREVIEW_LINES = 200
+TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # for tables and diffs, which need one
 
 
@@ -93,6 +96,7 @@ class PlainTerminal:
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
         self._exit_code = 0
+        self._leaves_until = 0.0  # at the next Ctrl-C
         self._typed = b""
         self._mode = "default"
 
@@ -143,6 +147,7 @@ class PlainTerminal:
             self._take(printable(line.decode("utf-8", "replace")).strip())
 
     def _take(self, line: str) -> None:
+        self._leaves_until = 0.0
         if self._choosing is not None and not self._choosing.done():
             self._choosing.set_result(line)
         elif self._approvals:
@@ -195,12 +200,18 @@ class PlainTerminal:
         self._output.at_line_start = False  # the terminal has written ^C
         if self._controller.is_open and (self._controller.is_busy or self._live.is_busy):
             self._controller.session.submit(Interrupt())
+        elif self._choosing is not None and self._controller.is_open:
+            self._take("")
+        elif self._controller.name_jobs():
+            self._leaves_until = math.inf
+            self._ask_for_more()
+        elif time.monotonic() < self._leaves_until or not self._controller.is_open or not os.isatty(self._stdin):
+            self._exit_code = 130
+            self.leave()
         else:
-            self._controller.leave()
-            if self._leaving.is_set():
-                self._exit_code = 130
-            else:
-                self._ask_for_more()
+            self._leaves_until = time.monotonic() + TWICE_S
+            self._view.line("Ctrl-C again leaves.", "warning")
+            self._ask_for_more()
 
     def _leave_on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
