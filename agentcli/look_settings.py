@@ -1,4 +1,4 @@
-"""Settings of the terminal's keys and colours: the actions with their keys, and what a theme may paint."""
+"""Defines the settings of the terminal's keys and colours: actions with their keys, roles of a theme."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 from agentcli.near_names import did_you_mean
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
-# What roles share that have no colour of their own; the roles are those of frontends/terminal/theme.py.
+# The colours of roles that a theme does not name; the roles are those of frontends/terminal/text/theme.py.
 COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
 ROLES = (
     *"bold italic underline strike heading1 heading2 heading3 quote link table_header added_word removed_word".split(),
@@ -42,8 +42,8 @@ Keys = str | tuple[str, ...]
 class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The keys of the input, one or a list for each action; an empty list leaves an action without a key.
 
-    `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back what is queued, else steps through the history. What is
-    asked (approvals, lists) keeps its own keys, the rest of editing those of `editing_mode`.
+    `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back what is queued, else steps through the history. Questions
+    (approvals, lists) keep their own keys, the rest of editing those of `editing_mode`.
     """
 
     send: Keys = ("enter",)
@@ -74,14 +74,14 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 _NEEDED = ("send", "cancel")
 _MAY_SHARE = frozenset(("complete", "queue"))  # one while it rests, one while it works
-# What a terminal sends is the same; a modified Enter is read as Ctrl-J (see frontends/terminal/keyboard.py).
+# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/keyboard.py).
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 
 def look_problems(
     keys: KeySettings, theme: str, themes: Mapping[str, Mapping[str, int | str]]
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong, as a dotted key and a sentence."""
+    """Problems, each as a dotted key and a sentence."""
     known = [*THEMES, *themes]
     if theme not in known:
         hint = did_you_mean(theme, known)
@@ -126,6 +126,6 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
 
 
 def _clashes(key: str, other: str) -> bool:
-    """Whether they are the same, or one begins the other."""
+    """True if they are the same, or one begins the other."""
     one, two = SENT_AS.get(key, key).split(), SENT_AS.get(other, other).split()
     return one[: len(two)] == two[: len(one)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from agentcli.agent.calls.client import merged
-from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
+from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
@@ -262,6 +262,13 @@ class Session:
         self._storing.discard(storing)
         if not storing.cancelled() and (error := storing.exception()) is not None:
             self._publish(Notice(str(error)))
+
+    async def run_in_terminal(self, command: str, terminal: str) -> str:
+        """Run the person's command in a terminal, named by its path; gives text to add to its output.
+
+        Raises `ToolError`.
+        """
+        return await run_in_terminal(self.runtime.calls, command, terminal)
 
     async def _run_own(self, op: RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self._publish)

@@ -20,10 +20,10 @@ from agentcli.cli.subcommands import make_app, run_app, wait_for
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.live import Live
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import WIDTH, LinearOutput
-from agentcli.frontends.terminal.theme import Theme, palette_for
-from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import find_paths
 

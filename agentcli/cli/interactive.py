@@ -1,4 +1,4 @@
-"""The terminal session: what must be there for the first character first, then everything a first answer needs."""
+"""Starts the terminal session: first the imports for the first character, then those for a first answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentcli.cli.banner import banner
 from agentcli.config import Config
 
 if TYPE_CHECKING:
-    from agentcli.frontends.terminal.console import Face
+    from agentcli.frontends.terminal.console import ConsoleView
 
 
 def open_terminal(config: Config, options: argparse.Namespace) -> int:
     # `--resume` without an ID: the list to choose from is the first thing on the screen.
     prompt = "/resume" if options.resume == "" else options.prompt
     if options.plain or config.environment.get("TERM") == "dumb":
-        from agentcli.cli.terminal_house import open_plain
+        from agentcli.cli.terminal_opener import open_plain
 
         return asyncio.run(open_plain(config, options, prompt, [" · ".join((*banner(config), "/help shows commands"))]))
     return asyncio.run(_open_live(config, options, prompt))
@@ -27,7 +27,7 @@ def open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
     from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
-    from agentcli.frontends.terminal.theme import Theme, has_true_colours, own_codes, palette_for
+    from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
@@ -37,10 +37,10 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     name, folder = banner(config)
     console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])
 
-    async def load() -> Face:
-        """Everything else, imported in a thread, so that typing stays possible."""
-        await asyncio.to_thread(import_module, "agentcli.cli.terminal_house")  # 100 ms and more
-        from agentcli.cli.terminal_house import open_live
+    async def load() -> ConsoleView:
+        """Import everything else in a thread, so that typing stays possible."""
+        await asyncio.to_thread(import_module, "agentcli.cli.terminal_opener")  # 100 ms and more
+        from agentcli.cli.terminal_opener import open_live
 
         gc.freeze()
         gc.enable()

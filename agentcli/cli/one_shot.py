@@ -13,13 +13,13 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.cli.ending import Ending
-from agentcli.cli.house import ConfiguredHouse
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
+from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
-from agentcli.frontends.screenless import Given, ScreenlessDesk
+from agentcli.frontends.screenless import Given, ScreenlessHost
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -51,20 +51,20 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         given = Given(typed, prompt.removeprefix(typed))
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
         commands = _commands(config) if knows_commands else Commands(())
-        desk = ScreenlessDesk(ConfiguredHouse(config, builder), session, commands, stays_open=takes_stream)
+        host = ScreenlessHost(ConfiguredOpener(config, builder), session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 
         def leave() -> None:
             leaving.set()
-            desk.interrupt()
+            host.interrupt()
 
         with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
             try:
-                code = await _answered(desk, given, options, leaving)
+                code = await _answered(host, given, options, leaving)
                 ending.has_answered = True
             finally:
-                jobs = ended_jobs(running_jobs(desk.session))
-                await desk.session.close()
+                jobs = ended_jobs(running_jobs(host.session))
+                await host.session.close()
                 if jobs:
                     warn(jobs)
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
@@ -72,14 +72,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         await builder.aclose()
 
 
-async def _answered(desk: ScreenlessDesk, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:
+async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:
     """Let the front end that was asked for answer; gives its exit code."""
     match options.output_format:
         case "stream-json":
             from agentcli.frontends.json_stream.dialogue import run_json_stream
 
             return await run_json_stream(
-                desk,
+                host,
                 given,
                 out=sys.stdout.buffer,
                 input=unshared_stdin() if options.input_format == "stream-json" else None,
@@ -91,13 +91,13 @@ async def _answered(desk: ScreenlessDesk, given: Given, options: argparse.Namesp
             from agentcli.frontends.print_mode import print_json
 
             return await print_json(
-                desk, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
+                host, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
             )
         case _:
             from agentcli.frontends.print_mode import print_answer
 
             return await print_answer(
-                desk,
+                host,
                 given,
                 out=sys.stdout,
                 log=sys.stderr,

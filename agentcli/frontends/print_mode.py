@@ -21,20 +21,20 @@ from agentcli.agent.result import ResultBuilder, exit_code
 from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
 from agentcli.frontends.printable import PrintableStream, printable
-from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk
+from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost
 
 
 async def print_answer(
-    desk: ScreenlessDesk, given: Given, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
+    host: ScreenlessHost, given: Given, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
 ) -> int:
     """Print the answer to a prompt, or what a slash command says, and give the exit code.
 
     On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
     """
-    prompt = await desk.meant(given)
+    prompt = await host.meant(given)
     if isinstance(prompt, CommandEnded):
         return _print_command(prompt, out=out, log=log)
-    session = desk.session
+    session = host.session
     live = out.isatty()
     safe = PrintableStream()
     titles: dict[str, str] = {}
@@ -85,11 +85,11 @@ def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
     return ended.exit_code
 
 
-async def print_json(desk: ScreenlessDesk, given: Given, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
+async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
     """Print the result object and give the exit code."""
     started = time.monotonic()
-    prompt = await desk.meant(given)
-    session = desk.session
+    prompt = await host.meant(given)
+    session = host.session
     result = ResultBuilder(session, started)
     if isinstance(prompt, CommandEnded):
         out.write(to_json_line(result.build(prompt.end)))

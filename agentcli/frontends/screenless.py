@@ -17,14 +17,14 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.house import SessionHouse, open_after
+from agentcli.frontends.session_opener import SessionOpener, open_after
 from agentcli.llm.messages import Block, Usage
 
 log = logging.getLogger(__name__)
 
 
 class Given(Struct, frozen=True):
-    """What the command line says: `text` may be a command; `piped` joins the prompt that it is or stands for.
+    """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.
 
     Piped text alone is a prompt and never a command: whoever wrote it may know of none.
     """
@@ -34,7 +34,7 @@ class Given(Struct, frozen=True):
 
 
 class TypedCommand(Struct, frozen=True):
-    """A command as it was typed: `name` with its slash, and either what it runs or why there is no such command."""
+    """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
 
     name: str
     command: Command | None = None
@@ -63,14 +63,14 @@ class CommandEnded(Struct, frozen=True):
         return self.exit_code != 0
 
 
-class ScreenlessDesk:
-    """Implements the commands' `Desk` for programs and pipes: nobody picks from a list, nobody types an answer.
+class ScreenlessHost:
+    """Implements `CommandHost` for programs and pipes: nobody picks from a list, nobody types an answer.
 
     Only where it `stays_open` for more than one prompt can a command go on with another session.
     """
 
-    def __init__(self, house: SessionHouse, session: Session, commands: Commands, *, stays_open: bool) -> None:
-        self._house = house
+    def __init__(self, opener: SessionOpener, session: Session, commands: Commands, *, stays_open: bool) -> None:
+        self._opener = opener
         self._stays_open = stays_open
         self._session = session
         self._running: set[asyncio.Future[Outcome]] = set()
@@ -124,7 +124,7 @@ class ScreenlessDesk:
         return ended.prompt or ended
 
     def attach(self, text: str) -> tuple[Block, ...]:
-        return self._house.attach(text, self._session, typed=text)
+        return self._opener.attach(text, self._session, typed=text)
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""
@@ -132,7 +132,7 @@ class ScreenlessDesk:
         for task in self._running:
             task.cancel()
 
-    # What commands ask for
+    # For commands
 
     @property
     def session(self) -> Session:
@@ -140,10 +140,10 @@ class ScreenlessDesk:
 
     @property
     def stored_sessions(self) -> SessionStore:
-        return self._house.stored_sessions
+        return self._opener.stored_sessions
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._house.list()
+        return await self._opener.list()
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
@@ -155,18 +155,18 @@ class ScreenlessDesk:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
-        self._session = await open_after(self._house, before, session_id, fork=fork)
+        self._session = await open_after(self._opener, before, session_id, fork=fork)
         await before.close()
         return self._session
 
     async def check_model(self, name: str) -> str:
-        return self._house.check_model(name)
+        return self._opener.check_model(name)
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._house.models()
+        return await self._opener.models()
 
     async def keep(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._house.keep, key, value)
+        return await asyncio.to_thread(self._opener.keep, key, value)
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
@@ -177,7 +177,7 @@ class ScreenlessDesk:
         return None
 
     async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._house.describe, topic)
+        return await asyncio.to_thread(self._opener.describe, topic)
 
     def put_into_input(self, text: str) -> None:
         """Nobody types here: whoever went back to a prompt has it."""
@@ -187,7 +187,7 @@ class ScreenlessDesk:
 
 
 def _cost_of(entries: Sequence[Entry]) -> Meter:
-    """What was paid for requests beside the conversation."""
+    """The cost of requests beside the conversation."""
     meter = Meter()
     for entry in entries:
         if isinstance(entry.body, Paid) and (cost := spent(entry.body)):

@@ -256,6 +256,20 @@ def test_what_is_completed_is_followed_by_a_space_and_paths_lead_anywhere(
     terminal.see("› /status x\n")
 
 
+@pytest.mark.parametrize("take", ["\t", DOWN], ids=["taken", "marked"])
+def test_a_space_typed_behind_a_completed_name_is_the_one_that_stands_there(open_terminal: Open, take: str) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("script.jsonl")
+    terminal.type("read @a.p")
+    terminal.see("❯ a.py")
+    terminal.type(take)
+    terminal.see("› read @a.py")
+    terminal.type(" now")
+    terminal.see("› read @a.py now\n")
+    terminal.type("  please")
+    terminal.see("› read @a.py now  please\n")
+
+
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_name_of_no_file_is_said_before_it_is_sent(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([{"text": "the answer"}, {"text": "the next one"}], columns=columns)

@@ -670,6 +670,23 @@ def test_plain_is_a_line_after_another(open_terminal: Open, flag: str, env: dict
     assert b"\x1b" not in terminal.written
 
 
+def test_line_by_line_ctrl_c_clears_the_line_and_only_twice_leaves(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "the answer"}], "--plain")
+    terminal.see("›")
+    terminal.settle()
+    terminal.type("nonsense")
+    terminal.see("nonsense")
+    terminal.type("\x03")
+    terminal.see(r"nonsense\^C\nCtrl-C again leaves\.\n›")
+    terminal.type("sense\n")
+    terminal.see("the answer")
+    terminal.settle()
+    terminal.type("\x03")
+    terminal.see(r"(?s)the answer.*Ctrl-C again leaves\.\n›")
+    terminal.type("\x03")
+    assert terminal.exit_code() == 130
+
+
 def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([EDIT, running("touch a b"), {"text": "done"}], "--plain", "go")
     assert "try first" not in terminal.see(r"Allow it\? .* instead:")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from prompt_toolkit.key_binding import KeyBindings
 
-from agentcli.frontends.terminal.key_names import label, sequence
-from agentcli.frontends.terminal.keys import key_help
+from agentcli.frontends.terminal.cards import key_help
+from agentcli.frontends.terminal.input.key_names import label, sequence
 from agentcli.look_settings import KeySettings, look_problems
 
 DEFAULTS = KeySettings().by_action()

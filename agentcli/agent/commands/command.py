@@ -22,7 +22,7 @@ class Picked(NamedTuple):
     keeps: bool = False
 
 
-class Desk(Protocol):
+class CommandHost(Protocol):
     """What a front end lends to a command: its session, a few ways to talk to the person, and other sessions."""
 
     @property
@@ -126,7 +126,7 @@ class Command:
 
     name: str
     help: str
-    run: Callable[[Desk, str], Awaitable[Outcome]]
+    run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""
     aliases: tuple[str, ...] = ()
     is_aside: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentcli.agent.commands.command import Command, Commands, Desk, Outcome
+from agentcli.agent.commands.command import Command, CommandHost, Commands, Outcome
 from agentcli.agent.commands.jobs import JOB_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
@@ -27,7 +27,7 @@ def conversation_commands() -> Commands:
     }
     commands = Commands(replace(command, group=group) for group, table in groups.items() for command in table)
 
-    async def help(desk: Desk, argument: str) -> Outcome:
+    async def help(desk: CommandHost, argument: str) -> Outcome:
         if argument:
             found = commands.parse(f"/{argument.removeprefix('/')}")
             return _explained(found[0]) if found else _listed(commands)
@@ -56,6 +56,6 @@ def _explained(command: Command) -> str:
     return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
 
 
-async def _quit(desk: Desk, argument: str) -> Outcome:
+async def _quit(desk: CommandHost, argument: str) -> Outcome:
     desk.leave()
     return ""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from agentcli.agent.commands.command import Command, Desk, Outcome
+from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.errors import ToolError, UserError
 from agentcli.tools.sandbox import BackgroundJob
 
 
-async def _tasks(desk: Desk, argument: str) -> Outcome:
+async def _tasks(desk: CommandHost, argument: str) -> Outcome:
     jobs = desk.session.runtime.calls.workspace.sandbox.jobs()
     return "\n".join(map(_row, jobs)) or "No command runs in the background."
 
@@ -19,7 +19,7 @@ def _row(job: BackgroundJob) -> str:
     return f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}{why}"
 
 
-async def _stop(desk: Desk, which: str) -> Outcome:
+async def _stop(desk: CommandHost, which: str) -> Outcome:
     sandbox = desk.session.runtime.calls.workspace.sandbox
     running = [job.id for job in sandbox.jobs() if job.is_running]
     if which:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from agentcli.agent.aside import ask_aside
-from agentcli.agent.commands.command import Command, Desk, Outcome, marked, without_keep
+from agentcli.agent.commands.command import Command, CommandHost, Outcome, marked, without_keep
 from agentcli.agent.context_use import context_use
 from agentcli.agent.events import SetEffort, SetModel
 from agentcli.errors import UsageError
@@ -22,7 +22,7 @@ _IN_WORDS: dict[str, str] = {
 }
 
 
-async def _model(desk: Desk, argument: str) -> Outcome:
+async def _model(desk: CommandHost, argument: str) -> Outcome:
     name, keeps = without_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
@@ -49,7 +49,7 @@ async def _model(desk: Desk, argument: str) -> Outcome:
     return " ".join(said)
 
 
-async def _effort(desk: Desk, argument: str) -> Outcome:
+async def _effort(desk: CommandHost, argument: str) -> Outcome:
     session = desk.session
     level, keeps = without_keep(argument)
     if not level:
@@ -74,7 +74,7 @@ def _level(text: str) -> Effort:
     return next(level for level in _LEVELS if level == text.strip())
 
 
-async def _context(desk: Desk, argument: str) -> Outcome:
+async def _context(desk: CommandHost, argument: str) -> Outcome:
     use = await context_use(desk.session)
     width = max(len(name) for name in use.parts)
     rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>5.1%}" for name, tokens in use.parts.items()]
@@ -89,7 +89,7 @@ async def _context(desk: Desk, argument: str) -> Outcome:
     )
 
 
-async def _usage(desk: Desk, argument: str) -> Outcome:
+async def _usage(desk: CommandHost, argument: str) -> Outcome:
     meter = desk.session.state.meter
     if not meter.by_model:
         return "Nothing was used yet."
@@ -106,7 +106,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
     return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
 
 
-async def _btw(desk: Desk, question: str) -> Outcome:
+async def _btw(desk: CommandHost, question: str) -> Outcome:
     if not question:
         raise UsageError("Ask something: /btw QUESTION. The conversation does not keep it.")
     return await ask_aside(desk.session, question)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentcli.agent.commands.command import Command, Desk, Outcome, number_in
+from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
 from agentcli.agent.events import SetMode
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rule_checks import check_rule
@@ -13,7 +13,7 @@ from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 
 
-async def _permissions(desk: Desk, argument: str) -> Outcome:
+async def _permissions(desk: CommandHost, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
     rules = desk.session.state.rules
     match verb:
@@ -51,7 +51,7 @@ _IN_WORDS: dict[Mode, str] = {
 }
 
 
-async def _picked(desk: Desk) -> str:
+async def _picked(desk: CommandHost) -> str:
     """Let the person take another mode, or take back a rule that they granted."""
     state, granted = desk.session.state, await _granted(desk)
     own = [str(rule) for of in (state.rules.deny, state.rules.ask, state.rules.allow) for rule in of if _is_own(rule)]
@@ -73,12 +73,12 @@ def _is_own(rule: Rule) -> bool:
     return rule.source in ("session", "granted")
 
 
-def _set_mode(desk: Desk, mode: str) -> str:
+def _set_mode(desk: CommandHost, mode: str) -> str:
     desk.session.submit(SetMode(parse_mode(mode)))
     return f"Mode {mode}: {_IN_WORDS[parse_mode(mode)]}."
 
 
-async def _shown(desk: Desk) -> str:
+async def _shown(desk: CommandHost) -> str:
     state = desk.session.state
     granted = await _granted(desk)
     lines = [f"Mode {state.mode}: {_IN_WORDS[state.mode]}. Another one: /permissions mode MODE"]
@@ -98,12 +98,12 @@ def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
     return [rule for rule in state.rules.allow if rule.source != "granted" or str(rule) not in granted]
 
 
-async def _granted(desk: Desk) -> list[str]:
+async def _granted(desk: CommandHost) -> list[str]:
     grants = desk.session.runtime.calls.services.grants
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
-async def _forget(desk: Desk, what: str) -> str:
+async def _forget(desk: CommandHost, what: str) -> str:
     """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(desk), desk.session.state.rules
     if not what:
@@ -136,7 +136,7 @@ def _forgettable(rules: Rules, granted: list[str]) -> str:
     return "\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *lines))
 
 
-async def _plan(desk: Desk, argument: str) -> Outcome:
+async def _plan(desk: CommandHost, argument: str) -> Outcome:
     session = desk.session
     if session.state.mode == "plan":
         session.submit(SetMode(session.state.mode_before_plan))
@@ -145,7 +145,7 @@ async def _plan(desk: Desk, argument: str) -> Outcome:
     return "Plan mode is on: the model looks and plans, nothing is changed. /plan ends it."
 
 
-async def _sandbox(desk: Desk, argument: str) -> Outcome:
+async def _sandbox(desk: CommandHost, argument: str) -> Outcome:
     sandbox = desk.session.runtime.calls.workspace.sandbox
     verb, _, host = argument.partition(" ")
     host = host.strip()

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from agentcli.agent.commands.changes import edits_in, net_changes
-from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Desk, FileDiff, Outcome
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
@@ -24,7 +24,7 @@ _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILIN
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
 
-async def _diff(desk: Desk, argument: str) -> Outcome:
+async def _diff(desk: CommandHost, argument: str) -> Outcome:
     if argument == "all":
         return await _uncommitted(desk.session.runtime.calls.workspace)
     if argument:
@@ -77,11 +77,11 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     return result.exit_code == 0, result.output
 
 
-async def _review(desk: Desk, what: str) -> Outcome:
+async def _review(desk: CommandHost, what: str) -> Outcome:
     return AsPrompt(_prose("review").replace("{what}", what or WORKING_CHANGES))
 
 
-async def _init(desk: Desk, argument: str) -> Outcome:
+async def _init(desk: CommandHost, argument: str) -> Outcome:
     return AsPrompt(_prose("init"))
 
 
@@ -89,7 +89,7 @@ def _prose(name: str) -> str:
     return files("agentcli.agent.commands").joinpath(f"{name}.md").read_text("utf-8").strip()
 
 
-async def _add_dir(desk: Desk, argument: str) -> Outcome:
+async def _add_dir(desk: CommandHost, argument: str) -> Outcome:
     session = desk.session
     workspace = session.runtime.calls.workspace
     if not argument:

@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from agentcli.agent.commands.command import Command, Desk, Outcome, listed, number_in
+from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.titles import shortened
@@ -20,13 +20,13 @@ LONGEST_LISTED = 46  # of a title, so that what else is told of a conversation s
 LONGEST_SAID = 60
 
 
-async def _clear(desk: Desk, argument: str) -> Outcome:
+async def _clear(desk: CommandHost, argument: str) -> Outcome:
     before = desk.session.id
     await desk.open_session(None)
     return f"A new conversation. The one before: /resume {before[:13]}"
 
 
-async def _resume(desk: Desk, which: str) -> Outcome:
+async def _resume(desk: CommandHost, which: str) -> Outcome:
     sessions = [info for info in await desk.sessions() if info.id != desk.session.id]
     if not which:
         if not sessions:
@@ -76,7 +76,7 @@ def age(seconds: float) -> str:
     return f"{int(seconds / 31_556_952)} y ago"
 
 
-async def _fork(desk: Desk, argument: str) -> Outcome:
+async def _fork(desk: CommandHost, argument: str) -> Outcome:
     before = desk.session
     if before.is_busy:
         raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
@@ -86,7 +86,7 @@ async def _fork(desk: Desk, argument: str) -> Outcome:
     return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
 
 
-async def _rewind(desk: Desk, which: str) -> Outcome:
+async def _rewind(desk: CommandHost, which: str) -> Outcome:
     """Numbers count from the newest prompt, which is what one most often wants back."""
     prompts = list(reversed(desk.session.prompts()))
     if not prompts:
@@ -108,14 +108,14 @@ def _label(text: str) -> str:
     return shortened(" ".join(text.split()), LONGEST_LABEL)
 
 
-async def _rename(desk: Desk, name: str) -> Outcome:
+async def _rename(desk: CommandHost, name: str) -> Outcome:
     if not name:
         raise UsageError("Give a name: /rename NAME")
     await desk.stored_sessions.rename(desk.session.id, name)
     return f"This conversation is called {name} now."
 
 
-async def _export(desk: Desk, name: str) -> Outcome:
+async def _export(desk: CommandHost, name: str) -> Outcome:
     session, services = desk.session, desk.session.runtime.calls.services
     info = next((info for info in await desk.sessions() if info.id == session.id), None)
     prompts = session.prompts()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agentcli.agent.commands.command import Command, Desk, Outcome
+from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.agent.context_use import context_use
 from agentcli.version import __version__
 
 
-async def _status(desk: Desk, argument: str) -> Outcome:
+async def _status(desk: CommandHost, argument: str) -> Outcome:
     session = desk.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await context_use(session)
@@ -24,11 +24,11 @@ async def _status(desk: Desk, argument: str) -> Outcome:
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
 
 
-async def _config(desk: Desk, argument: str) -> Outcome:
+async def _config(desk: CommandHost, argument: str) -> Outcome:
     return await desk.describe("config")
 
 
-async def _doctor(desk: Desk, argument: str) -> Outcome:
+async def _doctor(desk: CommandHost, argument: str) -> Outcome:
     return await desk.describe("doctor")
 
 

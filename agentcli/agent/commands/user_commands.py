@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import AsPrompt, Command, Commands, Desk, Outcome
+from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.agent.permissions.exposure import decide_with_exposure
 from agentcli.agent.permissions.judge import judge
 from agentcli.agent.permissions.rule_checks import check_rule
@@ -110,8 +110,8 @@ def _rules(value: Any) -> Iterator[Rule]:
     return (parse_rule(text) for text in texts)
 
 
-def _runner(command: UserCommand) -> Callable[[Desk, str], Any]:
-    async def run(desk: Desk, argument: str) -> Outcome:
+def _runner(command: UserCommand) -> Callable[[CommandHost, str], Any]:
+    async def run(desk: CommandHost, argument: str) -> Outcome:
         if command.model:
             await desk.check_model(command.model)
         return AsPrompt(await expanded(command, argument, desk.session), command.model)

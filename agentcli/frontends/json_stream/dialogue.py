@@ -32,7 +32,7 @@ from agentcli.frontends.json_stream.input import (
     read_lines,
 )
 from agentcli.frontends.json_stream.output import JsonOutput
-from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessDesk, TypedCommand
+from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
 
@@ -41,7 +41,7 @@ class CommandFailed(UserError):
 
 
 async def run_json_stream(
-    desk: ScreenlessDesk,
+    desk: ScreenlessHost,
     first: Given,
     *,
     out: BinaryIO,
@@ -66,7 +66,7 @@ class Dialogue:
     """
 
     def __init__(
-        self, desk: ScreenlessDesk, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
+        self, desk: ScreenlessHost, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
     ) -> None:
         self._desk = desk
         self._out = out

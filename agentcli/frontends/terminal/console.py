@@ -1,6 +1,6 @@
-"""The first frame and everything it needs: screen, keys, the input. What a session needs comes when it is on screen.
+"""Shows the first frame and takes the first keys; everything a session needs is loaded behind it.
 
-Imports here are what a person waits for before the first character appears; keep them few.
+A person waits for the imports here before the first character appears; keep them few.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.signals import ignore_hangups
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.keyboard import QUESTIONS, TerminalInput
-from agentcli.frontends.terminal.prompt import PromptArea
-from agentcli.frontends.terminal.screen import Frame, Row, Screen
-from agentcli.frontends.terminal.text_width import clipped
-from agentcli.frontends.terminal.theme import Theme
+from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
+from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.output.screen import Frame, Screen
+from agentcli.frontends.terminal.text.fragments import Fragment, Row
+from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.text.theme import Theme
 
-FRAME_S = 1 / 30  # at most so often while something changes
+FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
@@ -49,8 +49,8 @@ def fitting(hint: str, columns: int) -> str:
     return hint
 
 
-class Face(Protocol):
-    """What takes the console over once it is loaded."""
+class ConsoleView(Protocol):
+    """Takes the console over once it is loaded."""
 
     def draw(self, columns: int, most: int) -> Frame: ...
 
@@ -59,15 +59,15 @@ class Face(Protocol):
     def mark(self) -> str: ...
 
     def reported(self, report: str) -> None:
-        """The terminal has answered, or its window gained or lost the focus (see `TerminalInput`)."""
+        """Take a report of the terminal: an answer, or focus gained or lost (see `TerminalInput`)."""
         ...
 
     def early_lines(self, lines: Sequence[str]) -> None:
-        """What was typed and sent before anybody could take it."""
+        """Take lines that were sent before this was loaded."""
         ...
 
     def last_words(self) -> Awaitable[None]:
-        """End everything; what is printed now is the last."""
+        """End everything; the last lines are printed here."""
         ...
 
 
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 
 class Stray(io.TextIOBase):
-    """Takes what other code prints past the screen, which it would garble; it goes to the log."""
+    """Sends other code's prints, which would garble the screen, to the log."""
 
     def __init__(self, name: str) -> None:
         self._log = logging.getLogger(f"{__name__}.{name}")
@@ -95,21 +95,21 @@ class Console:
         self.exit_code = 0
         self._head: Sequence[Row] = ()
         self._has_title = False
-        self._face: Face | None = None
+        self._view: ConsoleView | None = None
         self._early_lines: list[str] = []
         self._early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
         self._late_frame: asyncio.TimerHandle | None = None  # once a resized window rests
         self._last_frame = 0.0
         self._failure: BaseException | None = None
-        self._first_frame: Callable[[], Awaitable[Face]] | None = None
+        self._first_frame: Callable[[], Awaitable[ConsoleView]] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
         self.area = PromptArea(
-            mark=lambda: self._face.mark() if self._face else "› ",
-            placeholder=lambda: fitting(self._face.placeholder() if self._face else HINT, self.columns),
+            mark=lambda: self._view.mark() if self._view else "› ",
+            placeholder=lambda: fitting(self._view.placeholder() if self._view else HINT, self.columns),
         )
         self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._reported)
@@ -125,16 +125,16 @@ class Console:
         self.app.renderer = self.screen
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
-    async def run(self, load: Callable[[], Awaitable[Face]]) -> int:
-        """Show the input, then let `load` bring what takes over; gives the exit code.
+    async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
+        """Show the input, then let `load` bring the view that takes over; gives the exit code.
 
-        Raises what `load` raises, and what `fail` is given.
+        Raises errors of `load`, and the one given to `fail`.
         """
         self._first_frame = load
         self.app.after_render += self._after_render
         loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_S)
-        self.raw("\r\x1b[K")  # what was typed before we were there stands where the first line begins
+        self.raw("\r\x1b[K")  # early typing stands where the first line begins
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
         with redirect_stdout(Stray("stdout")), redirect_stderr(Stray("stderr")):
@@ -153,19 +153,19 @@ class Console:
             load, self._first_frame = self._first_frame, None
             self._loading = asyncio.ensure_future(self._load(load))
 
-    async def _load(self, load: Callable[[], Awaitable[Face]]) -> None:
+    async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
             asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
             self.raw(QUESTIONS)
         try:
-            self._face = face = await load()
+            self._view = view = await load()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is as it was found
             self.fail(error)
             return
         for report in self._early_reports:
-            face.reported(report)
-        face.early_lines(self._early_lines)
+            view.reported(report)
+        view.early_lines(self._early_lines)
         self.changed()
 
     async def _wind_up(self) -> None:
@@ -177,8 +177,8 @@ class Console:
             await asyncio.wait([self._loading])
         self.print([])
         try:
-            if self._face is not None:
-                await self._face.last_words()
+            if self._view is not None:
+                await self._view.last_words()
         finally:
             try:
                 if self._has_title:
@@ -205,7 +205,7 @@ class Console:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
-        """Until the real ones are there."""
+        """The keys until the real ones are loaded."""
         keys = KeyBindings()
 
         @keys.add("enter")
@@ -237,7 +237,7 @@ class Console:
         self._head = rows
 
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
-        """Add to the transcript; what `is_head` replaces the head that is still shown."""
+        """Add to the transcript; with `is_head` in place of the head that is still shown."""
         head, self._head = self._head, ()
         if head and not is_head:
             self.screen.print([*(part for row in head if row for part in (*row, ("", "\n"))), ("", "\n")])
@@ -263,7 +263,7 @@ class Console:
         self.app.invalidate()
 
     def insert_mode(self) -> None:
-        """What is typed next is text, also with vi's keys."""
+        """Take the next keys as text, also with vi's keys."""
         self.app.vi_state.input_mode = InputMode.INSERT
 
     def redraw(self) -> None:
@@ -277,18 +277,18 @@ class Console:
         self.raw(f"{before}\x1b]2;{text}\x07")
 
     def raw(self, codes: str) -> None:
-        """Codes that move nothing: questions, notifications, the clipboard."""
+        """Write codes that move nothing: questions, notifications, the clipboard."""
         self.output.write_raw(codes)
         self.output.flush()
 
     @property
     def preview_lines(self) -> int:
-        """As many lines of something that asks as leave its question in the window."""
+        """The most lines of a preview that leave its question in the window."""
         return max(6, min(40, self.output.get_size().rows - 9))
 
     @property
     def vi_mode(self) -> str:
-        """Which of vi's modes the input is in; empty with the keys of emacs."""
+        """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
             return ""
         if self.area.buffer.selection_state is not None:
@@ -296,7 +296,7 @@ class Console:
         return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
 
     def begin_inserting(self) -> None:
-        """With vi's keys, the next text begins in insert mode."""
+        """Begin the next text in insert mode, with vi's keys."""
         self.app.vi_state.reset()
 
     @property
@@ -310,9 +310,9 @@ class Console:
         return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
 
     def _draw_below(self, columns: int, most: int) -> Frame:
-        if self._face is not None:
+        if self._view is not None:
             try:
-                return self._face.draw(columns, most)
+                return self._view.draw(columns, most)
             except Exception:  # a bug in a panel must not take the input from the screen
                 log.exception("a frame could not be drawn")
         rows, cursor = self.area.rows(columns, most)
@@ -321,8 +321,8 @@ class Console:
     def _reported(self, report: str) -> None:
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"
-        elif self._face is not None:
-            self._face.reported(report)
+        elif self._view is not None:
+            self._view.reported(report)
         else:
             self._early_reports.append(report)
 
@@ -332,7 +332,7 @@ class Console:
 
     @contextlib.asynccontextmanager
     async def hand_over(self) -> AsyncIterator[None]:
-        """Another program has the terminal for a while."""
+        """Let another program have the terminal for a while."""
         async with in_terminal():
             self.screen.hand_over()
             self._outside = asyncio.current_task()

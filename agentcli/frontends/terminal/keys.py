@@ -1,182 +1,191 @@
-"""Which key does what, and when; what it does is in app.py, asking.py and composer.py."""
+"""The table of keys: which key does what, and when."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode
+from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from agentcli.frontends.terminal.key_names import label, sequence
+from agentcli.frontends.terminal.approval.asking import Asking
+from agentcli.frontends.terminal.input.composer import Composer
+from agentcli.frontends.terminal.input.key_names import sequence
+from agentcli.frontends.terminal.key_actions import KeyActions
+from agentcli.frontends.terminal.recalling import Recalling
 
-if TYPE_CHECKING:
-    from agentcli.frontends.terminal.app import TerminalApp
-
-# For the `?` card: actions (see look_settings.py), more that is typed, and what it does.
-_HELP = (
-    ("send", "", "send; while it works: steer"),
-    ("complete", "", "complete; while it works: queue for afterwards"),
-    ("newline", "\\ Enter", "new line"),
-    ("interrupt", "", "interrupt; twice when idle: rewind"),
-    ("cancel", "", "interrupt, clear, twice: leave"),
-    ("leave", "", "leave"),
-    ("mode", "", "next permission mode"),
-    ("previous", "", "take back what is queued; history"),
-    ("take_back", "", "choose what to take back"),
-    ("search", "", "search the history"),
-    ("stash", "", "stash what is typed"),
-    ("unfold", "", "unfold the last output"),
-    ("todo", "", "to-do list"),
-    ("background", "", "running command to the background"),
-    ("editor", "", "external editor"),
-    ("paste_image", "", "paste an image"),
-    ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
-)
-
+CHORD_S = 2.0  # within which the second of two keys has to come
 _WRITING_KEYS = [chr(code) for code in range(0x20, 0x7F)]
 
 
-def key_help(keys: Mapping[str, Sequence[str]]) -> list[tuple[list[str], str]]:
-    """The keys of each action that has one, and what it does."""
-    rows = []
-    for action, more, text in _HELP:
-        if action == "complete" and keys["queue"] != keys["complete"]:
-            rows += [([label(key) for key in keys["complete"]], "complete")]
-            action, text = "queue", "while it works: queue for afterwards"
-        labels = [label(key) for key in keys.get(action, ())]
-        rows.append((labels + ([more] if more else []), text))
-    return [(labels, text) for labels, text in rows if labels]
+def key_bindings(actions: KeyActions, recalling: Recalling, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
+    """`chosen` has the person's keys for each action. A binding that is added later goes before."""
+    table = _Table(chosen)
+    when = _When(actions)
+    table.bind("c-o", "c-z", to=lambda: None, when=Always())  # prompt_toolkit's own would empty the input
+    _bind_sending(table, when, actions)
+    _bind_menus(table, when, actions, recalling)
+    _bind_interrupting(table, when, actions)
+    _bind_views(table, when, actions)
+    _bind_approvals(table, when, actions.asking)
+    _bind_lists(table, when, actions.asking)
+    _bind_pastes(table, when, actions.composer)
+    return table.bindings
 
 
-def key_bindings(app: TerminalApp, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
-    """The table of keys: `bind("key", "other key", to=action, when=filter)` for those that are fixed.
+class _Table:
+    """`bind` binds keys that are fixed, `act` those that the person has chosen for an action."""
 
-    `act("action", to=…, when=…)` binds what the person has chosen.
-    """
-    keys = KeyBindings()
-    composer, asking = app.composer, app.asking
-    area = composer.area
-    buffer = area.buffer
+    def __init__(self, chosen: Mapping[str, Sequence[str]]) -> None:
+        self.bindings = KeyBindings()
+        self._chosen = chosen
+        self._chord = ""  # the first of two keys, once it was pressed
+        self._chord_at = 0.0
 
-    def claim(is_so: Callable[[], bool]) -> Filter:
-        return Condition(is_so)
-
-    picking = claim(lambda: asking.picker is not None)
-    asked = claim(lambda: asking.picker is None and asking.takes_approval_keys)
-    writing = ~picking & ~asked
-    answering = claim(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
-    is_busy = claim(lambda: app.is_busy)
-    is_empty = claim(lambda: not buffer.text)
-    menu = writing & claim(lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions))
-    no_menu = writing & ~menu
-
-    def bind(*sequences: str, to: Callable[[], object], when: Filter) -> None:
+    def bind(self, *keys: str, to: Callable[[], object], when: Filter) -> None:
         def handle(event: KeyPressEvent) -> None:
             to()
 
-        for key in sequences:
-            keys.add(*sequence(key), filter=when)(handle)
+        for key in keys:
+            self.bindings.add(*sequence(key), filter=when)(handle)
 
-    def act(action: str, *, to: Callable[[], object], when: Filter) -> None:
-        for key in chosen[action]:
+    def act(self, action: str, *, to: Callable[[], object], when: Filter) -> None:
+        for key in self._chosen[action]:
             first, _, second = key.partition(" ")
             if second:
-                bind(first, to=partial(app.begin_chord, first), when=when)
-                bind(second, to=partial(app.end_chord, to), when=when & claim(partial(app.is_in_chord, first)))
+                self.bind(first, to=partial(self._begin_chord, first), when=when)
+                self.bind(second, to=partial(self._end_chord, to), when=when & Condition(partial(self._is_in, first)))
             else:
-                bind(key, to=to, when=when)
+                self.bind(key, to=to, when=when)
 
-    bind("c-o", "c-z", to=lambda: None, when=Always())  # without an action, prompt_toolkit's own would empty the input
+    def text(self, *, to: Callable[[str], object], when: Filter) -> None:
+        """Bind every key that writes."""
 
-    # Sending
-    act("newline", to=lambda: buffer.insert_text("\n"), when=writing)
-    act("send", to=app.enter, when=no_menu)
-    act("send", to=app.accept_with_menu, when=menu)
-    bind("enter", to=app.accept_with_menu, when=menu)
-    bind("enter", to=app.enter, when=no_menu & answering)
-    act("complete", to=area.take_completion, when=menu)
-    act("complete", to=buffer.start_completion, when=no_menu & ~is_busy & ~answering)
-    act("queue", to=lambda: app.accept(queue=True), when=no_menu & is_busy & ~is_empty & ~answering)
+        @self.bindings.add(Keys.Any, filter=when)
+        def _(event: KeyPressEvent) -> None:
+            if event.data.isprintable():
+                to(event.data)
 
-    # Menus, queue, history
-    bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=menu)
-    bind("down", "c-n", to=lambda: area.move_in_menu(1), when=menu)
-    act("previous", to=buffer.auto_up, when=no_menu & ~has_selection)
-    act("previous", to=app.take_back, when=no_menu & is_empty & claim(lambda: app.has_queue))
-    act("next", to=buffer.auto_down, when=no_menu & ~has_selection)
-    act("take_back", to=app.choose_queued, when=writing & ~answering)
-    act("search", to=app.search_history, when=writing & ~answering)
+    def paste(self, *, to: Callable[[str], object], when: Filter) -> None:
+        @self.bindings.add(Keys.BracketedPaste, filter=when)
+        def _(event: KeyPressEvent) -> None:
+            to(event.data)
 
-    # Interrupting and leaving
-    act("interrupt", to=app.escape, when=writing & (~vi_insert_mode | claim(lambda: app.escape_closes)))
-    bind("escape", to=app.escape, when=writing & claim(lambda: app.has_card) | menu & ~vi_insert_mode)
-    bind("<sigint>", to=app.control_c, when=Always())
-    act("cancel", to=app.control_c, when=Always())
-    act("leave", to=app.control_d, when=writing & is_empty)
+    def _begin_chord(self, key: str) -> None:
+        self._chord, self._chord_at = key, time.monotonic()
 
-    # Modes and views
-    act("mode", to=app.next_mode, when=Always())
-    act("todo", to=app.toggle_todo, when=Always())
-    act("redraw", to=app.redraw, when=Always())
-    act("suspend", to=app.suspend, when=Always())
-    act("unfold", to=app.unfold, when=~picking)
-    act("background", to=app.to_background, when=writing & claim(lambda: app.runs_command))
-    act("stash", to=composer.stash, when=writing & ~answering)
-    act("paste_image", to=app.paste_image, when=writing & ~answering)
-    act("editor", to=app.edit_outside, when=writing & ~answering)
+    def _end_chord(self, act: Callable[[], object]) -> None:
+        self._chord = ""
+        act()
 
-    # Approvals
-    bind("enter", to=asking.enter_at_approval, when=asked)
-    bind("escape", to=asking.escape_at_approval, when=asked)
-    bind("tab", to=partial(asking.decide, "comment"), when=asked)
-    bind("backspace", to=asking.erase_at_approval, when=asked)
-    bind("right", to=lambda: asking.widen(1), when=asked)
-    bind("left", to=lambda: asking.widen(-1), when=asked)
-    bind("down", to=lambda: asking.move_choice(1), when=asked)
-    bind("up", to=lambda: asking.move_choice(-1), when=asked)
+    def _is_in(self, key: str) -> bool:
+        return self._chord == key and time.monotonic() - self._chord_at < CHORD_S
+
+
+class _When:
+    """The states in which keys differ: a list is open, an approval asks, else the person writes."""
+
+    def __init__(self, actions: KeyActions) -> None:
+        asking, buffer = actions.asking, actions.composer.area.buffer
+        self.picking: Filter = Condition(lambda: asking.picking.is_open)
+        self.asked: Filter = Condition(lambda: not asking.picking.is_open and asking.takes_approval_keys)
+        self.writing = ~self.picking & ~self.asked
+        self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
+        self.is_busy: Filter = Condition(lambda: actions.is_busy)
+        self.is_empty: Filter = Condition(lambda: not buffer.text)
+        self.menu = self.writing & Condition(
+            lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions)
+        )
+        self.no_menu = self.writing & ~self.menu
+
+
+def _bind_sending(table: _Table, when: _When, actions: KeyActions) -> None:
+    area, buffer = actions.composer.area, actions.composer.area.buffer
+    idle = when.no_menu & ~when.is_busy & ~when.answering
+    busy = when.no_menu & when.is_busy & ~when.is_empty & ~when.answering
+    inserting = when.writing & ~vi_navigation_mode
+    table.bind("space", to=area.take_own_space, when=inserting & Condition(lambda: area.has_own_space))
+    table.act("newline", to=lambda: buffer.insert_text("\n"), when=when.writing)
+    table.act("send", to=actions.enter, when=when.no_menu)
+    table.act("send", to=actions.accept_with_menu, when=when.menu)
+    table.bind("enter", to=actions.accept_with_menu, when=when.menu)
+    table.bind("enter", to=actions.enter, when=when.no_menu & when.answering)
+    table.act("complete", to=area.take_completion, when=when.menu)
+    table.act("complete", to=buffer.start_completion, when=idle)
+    table.act("queue", to=lambda: actions.accept(queue=True), when=busy)
+
+
+def _bind_menus(table: _Table, when: _When, actions: KeyActions, recalling: Recalling) -> None:
+    """Menus, the queue, the history."""
+    area, buffer = actions.composer.area, actions.composer.area.buffer
+    has_queue = Condition(lambda: bool(actions.live.queued))
+    table.bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=when.menu)
+    table.bind("down", "c-n", to=lambda: area.move_in_menu(1), when=when.menu)
+    table.act("previous", to=buffer.auto_up, when=when.no_menu & ~has_selection)
+    table.act("previous", to=recalling.take_back, when=when.no_menu & when.is_empty & has_queue)
+    table.act("next", to=buffer.auto_down, when=when.no_menu & ~has_selection)
+    table.act("take_back", to=recalling.choose_queued, when=when.writing & ~when.answering)
+    table.act("search", to=recalling.search_history, when=when.writing & ~when.answering)
+
+
+def _bind_interrupting(table: _Table, when: _When, actions: KeyActions) -> None:
+    closes = ~vi_insert_mode | Condition(lambda: actions.escape_closes)
+    has_card = Condition(lambda: actions.has_card)
+    table.act("interrupt", to=actions.escape, when=when.writing & closes)
+    table.bind("escape", to=actions.escape, when=when.writing & has_card | when.menu & ~vi_insert_mode)
+    table.bind("<sigint>", to=actions.control_c, when=Always())
+    table.act("cancel", to=actions.control_c, when=Always())
+    table.act("leave", to=actions.control_d, when=when.writing & when.is_empty)
+
+
+def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
+    prompting = when.writing & ~when.answering
+    runs_command = Condition(lambda: actions.live.runs_command)
+    table.act("mode", to=actions.next_mode, when=Always())
+    table.act("todo", to=actions.toggle_todo, when=Always())
+    table.act("redraw", to=actions.console.redraw, when=Always())
+    table.act("suspend", to=actions.console.suspend, when=Always())
+    table.act("unfold", to=actions.unfold, when=~when.picking)
+    table.act("background", to=actions.to_background, when=when.writing & runs_command)
+    table.act("stash", to=actions.composer.stash, when=prompting)
+    table.act("paste_image", to=actions.paste_image, when=prompting)
+    table.act("editor", to=actions.edit_outside, when=prompting)
+
+
+def _bind_approvals(table: _Table, when: _When, asking: Asking) -> None:
+    table.bind("enter", to=asking.enter_at_approval, when=when.asked)
+    table.bind("escape", to=asking.escape_at_approval, when=when.asked)
+    table.bind("tab", to=partial(asking.decide, "comment"), when=when.asked)
+    table.bind("backspace", to=asking.erase_at_approval, when=when.asked)
+    for key, by in (("right", 1), ("left", -1)):
+        table.bind(key, to=partial(asking.widen, by), when=when.asked)
+    for key, by in (("down", 1), ("up", -1)):
+        table.bind(key, to=partial(asking.move_choice, by), when=when.asked)
     for key in _WRITING_KEYS:  # by name, since vi's keys have names, too
-        bind(key if key != " " else "space", to=partial(asking.type_at_approval, key), when=asked)
+        table.bind(key if key != " " else "space", to=partial(asking.type_at_approval, key), when=when.asked)
+    table.text(to=asking.type_at_approval, when=when.asked)
+    table.paste(to=asking.paste_at_approval, when=when.asked)
 
-    @keys.add(Keys.Any, filter=asked)
-    def _(event: KeyPressEvent) -> None:
-        if event.data.isprintable():
-            asking.type_at_approval(event.data)
 
-    # Pickers
+def _bind_lists(table: _Table, when: _When, asking: Asking) -> None:
+    picking = asking.picking
     for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
-        bind(key, to=partial(asking.move_picker, by), when=picking)
-    bind("enter", to=lambda: asking.end_picker(taken=True), when=picking)
-    keeping = claim(lambda: asking.picker is not None and asking.picker.can_keep)
-    bind("c-s", to=lambda: asking.end_picker(taken=True, keeps=True), when=keeping)
-    bind("escape", to=lambda: asking.end_picker(taken=False), when=picking)
-    bind("backspace", to=lambda: asking.type_in_picker(""), when=picking)
+        table.bind(key, to=partial(picking.move, by), when=when.picking)
+    table.bind("enter", to=partial(picking.end, taken=True), when=when.picking)
+    table.bind("c-s", to=partial(picking.end, taken=True, keeps=True), when=Condition(lambda: picking.can_keep))
+    table.bind("escape", to=partial(picking.end, taken=False), when=when.picking)
+    table.bind("backspace", to=partial(picking.type, ""), when=when.picking)
+    table.text(to=picking.type, when=when.picking)
+    table.paste(to=lambda pasted: picking.type(" ".join(pasted.split())), when=when.picking)
 
-    @keys.add(Keys.Any, filter=picking)
-    def _(event: KeyPressEvent) -> None:
-        if event.data.isprintable():
-            asking.type_in_picker(event.data)
 
-    # Editing: the token of a paste is one unit
-    behind_token = writing & claim(lambda: composer.token_at(ahead=False) is not None)
-    before_token = writing & claim(lambda: composer.token_at(ahead=True) is not None)
-    bind("backspace", to=composer.delete_token, when=behind_token)
-    bind("left", to=lambda: composer.skip_token(ahead=False), when=behind_token)
-    bind("right", to=lambda: composer.skip_token(ahead=True), when=before_token)
-
-    @keys.add(Keys.BracketedPaste, filter=picking)
-    def _(event: KeyPressEvent) -> None:
-        asking.type_in_picker(" ".join(event.data.split()))
-
-    @keys.add(Keys.BracketedPaste, filter=asked)
-    def _(event: KeyPressEvent) -> None:
-        asking.paste_at_approval(event.data)
-
-    @keys.add(Keys.BracketedPaste, filter=writing)
-    def _(event: KeyPressEvent) -> None:
-        composer.paste(event.data)
-
-    return keys
+def _bind_pastes(table: _Table, when: _When, composer: Composer) -> None:
+    """The token of a paste is one unit."""
+    behind_token = when.writing & Condition(lambda: composer.token_at(ahead=False) is not None)
+    before_token = when.writing & Condition(lambda: composer.token_at(ahead=True) is not None)
+    table.bind("backspace", to=composer.delete_token, when=behind_token)
+    table.bind("left", to=partial(composer.skip_token, ahead=False), when=behind_token)
+    table.bind("right", to=partial(composer.skip_token, ahead=True), when=before_token)
+    table.paste(to=composer.paste, when=when.writing)

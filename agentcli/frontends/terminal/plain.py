@@ -1,10 +1,12 @@
-"""The session line by line, for screen readers, logs and terminals that cannot move the cursor."""
+"""Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
@@ -13,15 +15,17 @@ from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
-from agentcli.frontends.terminal.approval import ApprovalPanel
-from agentcli.frontends.terminal.desk import House, TerminalDesk
-from agentcli.frontends.terminal.fragments import Fragment
-from agentcli.frontends.terminal.live import Live
-from agentcli.frontends.terminal.theme import Theme
-from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.approval.panel import ApprovalPanel
+from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
 
 MOST_PREVIEW_LINES = 200
+TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # for tables and diffs, which need one
 
 
@@ -46,7 +50,7 @@ class LinearOutput:
 
 
 class AsWritten:
-    """An answer as the model wrote it."""
+    """Prints an answer as the model wrote it."""
 
     def __init__(self) -> None:
         self._ends_line = True
@@ -69,9 +73,11 @@ class AsWritten:
 
 
 class PlainTerminal:
-    """Implements the desk's `Front` with lines only: what is typed while a turn runs steers it."""
+    """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
 
-    def __init__(self, house: House, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]) -> None:
+    def __init__(
+        self, opener: TerminalOpener, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]
+    ) -> None:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
@@ -85,16 +91,17 @@ class PlainTerminal:
             is_live=False,
             unfold_key="",
         )
-        self._desk = TerminalDesk(house, self, commands, self._view, self._live)
+        self._controller = TerminalController(opener, self, commands, self._view, self._live)
         self._approvals: deque[ApprovalRequested] = deque()
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
         self._exit_code = 0
+        self._leaves_until = 0.0  # at the next Ctrl-C
         self._typed = b""
         self._mode = "default"
 
     async def run(self, prompt: str | None) -> int:
-        """Read lines until the person leaves; gives the exit code. Raises what kept the session from opening."""
+        """Read lines until the person leaves; gives the exit code. Raises the error of a session that did not open."""
         for line in self._banner:
             self._view.line(line)
         loop = asyncio.get_running_loop()
@@ -102,17 +109,17 @@ class PlainTerminal:
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
-        opening = self._desk.start_opening()
+        opening = self._controller.start_opening()
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
-            self._desk.submit(prompt)
+            self._controller.submit(prompt)
         else:
             self._ask_for_more()
         try:
             await self._leaving.wait()
         finally:
             loop.remove_reader(self._stdin)
-            await self._desk.close()
+            await self._controller.close()
         if opening.done() and not opening.cancelled() and (error := opening.exception()) is not None:
             raise error
         return self._exit_code
@@ -129,7 +136,7 @@ class PlainTerminal:
             self.leave()
             return
         if not data:  # Ctrl-D; where nothing more can come it is read again at once
-            self._desk.leave()
+            self._controller.leave()
             if not self._leaving.is_set():
                 self._ask_for_more()
             return
@@ -140,15 +147,16 @@ class PlainTerminal:
             self._take(printable(line.decode("utf-8", "replace")).strip())
 
     def _take(self, line: str) -> None:
+        self._leaves_until = 0.0
         if self._choosing is not None and not self._choosing.done():
             self._choosing.set_result(line)
         elif self._approvals:
             self._answer(self._approvals.popleft(), line)
         elif line:
-            self._desk.submit(line)
-        elif not self._desk.is_open or not self._desk.session.is_busy:
-            self._desk.go_on()
-            if not self._desk.is_open or not self._desk.session.is_busy:
+            self._controller.submit(line)
+        elif not self._controller.is_busy:
+            self._controller.go_on()
+            if not self._controller.is_busy:
                 self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
@@ -171,7 +179,7 @@ class PlainTerminal:
                 answer = panel.answer("no")
             case _:
                 answer = Approve(request.id, False, comment=line)
-        self._desk.answer(answer)
+        self._controller.answer(answer)
         if self._approvals:
             self._show_approval()
 
@@ -184,20 +192,26 @@ class PlainTerminal:
         self._ask(panel)
 
     def _ask(self, panel: ApprovalPanel) -> None:
-        """Offer what a line can answer: hunks and comments have keys of a live screen."""
+        """Offer the answers that fit in a line; hunks and comments have keys of a live screen."""
         offered = (panel.label(choice) for choice in panel.choices if choice not in ("comment", "hunks"))
         self._output.print([("", f"{panel.verb}? {', '.join(offered)}, or say what to do instead: ")])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
-        if self._desk.is_open and (self._desk.session.is_busy or self._live.is_busy):
-            self._desk.session.submit(Interrupt())
+        if self._controller.is_open and (self._controller.is_busy or self._live.is_busy):
+            self._controller.session.submit(Interrupt())
+        elif self._choosing is not None and self._controller.is_open:
+            self._take("")
+        elif self._controller.name_jobs():
+            self._leaves_until = math.inf
+            self._ask_for_more()
+        elif time.monotonic() < self._leaves_until or not self._controller.is_open or not os.isatty(self._stdin):
+            self._exit_code = 130
+            self.leave()
         else:
-            self._desk.leave()
-            if self._leaving.is_set():
-                self._exit_code = 130
-            else:
-                self._ask_for_more()
+            self._leaves_until = time.monotonic() + TWICE_S
+            self._view.line("Ctrl-C again leaves.", "warning")
+            self._ask_for_more()
 
     def _leave_on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -205,7 +219,7 @@ class PlainTerminal:
         self._exit_code = 128 + number
         self.leave()
 
-    # Front
+    # For the controller
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         for number, (label, detail) in enumerate(options, 1):
@@ -236,7 +250,7 @@ class PlainTerminal:
             loop.add_reader(self._stdin, self._read)
 
     def run_own(self, command: str, *, to_model: bool) -> None:
-        self._desk.session.submit(RunCommand(command, to_model))
+        self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
         self._approvals.clear()
@@ -264,7 +278,7 @@ class PlainTerminal:
     def changed(self) -> None:
         if self._output.is_gone:
             self.leave()
-        mode = self._desk.status.mode
+        mode = self._controller.status.mode
         if mode != self._mode:
             self._mode = mode
             self._view.line(f"Permission mode: {mode}")
@@ -274,7 +288,7 @@ class PlainTerminal:
 
     def turn_ended(self, why: str) -> None:
         self._approvals.clear()
-        if not self._desk.session.state.conversation.queue.follow_ups:
+        if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self._ask_for_more()
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Commands that only make sense at a screen."""
+"""Defines the slash commands that only make sense at a screen, and completes arguments of commands."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import base64
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
-from agentcli.agent.commands.command import Command, Desk, marked, without_keep
+from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
 from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.terminal.appearance import Appearance
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
-
-if TYPE_CHECKING:
-    from agentcli.frontends.terminal.app import TerminalApp
 
 THEMES_IN_WORDS = {
     "auto": "as the terminal's background is",
@@ -30,54 +30,24 @@ THEMES_IN_WORDS = {
 }
 LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
-# Programs that take the clipboard's new contents on stdin; OSC 52 reaches it where none of them does (ssh).
+# Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
 
 
-def screen_commands(app: TerminalApp) -> Sequence[Command]:
-    async def theme(desk: Desk, argument: str) -> str:
-        choice, keeps = without_keep(argument)
-        if not choice:
-            names = list(app.themes)
-            options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
-            current = names.index(app.theme_choice) if app.theme_choice in names else None
-            picked = await desk.choose_setting("Theme", options, current=current)
-            if picked is None:
-                return marked(options, current, "Another one: /theme NAME")
-            choice, keeps = names[picked.number], picked.keeps
-        if choice not in app.themes:
-            raise UsageError(f"There is no theme {choice!r}; there is {', '.join(app.themes)}.")
-        app.use_theme(choice)
-        if keeps:
-            return f"Theme {choice}. {await desk.keep('terminal.theme', choice)}"
-        return f"Theme {choice} for this session; /theme {choice} keep keeps it."
+def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[Command]:
+    async def theme(host: CommandHost, argument: str) -> str:
+        return await _theme(host, argument, appearance)
 
-    async def login(desk: Desk, provider: str) -> str:
-        return await app.desk.log_in(provider)
+    async def login(host: CommandHost, provider: str) -> str:
+        return await controller.log_in(provider)
 
-    async def logout(desk: Desk, provider: str) -> str:
+    async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
             raise UsageError("Say whose key: /logout PROVIDER.")
-        return app.desk.log_out(provider)
+        return controller.log_out(provider)
 
-    async def copy(desk: Desk, argument: str) -> str:
-        words = argument.split()
-        wants_code = "code" in words
-        numbers = [word for word in words if word != "code"]
-        if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
-            raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
-        text = _answer(desk, int(numbers[0]) if numbers else 1)
-        if wants_code:
-            blocks = [body for _, body in _CODE.findall(text)]
-            if not blocks:
-                raise UsageError("That answer holds no code block.")
-            text = "\n".join(blocks)
-        is_short = len(text.encode()) <= LONGEST_OSC_52
-        if is_short:
-            app.console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
-        if not await _to_clipboard(text, app.console.environment) and not is_short:
-            raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
-        return f"Copied {len(text):,} characters as they were written."
+    async def copy(host: CommandHost, argument: str) -> str:
+        return await _copy(_copied(host, argument), console)
 
     return (
         Command("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
@@ -87,6 +57,48 @@ def screen_commands(app: TerminalApp) -> Sequence[Command]:
     )
 
 
+async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
+    choice, keeps = without_keep(argument)
+    names = list(appearance.themes)
+    if not choice:
+        options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
+        current = names.index(appearance.choice) if appearance.choice in names else None
+        picked = await host.choose_setting("Theme", options, current=current)
+        if picked is None:
+            return marked(options, current, "Another one: /theme NAME")
+        choice, keeps = names[picked.number], picked.keeps
+    if choice not in names:
+        raise UsageError(f"There is no theme {choice!r}; there is {', '.join(names)}.")
+    appearance.use(choice)
+    if keeps:
+        return f"Theme {choice}. {await host.keep('terminal.theme', choice)}"
+    return f"Theme {choice} for this session; /theme {choice} keep keeps it."
+
+
+def _copied(host: CommandHost, argument: str) -> str:
+    """The text that `/copy` means by its argument. Raises `UsageError`."""
+    words = argument.split()
+    numbers = [word for word in words if word != "code"]
+    if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
+        raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
+    text = _answer(host, int(numbers[0]) if numbers else 1)
+    if "code" not in words:
+        return text
+    blocks = [body for _, body in _CODE.findall(text)]
+    if not blocks:
+        raise UsageError("That answer holds no code block.")
+    return "\n".join(blocks)
+
+
+async def _copy(text: str, console: Console) -> str:
+    is_short = len(text.encode()) <= LONGEST_OSC_52
+    if is_short:
+        console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
+    if not await _to_clipboard(text, console.environment) and not is_short:
+        raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
+    return f"Copied {len(text):,} characters as they were written."
+
+
 def argument_options(
     name: str,
     typed: str,
@@ -94,7 +106,7 @@ def argument_options(
     models: Callable[[], Sequence[tuple[str, str]]],
     themes: Sequence[str],
 ) -> list[tuple[str, str]]:
-    """What may follow a command's name, as (value, note), narrowed by what is typed."""
+    """The values for a command's argument, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]
     match name:
         case "theme":
@@ -112,11 +124,11 @@ def argument_options(
     return [(value, note) for value, note in options if typed.lower() in value.lower()]
 
 
-def _answer(desk: Desk, number: int) -> str:
+def _answer(host: CommandHost, number: int) -> str:
     """The text of the newest answer but `number` - 1. Raises `UsageError`."""
     answers: list[str] = []
     goes_on = False
-    for entry in desk.session.state.conversation.path:
+    for entry in host.session.snapshot().conversation.path:
         match entry.body:
             case User() as user:
                 goes_on = user == reminder(GO_ON)
@@ -136,7 +148,7 @@ def _answer(desk: Desk, number: int) -> str:
 
 
 async def _to_clipboard(text: str, environment: Mapping[str, str]) -> bool:
-    """Whether a program took the text."""
+    """True if a program took the text."""
     for command in _CLIPBOARDS:
         if shutil.which(command[0], path=environment.get("PATH")):
             process = await asyncio.create_subprocess_exec(

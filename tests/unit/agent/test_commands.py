@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, Desk
+from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, CommandHost
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
@@ -17,7 +17,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
-from tests.unit.agent.desk import at_desk
+from tests.unit.agent.command_host import at_desk
 from tests.unit.agent.stage import answering, call
 
 Folder = Path
@@ -73,14 +73,14 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
 
 
 def test_commands_of_the_screen_say_so_elsewhere() -> None:
-    assert {command.name for command in screen_commands(cast("Any", None))} == set(SCREEN_COMMANDS)
+    assert {command.name for command in screen_commands(*[cast("Any", None)] * 3)} == set(SCREEN_COMMANDS)
     for name in SCREEN_COMMANDS:
         with pytest.raises(UsageError, match="needs the terminal's screen"):
             conversation_commands().parse(f"/{name} x")
 
 
 def test_a_command_that_is_added_is_found_and_listed() -> None:
-    async def run(desk: Desk, argument: str) -> str:
+    async def run(desk: CommandHost, argument: str) -> str:
         return argument
 
     commands = conversation_commands()

@@ -12,7 +12,7 @@ import pytest
 from agentcli.agent.commands.command import AsPrompt
 from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.errors import UsageError, UserError
-from tests.unit.agent.desk import FakeDesk, at_desk
+from tests.unit.agent.command_host import FakeHost, at_desk
 
 Folder = Path
 
@@ -24,14 +24,14 @@ def put(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def loaded(desk: FakeDesk, *folders: Path) -> Sequence[str]:
+def loaded(desk: FakeHost, *folders: Path) -> Sequence[str]:
     """Add the commands of these folders; gives what was told."""
     told: list[str] = []
     add_user_commands(desk.commands, [folder / "commands" for folder in folders], told.append)
     return told
 
 
-async def prompt(desk: FakeDesk, typed: str) -> AsPrompt:
+async def prompt(desk: FakeHost, typed: str) -> AsPrompt:
     outcome = await desk.outcome(typed)
     assert isinstance(outcome, AsPrompt)
     return outcome

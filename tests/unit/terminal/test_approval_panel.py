@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.frontends.terminal.approval import LAST_LINES, ApprovalPanel
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.text_width import row_width
+from agentcli.frontends.terminal.approval.panel import LAST_LINES, ApprovalPanel
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.text_width import row_width
 from agentcli.llm.messages import ToolUse
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))

@@ -11,8 +11,8 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.frontends.terminal.completion import PromptCompleter
-from agentcli.frontends.terminal.file_index import FileIndex, paths_elsewhere
+from agentcli.frontends.terminal.input.completion import PromptCompleter
+from agentcli.frontends.terminal.input.file_index import FileIndex, paths_elsewhere
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import Fragment
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.tools.text_diff import unified_diff
 
 BEFORE = "".join(f"line {n}\n" for n in range(1, 31))

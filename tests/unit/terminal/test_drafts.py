@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.drafts import Draft, Drafts
-from agentcli.frontends.terminal.pastes import Pastes
+from agentcli.frontends.terminal.input.drafts import Draft, Drafts
+from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.llm.messages import Base64Source, Image
 
 

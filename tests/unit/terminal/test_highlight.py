@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.fragments import Fragment, plain
-from agentcli.frontends.terminal.highlight import LONGEST_LINE, CodeHighlighter, lexer_for
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.highlight import LONGEST_LINE, CodeHighlighter, lexer_for
 
 LANGUAGES = (
     "python ts bash json yaml console html css go rust c cpp java kotlin php ruby sql diff toml make xml nosuch".split()

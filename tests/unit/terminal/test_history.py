@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prompt_toolkit.history import FileHistory
 
-from agentcli.frontends.terminal import history as limits
-from agentcli.frontends.terminal.history import ProjectHistory, Sent
+from agentcli.frontends.terminal.input import history as limits
+from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
 from agentcli.llm.messages import Base64Source, Image
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompt_toolkit.keys import Keys
 
-from agentcli.frontends.terminal.keyboard import TerminalInput
+from agentcli.frontends.terminal.input.keyboard import TerminalInput
 
 BACKGROUND = "\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\"
 SYNCHRONIZED = "\x1b[?2026;2$y"

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from agentcli.frontends.terminal.fragments import Fragment, merged, plain
-from agentcli.frontends.terminal.inline import LONGEST_HOLD, LONGEST_WORD
-from agentcli.frontends.terminal.markdown import RULE, MarkdownStream
+from agentcli.frontends.terminal.markdown.inline import LONGEST_HOLD, LONGEST_WORD
+from agentcli.frontends.terminal.markdown.stream import RULE, MarkdownStream
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 
 quick = settings(max_examples=300, deadline=None)
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.notify import CHOICES, notification
+from agentcli.frontends.terminal.output.notify import notification
 
+CHOICES = ("auto", "osc9", "osc777", "bell", "off")
 ENVIRONMENTS = [
     {},
     {"TERM_PROGRAM": "iTerm.app"},

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.images import LARGEST_IMAGE
-from agentcli.frontends.terminal.pastes import Pastes, clean
+from agentcli.frontends.terminal.input.images import LARGEST_IMAGE
+from agentcli.frontends.terminal.input.pastes import Pastes, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06" + bytes(11) + b"IEND"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.picker import MOST_SHOWN, Picker
-from agentcli.frontends.terminal.text_width import row_width
+from agentcli.frontends.terminal.approval.picker import MOST_SHOWN, Picker
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.text_width import row_width
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n"))
 

@@ -16,10 +16,10 @@ from prompt_toolkit.layout import Layout
 from prompt_toolkit.output import DummyOutput
 from wcwidth import wcwidth
 
-from agentcli.frontends.terminal.fragments import Fragment, plain
-from agentcli.frontends.terminal.screen import Frame, Screen, reflows
-from agentcli.frontends.terminal.text_width import clipped, width
-from agentcli.frontends.terminal.theme import PALETTES, ROLES, Theme
+from agentcli.frontends.terminal.output.screen import Frame, Screen, reflows
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.text_width import clipped, width
+from agentcli.frontends.terminal.text.theme import PALETTES, ROLES, Theme
 
 REFLOWING = {"TMUX": "/tmp/tmux,1,0"}
 Cell = tuple[Any, int]  # what pyte shows in it, and how many columns it takes

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.status_bar import COMMAND_TIMEOUT_S, Status, custom_status, status_row
-from agentcli.frontends.terminal.text_width import row_width
+from agentcli.frontends.terminal.output.status_bar import Status, status_row
+from agentcli.frontends.terminal.output.status_command import COMMAND_TIMEOUT_S, custom_status
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.text_width import row_width
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]))

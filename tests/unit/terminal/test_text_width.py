@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.text_width import (
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.text_width import (
     advance,
     clipped,
     is_unsure,

@@ -7,16 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.diff import diff_fragments
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.theme import (
-    BACKGROUNDS,
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import plain
+from agentcli.frontends.terminal.text.theme import (
     BEHIND,
     PALETTES,
     ROLES,
     Theme,
     background_of,
-    contrast,
     own_codes,
     palette_for,
     xterm_rgb,
@@ -25,10 +23,25 @@ from agentcli.look_settings import COLOUR_NAMES, COLOURS, THEMES
 from agentcli.look_settings import ROLES as ROLES_OF_SETTINGS
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: tuple[int, int, int]) -> float:
+    def linear(part: float) -> float:
+        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(part / 255) for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize("palette", sorted(BACKGROUNDS))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ToolFinished
-from agentcli.frontends.terminal.fragments import plain
-from agentcli.frontends.terminal.tool_views import LONGEST_LINE, OUTPUT_LINES, View, duration, tool_view
+from agentcli.frontends.terminal.output.tool_views import LONGEST_LINE, OUTPUT_LINES, View, duration, tool_view
+from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
 
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")

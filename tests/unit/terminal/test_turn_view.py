@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agentcli.agent.events import Done, TextDelta, TurnFailed
-from agentcli.frontends.terminal.fragments import Fragment, plain
-from agentcli.frontends.terminal.live import Live
-from agentcli.frontends.terminal.turn_view import TurnView
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.llm.messages import Usage
 
 

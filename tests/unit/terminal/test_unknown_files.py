@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.unknown_files import UnknownFile, unknown_files
+from agentcli.frontends.terminal.input.unknown_files import UnknownFile, unknown_files
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.fragments import Fragment, merged, plain
-from agentcli.frontends.terminal.markdown import MarkdownStream
-from agentcli.frontends.terminal.text_width import width
-from agentcli.frontends.terminal.wrapping import WordWrap, wrapped
+from agentcli.frontends.terminal.markdown.stream import MarkdownStream
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.text.text_width import width
+from agentcli.frontends.terminal.text.wrapping import WordWrap, wrapped
 
 
 def markdown(source: str, columns: int, *, wraps: bool = True) -> list[str]:

@@ -1,0 +1,87 @@
+"""Opens sessions as the flags and settings say, and answers commands about models and settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.session import Session
+from agentcli.app import Builder, SessionChoice
+from agentcli.cli.keys import key_lines
+from agentcli.config import Config, to_toml
+from agentcli.conversation.mentions import with_attachments
+from agentcli.llm.messages import Block
+from agentcli.llm.models import ModelInfo
+from agentcli.model_choice import EMBEDDED
+
+if TYPE_CHECKING:
+    from agentcli.agent.commands.command import Topic
+
+
+class ConfiguredOpener:
+    """Implements `SessionOpener` with one builder."""
+
+    def __init__(self, config: Config, builder: Builder) -> None:
+        self._config = config
+        self._builder = builder
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._builder.store
+
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session:
+        choice = SessionChoice("id", session_id, fork) if session_id else SessionChoice()
+        return await self._builder.build_session(choice, model=model)
+
+    async def list(self) -> Sequence[SessionInfo]:
+        return await self._builder.store.list(cwd=self._config.cwd)
+
+    def check_model(self, name: str) -> str:
+        info = self._builder.models.info(name)
+        self._builder.models.require_key(name)
+        self._builder.models.provider(name)
+        known = "" if info.is_known else " It is in no table: its window and price are guesses."
+        return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        here = [(name, "here") for name in await self._builder.models.running()]
+        if self._builder.models.embedded_path().is_file():
+            here.append((EMBEDDED, "here"))
+        known = await asyncio.to_thread(self.known_models)
+        return [*here, *(row for row in known if not row[0].startswith("local/"))]
+
+    def known_models(self) -> Sequence[tuple[str, str]]:
+        """The models of the table, those with a key first."""
+        models = self._builder.models
+        infos = list(models.table())
+        has_key = {name: models.has_key(name) for name in {info.provider for info in infos}}
+        infos.sort(key=lambda info: not has_key[info.provider])
+        return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
+
+    def keep(self, key: str, value: Any) -> str:
+        from agentcli.cli.keeping import keep_setting  # tomlkit: 50 ms
+
+        return keep_setting(self._config, key, value)
+
+    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
+        shown = session.snapshot()
+        small = self._builder.models.info(shown.model).small
+        return with_attachments(text, shown.workspace, bare_names=small, typed=typed)
+
+    def describe(self, topic: Topic) -> str:
+        if topic == "config":
+            files = "".join(f"# {file}\n" for file in self._config.files)
+            keys = "".join(f"# {line}\n" for line in key_lines(self._config))
+            return files + keys + (to_toml(self._config.settings).rstrip() or "# Every setting has its default.")
+        from agentcli.cli.doctor import checks, row  # typer: 50 ms that only this needs
+
+        return "\n".join(row(name, mark, text) for name, mark, text in checks(self._config))
+
+
+def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
+    """The key, the window, and the prices of a million tokens in and out."""
+    prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
+    window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
+    return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()

@@ -1,0 +1,251 @@
+"""Opens sessions for the terminal, with a model and keys set up; imported once the input is on the screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.user_commands import add_user_commands
+from agentcli.agent.session import Session
+from agentcli.app import Builder
+from agentcli.cli.banner import banner
+from agentcli.cli.keys import forget_key, keep_key
+from agentcli.cli.one_shot import extras_from, make_store, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener
+from agentcli.config import Config
+from agentcli.conversation.system_prompt import git_branch
+from agentcli.errors import NoKey, UsageError
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp, Typing
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.drafts import drafts_of
+from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
+from agentcli.frontends.terminal.input.history import ProjectHistory
+from agentcli.frontends.terminal.plain import PlainTerminal
+from agentcli.frontends.terminal.protocols import TerminalActions
+from agentcli.llm.provider import Health
+from agentcli.model_choice import NoModel
+from agentcli.paths import folder_text, project_root
+
+
+def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
+    """Put a session on the console."""
+    terminal = config.settings.terminal
+    project = folder_text(project_root(config.cwd))
+    keeps = not options.no_session
+    opener = ConfiguredTerminalOpener(config, options)
+    app = TerminalApp(
+        console,
+        opener,
+        conversation_commands(),
+        options=ScreenOptions(
+            terminal.keys.by_action(),
+            terminal.theme,
+            terminal.themes,
+            terminal.wrap,
+            terminal.notifications,
+            terminal.status_command,
+        ),
+        typing=Typing(
+            folder=config.cwd,
+            home=Path.home(),
+            files=FileIndex(lambda: ripgrep_files(config.cwd)),
+            history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
+            drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
+        ),
+    )
+    opener.tell = app.tell
+    app.on_close = opener.aclose
+    add_user_commands(app.controller.commands, config.command_folders, opener.tell)
+    app.start(prompt)
+    return app
+
+
+async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
+    opener = ConfiguredTerminalOpener(config, options)
+    commands = conversation_commands()
+    add_user_commands(commands, config.command_folders, opener.tell)
+    terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
+    try:
+        return await terminal.run(prompt)
+    finally:
+        await opener.aclose()
+
+
+class Login(msgspec.Struct, frozen=True):
+    """A key the person gave, a sentence on it, and the models its provider lists."""
+
+    provider: str
+    said: str
+    models: tuple[str, ...]
+    is_kept: bool
+
+
+class ConfiguredTerminalOpener(ConfiguredOpener):
+    """Opens sessions for a terminal. Implements `TerminalOpener`."""
+
+    def __init__(self, config: Config, options: argparse.Namespace) -> None:
+        self._config, self._options = config, options
+        super().__init__(config, self._new_builder())
+        self._warming: asyncio.Task[None] | None = None
+        self._root = project_root(config.cwd)
+        # A live screen has its own way.
+        self.tell: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
+
+    def _new_builder(self) -> Builder:
+        def on_notice(text: str) -> None:
+            self.tell(text)
+
+        return Builder(
+            self._config,
+            store=make_store(self._config, self._options, on_notice),
+            extras=extras_from(self._options),
+            is_interactive=True,
+            on_notice=on_notice,
+        )
+
+    async def first(self, terminal: TerminalActions) -> Session:
+        choice = session_choice(self._options)
+        models = self._builder.models
+        model = ""
+        while not model:
+            try:
+                model = await models.default()
+            except NoModel as missing:
+                model = await self._set_up_model(terminal, missing)
+        try:
+            models.require_key(model)
+        except NoKey as missing:  # a session can be looked at, and another model taken, without one
+            self.tell(await self.ask_key(terminal, missing.provider) or str(missing))
+        await asyncio.to_thread(models.load, model)
+        session = await self._builder.build_session(choice, model=model)
+        self._warming = asyncio.create_task(self._builder.warm_up(session))
+        await self._tell_of_sandbox(session)
+        return session
+
+    async def _tell_of_sandbox(self, session: Session) -> None:
+        """Warn where commands are confined less than they could be; /sandbox shows it at any time."""
+        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
+            self.tell(warning)
+
+    async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
+        """Let the person choose at a first start. Gives a model; empty when one should be looked for again.
+
+        Raises `missing` when the person would rather leave.
+        """
+        chosen = await terminal.choose(
+            "No model is set up. What shall answer?",
+            [
+                ("A key of mine", "from Anthropic, OpenAI, OpenRouter or another"),
+                ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
+                ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
+                ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
+                ("Leave", ""),
+            ],
+        )
+        match chosen:
+            case 0:
+                return await self._set_up_key(terminal)
+            case 1:
+                await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+            case 2:
+                pass  # the caller looks again
+            case 3:
+                await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
+            case _:
+                raise missing
+        return ""
+
+    async def _set_up_key(self, terminal: TerminalActions) -> str:
+        """Ask for a key. Gives the provider's usual model, else one of those it lists."""
+        login = await self._log_in(terminal, "")
+        if login is None:
+            return ""
+        self.tell(login.said)
+        if (usual := self._builder.models.usual_model(login.provider)) or not login.models:
+            return usual
+        chosen = await terminal.choose("Which model shall answer?", [(name, "") for name in login.models])
+        if chosen is None:
+            return ""
+        model = f"{login.provider}/{login.models[chosen]}"
+        if login.is_kept:
+            self.tell(f"{model}: {await asyncio.to_thread(self.keep, 'provider.model', model)}")
+        return model
+
+    async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
+        login = await self._log_in(terminal, provider)
+        return login.said if login else ""
+
+    async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
+        """Ask for a key until one works or is to be used all the same. None when the person leaves."""
+        models = self._builder.models
+        takers = models.takers_of_keys()
+        if not provider:
+            chosen = await terminal.choose("A key for", [(name, self._about_key(name)) for name in takers])
+            if chosen is None:
+                return None
+            provider = takers[chosen]
+        elif provider not in takers:
+            raise UsageError(f"{provider} takes no key; those that do: {', '.join(takers)}.")
+        question = f"Paste the key for {provider}. It is tried once, which costs nothing."
+        while key := await terminal.ask_secret(question):
+            health = await models.try_key(provider, key)
+            if health.ok or await self._is_used_all_the_same(terminal, provider, health.detail):
+                return await self._use_key(terminal, provider, key, health)
+        return None
+
+    def _about_key(self, provider: str) -> str:
+        models = self._builder.models
+        return f"{models.key_variables(provider)[0]} {models.place_of_key(provider)}".strip()
+
+    async def _is_used_all_the_same(self, terminal: TerminalActions, provider: str, said: str) -> bool:
+        self.tell(f"The key was tried: {said}")
+        ways = [("Another key", "type it again"), ("This one all the same", f"{provider} may be out of reach just now")]
+        return await terminal.choose("The key does not work", ways) == 1
+
+    async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
+        """Use a key from now on; the person says for how long."""
+        variable = self._builder.models.key_variables(provider)[0]
+        ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
+        is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
+        self._config.kept_keys.hold(variable, key)
+        self._builder.models.forget(provider)
+        said = f"{health.detail}.\n" if health.ok else ""
+        if is_kept:
+            said += await asyncio.to_thread(keep_key, self._config, provider, variable, key)
+        else:
+            said += f"The key for {provider} is used in this session."
+        return Login(provider, said, health.models, is_kept)
+
+    def forget_key(self, provider: str) -> str:
+        models = self._builder.models
+        said = forget_key(self._config, provider, models.key_variables(provider))
+        models.forget(provider)
+        return said
+
+    def window(self, model: str) -> int:
+        return self._builder.models.info(model).window
+
+    @property
+    def project(self) -> str:
+        return self._root.name or "/"
+
+    def introduction(self) -> tuple[str, Sequence[str]]:
+        """The program and its folder in one line, and the instruction files it has read there."""
+        files = (str(file) for file, _ in self._builder.instructions().files)
+        return " · ".join(banner(self._config)), [file.removeprefix(f"{self._root}/") for file in files]
+
+    def branch(self) -> str:
+        return git_branch(self._root) or ""
+
+    async def aclose(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait([self._warming])
+        await self._builder.aclose()

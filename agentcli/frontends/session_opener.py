@@ -1,0 +1,49 @@
+"""Defines a front end's seam to the program that starts it: sessions, models, the files of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agentcli.agent.commands.command import Topic
+from agentcli.agent.events import SetEffort, SetMode
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.session import Session
+from agentcli.llm.messages import Block
+
+
+class SessionOpener(Protocol):
+    """Opens sessions and knows the settings."""
+
+    @property
+    def stored_sessions(self) -> SessionStore: ...
+
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session: ...
+
+    async def list(self) -> Sequence[SessionInfo]: ...
+
+    def check_model(self, name: str) -> str:
+        """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
+        ...
+
+    async def models(self) -> Sequence[tuple[str, str]]: ...
+
+    def keep(self, key: str, value: Any) -> str: ...
+
+    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
+        """A prompt with the files that its typed part names."""
+        ...
+
+    def describe(self, topic: Topic) -> str: ...
+
+
+async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
+    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort."""
+    chosen = before.snapshot()
+    opened = await opener.open(session_id, model=chosen.model, fork=fork)
+    if session_id is None or fork:
+        if chosen.mode == "plan":
+            opened.submit(SetMode(chosen.mode_before_plan))
+        opened.submit(SetMode(chosen.mode))
+        opened.submit(SetEffort(chosen.effort))
+    return opened

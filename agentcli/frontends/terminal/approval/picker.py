@@ -1,0 +1,143 @@
+"""Offers a list to choose from: arrows move, typing narrows, Enter takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from agentcli.agent.commands.command import Picked
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Row
+from agentcli.frontends.terminal.text.text_width import clipped, width
+
+MOST_SHOWN = 8
+LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the gap between the columns
+
+
+class Picker:
+    """`options` are a label and a detail each; `chosen` is the index of one of them.
+
+    `current` is the present value: it is marked, and selected first. With `can_keep` a second key takes one for good.
+    """
+
+    def __init__(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> None:
+        self.title = printable(title)
+        self.can_keep = can_keep
+        self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._current = current
+        self._query = ""
+        self._selected = current or 0
+
+    @property
+    def shown(self) -> list[int]:
+        words = self._query.lower().split()
+        return [
+            number
+            for number, (label, detail) in enumerate(self._options)
+            if all(word in f"{label} {detail}".lower() for word in words)
+        ]
+
+    @property
+    def chosen(self) -> int | None:
+        shown = self.shown
+        return shown[min(self._selected, len(shown) - 1)] if shown else None
+
+    def move(self, by: int) -> None:
+        if count := len(self.shown):
+            self._selected = (min(self._selected, count - 1) + by) % count
+
+    def type(self, text: str) -> None:
+        self._query += printable(text).replace("\n", " ")
+        self._selected = 0
+
+    def backspace(self) -> None:
+        self._query = self._query[:-1]
+        self._selected = 0
+
+    @property
+    def cursor(self) -> int:
+        """The column behind the typed text, in the first row."""
+        return width(f"{self.title} {self._query}")
+
+    def rows(self, columns: int, most: int) -> list[Row]:
+        shown = self.shown
+        hint = "(type to narrow)" if len(self._options) > MOST_SHOWN else ""
+        head: Row = [("accent", self.title), ("muted", f" {self._query or hint}")]
+        room = max(1, min(MOST_SHOWN, most - 2))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
+        labels = self._width_of_labels(columns)
+        rows = [clipped(head, columns)]
+        for position, number in enumerate(shown[first : first + room], first):
+            label, detail = self._options[number]
+            mark, role = ("❯ ", "selected") if position == at else ("  ", "")
+            row: Row = [("accent", mark)]
+            if self._current is not None:
+                row.append(("ok", "● " if number == self._current else "  "))
+            row.append((role, label))
+            if detail:
+                row.append(("muted", " " * max(2, 2 + labels - width(label)) + detail))
+            rows.append(clipped(row, columns))
+        if not shown:
+            rows.append(clipped([("muted", "  nothing fits")], columns))
+        keep = " · Ctrl-S keeps it" if self.can_keep else ""
+        rows.append(clipped([("muted", f"  {len(shown)} · Enter takes{keep} · Esc leaves")], columns))
+        return rows[: max(0, most)]
+
+    def _width_of_labels(self, columns: int) -> int:
+        """The width of the widest label that leaves room for the first word of a detail."""
+        widths = (width(label) for label, detail in self._options if detail)
+        return max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
+
+
+class Picking:
+    """Keeps the list that is open, one at a time; `changed` is called when it looks different."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._picked: asyncio.Future[Picked | None] | None = None
+        self.picker: Picker | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.picker is not None
+
+    @property
+    def can_keep(self) -> bool:
+        return self.picker is not None and self.picker.can_keep
+
+    def pick(self, picker: Picker) -> asyncio.Future[Picked | None]:
+        """Open a list at once, for the next key. Gives None when the person leaves it."""
+        self.end(taken=False)
+        self.picker = picker
+        self._picked = picked = asyncio.get_running_loop().create_future()
+        self._changed()
+        return picked
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        picked = await self.pick(Picker(title, options)) if options else None
+        return None if picked is None else picked.number
+
+    def end(self, *, taken: bool, keeps: bool = False) -> None:
+        picker, picked = self.picker, self._picked
+        self.picker = self._picked = None
+        if picker is not None and picked is not None and not picked.done():
+            chosen = picker.chosen if taken else None
+            picked.set_result(None if chosen is None else Picked(chosen, keeps))
+        self._changed()
+
+    def move(self, by: int) -> None:
+        assert self.picker is not None
+        self.picker.move(by)
+        self._changed()
+
+    def type(self, text: str) -> None:
+        """Add to the text that narrows the list; an empty text takes a character away."""
+        assert self.picker is not None
+        if text:
+            self.picker.type(text)
+        else:
+            self.picker.backspace()
+        self._changed()

@@ -1,0 +1,386 @@
+"""Runs the session behind a terminal: what is typed goes in, events come out, with a live screen or a plain one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any
+
+from agentcli.agent.commands.command import Command, Commands, Picked, Topic
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ApprovalSettled,
+    Approve,
+    Done,
+    EntryStored,
+    Event,
+    GoOn,
+    Interrupt,
+    ModeChanged,
+    Prompt,
+    ProviderSwitched,
+    RunQueued,
+    Steer,
+    ToolFinished,
+    TurnFailed,
+    UsageReported,
+)
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Entry, Retracted, User
+from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
+from agentcli.frontends.session_opener import open_after
+from agentcli.frontends.terminal.command_runner import CommandRunner
+from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.output.replay import replay
+from agentcli.frontends.terminal.output.status_bar import Status
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
+from agentcli.frontends.terminal.session_status import SessionStatus
+from agentcli.llm.messages import Block, Text
+
+log = logging.getLogger(__name__)
+
+AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
+
+
+def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    return blocks
+
+
+class TerminalController:
+    """Owns the open session. Implements `CommandHost` for slash commands."""
+
+    def __init__(
+        self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView, live: Live
+    ) -> None:
+        self._opener = opener
+        self._terminal = terminal
+        self._view = view
+        self._live = live
+        self.commands = commands
+        self._runner = CommandRunner(view, live, terminal.changed)
+        self._status = SessionStatus(opener, terminal)
+        self._session: Session | None = None
+        self._opening: asyncio.Task[Session] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())  # the newest: as sent, as typed
+        self._has_broken_off = False  # the last answer did, in the middle of its text
+        self._in_order = asyncio.Lock()  # what is typed first is taken first
+        self._told_of: set[str] = set()  # jobs that would end with the session
+
+    # Sessions
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None, "commands run once a session is open"
+        return self._session
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._session is not None and self._session.is_busy
+
+    @property
+    def status(self) -> Status:
+        return self._status.status
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._opener.stored_sessions
+
+    def start_opening(self) -> asyncio.Task[Session]:
+        """Open the first session while the person types."""
+        if self._opening is None or (self._opening.done() and self._session is None):
+            self._opening = asyncio.create_task(self._open_first())
+        return self._opening
+
+    async def _open_first(self) -> Session:
+        session = await self._opener.first(self._terminal)
+        self._show_session(session)
+        return session
+
+    def _show_session(self, session: Session) -> None:
+        self._session = session
+        if self._pump is not None:
+            self._pump.cancel()
+        self._pump = asyncio.create_task(self._show_events(session.subscribe()))
+        conversation = session.snapshot().conversation
+        self._live.clear()
+        self._view.begin_anew()
+        self._terminal.session_opened()
+        self._has_broken_off = False
+        queue = conversation.queue
+        self._live.steering, self._live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
+        if conversation.entries:
+            replay(conversation, self._view)
+        self._status.follow(session)
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        return await self._opener.list()
+
+    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+        before = self.session
+        if session_id is not None and before.id.startswith(session_id) and not fork:
+            raise UsageError("That is this conversation.")
+        opened = await open_after(self._opener, before, session_id, fork=fork)
+        self._show_session(opened)
+        await self._end(before)
+        return opened
+
+    async def _end(self, session: Session) -> None:
+        """Close a session, and name the jobs that end with it."""
+        jobs = ended_jobs(running_jobs(session))
+        await session.close()
+        if jobs:
+            self._view.line(jobs, "warning")
+
+    async def close(self) -> None:
+        """End everything that runs and store all of it."""
+        self._status.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._opening is not None and self._session is None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._session is not None:
+            await self._end(self._session)
+        await asyncio.sleep(0)  # the pump shows the last events
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+
+    # Events
+
+    async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
+        async for event in events:
+            try:
+                self._view.show(event)
+                self._note(event)
+            except Exception as bug:  # a bug in a view must not leave the person before a dead screen
+                log.exception("an event could not be shown: %r", event)
+                self._tell_of_bug(bug)
+            self._terminal.changed()
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case ApprovalRequested():
+                self._live.ask(event.id)
+                self._terminal.ask_approval(event)
+            case ApprovalSettled(id):
+                self._settled(id)
+            case ToolFinished():
+                self._settled(event.id)
+                if event.name == "bash":
+                    self._status.refresh()
+            case UsageReported(usage):
+                self._status.refresh(usage.context_tokens)
+            case ModeChanged() | ProviderSwitched():
+                self._status.refresh()
+            case EntryStored(Entry(body=Retracted(ids))):
+                self._give_back(ids)
+            case Done():
+                self._status.refresh()
+                self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
+                self._has_broken_off = False
+            case TurnFailed():
+                self._status.refresh()
+                self._has_broken_off = event.broke_off
+                self._terminal.turn_ended("failed")
+            case _:
+                pass
+
+    def _settled(self, call_id: str) -> None:
+        self._live.answered(call_id)
+        self._terminal.forget_approval(call_id)
+
+    def _give_back(self, ids: Sequence[str]) -> None:
+        sent, typed = self._command_prompt
+        prompts = [
+            typed if entry.body.content == sent else entry.body.content
+            for entry in self.session.snapshot().conversation.entries
+            if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
+        ]
+        if prompts:
+            self._terminal.give_back(prompts)
+
+    # Typed text
+
+    def submit(self, text: str, blocks: AddBlocks = unchanged, *, shown: str = "", queue: bool = False) -> None:
+        """Run a command, or say `text` to the model; during a turn it steers, or with `queue` waits for its end.
+
+        `blocks` may add to the prompt; `shown` stands for it on the screen. Returns at once.
+        """
+        self.spawn(self._submit(text, blocks, shown=shown or text, queue=queue))
+
+    async def _submit(self, text: str, blocks: AddBlocks, *, shown: str, queue: bool) -> None:
+        async with self._in_order:
+            try:
+                await self.start_opening()
+            except UserError:
+                return  # whoever started the opening tells
+            # By what was typed: a paste that begins with ! or / is somebody else's text.
+            if shown.startswith("!"):
+                self._run_shell(text)
+                return
+            found = self._command(text, shown)
+            if found is None:
+                content = blocks(self._opener.attach(text, self.session, typed=shown))
+                self._say(content, shown=shown, queue=queue)
+                return
+            command, argument = found
+            self._view.typed(shown)
+            if not command.is_aside:
+                await self._run_command(command, argument, queue=queue)
+                return
+        await self._run_command(command, argument, queue=queue)
+
+    def _command(self, text: str, shown: str) -> tuple[Command, str] | None:
+        if not shown.startswith("/"):
+            return None
+        try:
+            return self.commands.parse(text)
+        except UserError:
+            self._terminal.put_into_input(shown)  # a slip is mended, not typed again
+            raise
+
+    async def _run_command(self, command: Command, argument: str, *, queue: bool) -> None:
+        prompt = await self._runner.run(command, argument, self)
+        if prompt is not None:
+            content = self._opener.attach(prompt.text, self.session, typed=prompt.text)
+            self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
+            self._say(content, shown="", queue=queue, model=prompt.model)
+        self._status.recount()
+        self._terminal.changed()
+        if not self.session.is_busy:
+            self._terminal.idle()
+
+    def _run_shell(self, text: str) -> None:
+        to_model = not text.startswith("!!")
+        command = text.lstrip("!").strip()
+        if command:
+            self._view.typed(text)
+            self._terminal.run_own(command, to_model=to_model)
+
+    def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
+        if self.session.is_busy and not queue and not model:
+            self.session.submit(Steer(content))
+            return
+        if shown and not self.session.is_busy:
+            self._view.typed(shown)
+        self.session.submit(Prompt(content, model) if model else Prompt(content))
+
+    def go_on(self) -> None:
+        """Enter in an empty input: run what waits, or go on with an answer that broke off."""
+        if not self.is_open or self.session.is_busy:
+            return
+        if self.session.snapshot().conversation.queue.follow_ups:
+            self.session.submit(RunQueued())
+        elif self._has_broken_off:
+            self.session.submit(GoOn())
+
+    def answer(self, answer: Approve) -> None:
+        """Pass on the person's answer to a question."""
+        self._live.answered(answer.id)
+        self.session.submit(answer)
+
+    def interrupt(self) -> None:
+        """End the turn and the person's own commands, and slash commands that run."""
+        if self.is_open and (self.session.is_busy or self._live.calls):
+            self.session.submit(Interrupt())
+        self._runner.interrupt()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run beside the screen; what it raises for the person is shown."""
+
+        async def run() -> None:
+            try:
+                await work
+                return
+            except NothingChosen:
+                pass
+            except UserError as error:
+                self._view.line(str(error), "error")
+                self._view.gap()
+            except Exception as bug:  # what a command raises must not vanish with the task
+                log.exception("what was typed could not be done")
+                self._tell_of_bug(bug)
+                self._view.gap()
+            self._terminal.changed()
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell_of_bug(self, bug: Exception) -> None:
+        self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
+
+    # For commands
+
+    async def check_model(self, name: str) -> str:
+        try:
+            return self._opener.check_model(name)
+        except NoKey as missing:
+            with self._runner.waiting():
+                said = await self._opener.ask_key(self._terminal, missing.provider)
+            if not said:
+                raise
+            return f"{said}\n{self._opener.check_model(name)}"
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._opener.models()
+
+    async def keep(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._opener.keep, key, value)
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        with self._runner.waiting():
+            chosen = await self._terminal.choose(title, options)
+        if chosen is None and options:
+            raise NothingChosen
+        return chosen
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    ) -> Picked | None:
+        with self._runner.waiting():
+            return await self._terminal.choose_setting(title, options, current=current, can_keep=can_keep)
+
+    async def log_in(self, provider: str) -> str:
+        with self._runner.waiting():
+            said = await self._opener.ask_key(self._terminal, provider)
+        if not said:
+            raise NothingChosen
+        return said
+
+    def log_out(self, provider: str) -> str:
+        return self._opener.forget_key(provider)
+
+    async def describe(self, topic: Topic) -> str:
+        return await asyncio.to_thread(self._opener.describe, topic)
+
+    def put_into_input(self, text: str) -> None:
+        self._terminal.put_into_input(text)
+
+    def leave(self) -> None:
+        """Leave; with jobs running that have not been named yet, name them and wait for a second time."""
+        if not self.name_jobs():
+            self._terminal.leave()
+
+    def name_jobs(self) -> bool:
+        """Name jobs that would end with the session, once. False when there are none to name."""
+        jobs = running_jobs(self.session) if self.is_open else []
+        if all(job.id in self._told_of for job in jobs):
+            return False
+        self._told_of |= {job.id for job in jobs}
+        what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+        self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        self._terminal.changed()
+        return True

@@ -1,0 +1,125 @@
+"""Completes commands, their arguments and files while the person types."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from prompt_toolkit.application import get_app_or_none
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out
+
+
+class CommandEntry(Protocol):
+    """A command, as completion sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def argument(self) -> str: ...
+
+
+# The values that fit an argument as typed so far, and a note on each; a value replaces the whole argument.
+Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
+
+_COMMAND = re.compile(r"/([^\s/]*)\Z")
+_ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
+# As conversation/mentions.py reads them: characters that end a plain mention need quotes.
+_MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
+_NEEDS_QUOTES = re.compile(r"[\s'`,;]")
+
+
+class PromptCompleter(Completer):
+    """`/name` at the start of the input, its argument, and `@path` after white space.
+
+    A whole name is followed by a space. `elsewhere` completes a path that leads out of the project; it is called in a
+    thread.
+    """
+
+    def __init__(
+        self,
+        commands: Callable[[], Iterable[CommandEntry]],
+        files: FileIndex | None,
+        arguments: Arguments = lambda name, typed: (),
+        elsewhere: Callable[[str], Sequence[str]] = lambda typed: (),
+    ) -> None:
+        self._commands = commands
+        self._files = files
+        self._arguments = arguments
+        self._elsewhere = elsewhere
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """Commands and arguments; files need `get_completions_async`."""
+        text = document.text_before_cursor
+        if found := _COMMAND.match(text):
+            yield from self._command_completions(found[1], after=document.text_after_cursor)
+        elif found := _ARGUMENT.match(text):
+            yield from self._argument_completions(found[1], found[2] or "")
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        for completion in self.get_completions(document, complete_event):
+            yield completion
+        mention = _MENTION.search(document.text_before_cursor)
+        if mention is None or self._files is None:
+            return
+        is_quoted = mention["quoted"] is not None
+        query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
+        if leads_out(query):
+            paths = await asyncio.to_thread(self._elsewhere, query)
+        else:
+            paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))
+        for path in paths:
+            text = _as_mention(path, is_quoted=is_quoted, after=document.text_after_cursor)
+            yield Completion(text, -len(mention[0]), display=path)
+
+    def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
+        commands = list(self._commands())
+        fits: Sequence[Callable[[CommandEntry], bool]] = (
+            lambda command: command.name.startswith(typed),
+            lambda command: any(name.startswith(typed) for name in command.aliases),
+            lambda command: any(typed in name for name in _names(command)),
+        )
+        for command in dict.fromkeys(command for fit in fits for command in commands if fit(command)):
+            text = f"/{command.name}{_space_before(after)}"
+            yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
+
+    def _argument_completions(self, name: str, typed: str) -> Iterator[Completion]:
+        command = next((command for command in self._commands() if name in _names(command)), None)
+        if command is not None:
+            for value, note in self._arguments(command.name, typed):
+                yield Completion(value, -len(typed), display_meta=note)
+
+
+def _names(command: CommandEntry) -> tuple[str, ...]:
+    return (command.name, *command.aliases)
+
+
+def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
+    """Write a path as a mention; a folder's quotes stay open, so that completion goes on behind its slash."""
+    needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
+    if path.endswith("/"):
+        return f'@"{path}' if needs_quotes else f"@{path}"
+    if not needs_quotes:
+        return f"@{path}{_space_before(after)}"
+    return f'@"{path}' if after.startswith('"') else f'@"{path}"{_space_before(after)}'
+
+
+def _space_before(after: str) -> str:
+    """The space behind a whole name, where none is there yet."""
+    return "" if after[:1].isspace() else " "
+
+
+def _is_still_typed(document: Document) -> bool:
+    """True until the text changes: prompt_toolkit lets a completion run on, and asks again only after its end."""
+    app = get_app_or_none()
+    return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor

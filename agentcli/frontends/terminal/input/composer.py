@@ -1,0 +1,249 @@
+"""Adds to the input what typing does not: pastes, images, history, stash, drafts, the external editor."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.input.drafts import Drafts
+from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
+from agentcli.frontends.terminal.input.images import clipboard_image, image_path, read_image
+from agentcli.frontends.terminal.input.pastes import Pastes, clean
+from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.programs.pager import edit_text
+from agentcli.llm.messages import Base64Source, Block, Image, Text
+
+SAVE_DRAFT_AFTER_S = 0.4
+MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
+
+
+class Composer:
+    """The text being written and everything that belongs to it. `tell` shows a hint to the person."""
+
+    def __init__(
+        self,
+        area: PromptArea,
+        drafts: Drafts | None,
+        history: ProjectHistory,
+        *,
+        environment: Mapping[str, str],
+        tell: Callable[[str], None],
+        stash_key: str,
+        hand_over: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self.area = area
+        self.pastes = Pastes()
+        self._drafts = drafts
+        self.history = history
+        self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
+        self._shown = ""  # its text
+        self._typed = Sent("")  # the text being written when the first one was recalled
+        self._environment = environment
+        self._tell = tell
+        self._stash_key = stash_key
+        self._hand_over = hand_over
+        self._stash: list[Sent] = []
+        self._saving: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
+        area.buffer.on_text_changed += lambda _: self._save_soon()
+        area.buffer.recall = self.recall
+
+    @property
+    def text(self) -> str:
+        """The typed text, with the contents of pastes in place of their tokens."""
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
+
+    def take(self) -> tuple[str, str, Callable[[tuple[Block, ...]], tuple[Block, ...]]]:
+        """Empty the input. Gives its text as shown and in full, and a function that adds its images to a prompt."""
+        shown, text, pastes = self.area.buffer.text, self.text, self.pastes
+        self.remember()
+        self.area.buffer.reset()
+        self.pastes = Pastes()
+        self._last_paste = ("", "")
+        self.forget_draft()
+
+        def with_images(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+            first, *rest = blocks or (Text(text),)
+            return (*pastes.blocks(first.text if isinstance(first, Text) else text), *rest)
+
+        return shown, text, with_images
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True while a lone `?` stands in the input: it is never stored as text."""
+        return self.area.buffer.text == "?"
+
+    @property
+    def sent(self) -> Sent:
+        """The typed text, as the history stores it."""
+        text = self.area.buffer.text
+        return Sent(text, self.pastes.contents(text))
+
+    def put(self, sent: Sent) -> None:
+        """Replace the typed text by one of the history; undo does not bring it back."""
+        self.pastes = Pastes()
+        self.area.replace_text(self.pastes.adopt(sent.text, sent.pastes))
+
+    def put_before(self, sent: Sent) -> None:
+        """Put a text on lines before the typed one."""
+        text, typed = self.pastes.adopt(sent.text, sent.pastes), self.area.buffer.text
+        self.area.set_text(f"{text}\n{typed}" if typed else text)
+
+    # History
+
+    def remember(self) -> None:
+        """Add the text to the history."""
+        if self.text.strip():
+            self.history.add(self.sent)
+
+    def recall(self, by: int) -> None:
+        """Step so many entries back in the history, or forwards; the text being typed stands before the newest.
+
+        A recalled text that was changed counts as being typed.
+        """
+        if not self.area.completes:  # an answer is no prompt
+            return
+        entries = self.history.entries
+        if not self._recalled or self.area.buffer.text != self._shown:
+            self._recalled, self._typed = 0, self.sent
+        position = max(0, min(self._recalled + by, len(entries)))
+        if position == self._recalled:
+            return
+        self._recalled = position
+        self.put(entries[position - 1] if position else self._typed)
+        buffer = self.area.buffer
+        self._shown = buffer.text
+        if by < 0:  # so that Down goes through its lines first
+            buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
+
+    def as_typed(self, content: Sequence[Block]) -> Sent:
+        """A prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
+        said = _words(typed_blocks(content))
+        for sent in self.history.entries[:MOST_LOOKED_THROUGH]:
+            pastes = Pastes()
+            if sent.pastes and _words(pastes.blocks(pastes.adopt(sent.text, sent.pastes))) == said:
+                return sent
+        pastes = Pastes()
+        text = "".join(
+            pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
+            if isinstance(block, Image) and isinstance(block.source, Base64Source)
+            else block.text
+            for block in typed_blocks(content)
+            if isinstance(block, Text | Image)
+        )
+        return Sent(text, pastes.contents(text))
+
+    # Pastes and images
+
+    def paste(self, data: str) -> None:
+        """Insert pasted text as one step; the same paste twice in a row lays its text open."""
+        buffer = self.area.buffer
+        if self.area.completes and (path := image_path(data)) is not None:
+            try:
+                self._insert(self.pastes.add_image(*read_image(path)))
+            except (UserError, OSError) as error:
+                self._insert(clean(data))
+                self._tell(str(error))
+            return
+        token = self.pastes.token_for(data)
+        last_token, last_text = self._last_paste
+        if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
+            buffer.save_to_undo_stack()
+            buffer.delete_before_cursor(len(last_token))
+            buffer.insert_text(self.pastes.expand(last_token))
+            self._last_paste = ("", "")
+            return
+        self._last_paste = (token, data) if token != data and token.startswith("[Pasted") else ("", "")
+        self._insert(token)
+
+    async def paste_image(self) -> None:
+        data = await clipboard_image(self._environment)
+        if data is None:
+            self._tell("There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
+            return
+        self._insert(self.pastes.add_image(data, "image/png"))
+
+    def _insert(self, text: str) -> None:
+        self.area.buffer.save_to_undo_stack()
+        self.area.buffer.insert_text(text)
+
+    def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
+        """Start and end of the paste's token before the cursor, with `ahead` of the one behind it."""
+        buffer = self.area.buffer
+        return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
+
+    def delete_token(self) -> None:
+        """Delete the token before the cursor as one step."""
+        if (found := self.token_at(ahead=False)) is not None:
+            buffer = self.area.buffer
+            buffer.save_to_undo_stack()
+            buffer.text, buffer.cursor_position = buffer.text[: found[0]] + buffer.text[found[1] :], found[0]
+
+    def skip_token(self, *, ahead: bool) -> None:
+        if (found := self.token_at(ahead=ahead)) is not None:
+            self.area.buffer.cursor_position = found[1] if ahead else found[0]
+
+    # Stash, drafts, editor
+
+    def stash(self) -> None:
+        """Lay the text aside, or with an empty input take the newest one back."""
+        if self.area.buffer.text:
+            self._stash.append(self.sent)
+            self.area.set_text("")
+            self._tell(f"Stashed; {self._stash_key} with an empty input brings it back.")
+        elif self._stash:
+            self.put(self._stash.pop())
+
+    def restore_draft(self) -> bool:
+        """Bring back the text that was being written when the program ended unexpectedly."""
+        found = self._drafts.load() if self._drafts is not None else None
+        if found is None or not found.text.strip():
+            return False
+        self.put(Sent(found.text, found.pastes))
+        return True
+
+    def _save_soon(self) -> None:
+        if self._drafts is not None and self._saving is None:
+            self._saving = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._saving = None
+        if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
+            return
+        text = "" if self.asks_for_keys else self.area.buffer.text
+        contents = self.pastes.contents(text)
+        # In a thread: an image is megabytes, and the next key must not wait for the disk.
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, text, contents))
+
+    def forget_draft(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
+        if self._drafts is None:
+            return
+        if self._writing is not None and not self._writing.done():
+            self._writing.add_done_callback(lambda _: self._forget_unless_typed())
+        self._drafts.clear()
+
+    def _forget_unless_typed(self) -> None:
+        if self._drafts is not None and not self.area.buffer.text:
+            self._drafts.clear()
+
+    async def edit_outside(self) -> None:
+        """Edit the text in the person's editor; pastes are laid open there."""
+        before = self.text
+        async with self._hand_over():
+            after = await edit_text(before, self._environment)
+        if after != before:
+            self.area.set_text(after.rstrip("\n"))
+
+
+def _words(blocks: Sequence[Block]) -> list[object]:
+    """The parts that make two messages the same: sending strips the text."""
+    return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

@@ -1,0 +1,88 @@
+"""Stores text that is typed and not sent yet, so that it survives a crash or a closed terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from agentcli.llm.messages import Image
+
+MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
+
+
+def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
+    """A place for this session's draft in a directory; the draft of a killed session is found there again.
+
+    Each place has a lock, which the system frees with the process that held it.
+    """
+    key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in range(MOST_SESSIONS):
+            lock = (folder / f"{key}.{number}.lock").open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+            else:
+                return Drafts(folder / f"{key}.{number}", lock)
+    except OSError:
+        pass  # a disk that takes nothing takes no drafts either
+    return None
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """The input's text and the contents of its tokens (see pastes.py)."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+
+class Drafts:
+    """One draft in one file. A failing disk costs the draft, never the session. `lock` is held meanwhile."""
+
+    def __init__(self, file: Path, lock: TextIO | None = None) -> None:
+        self._file = file
+        self._lock = lock
+
+    def save(self, text: str, pastes: Mapping[str, str | Image]) -> None:
+        """Store a text; an empty one leaves no draft."""
+        if not text:
+            self.clear()
+            return
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        draft = Draft(text.encode(errors="replace").decode(), dict(pastes))
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._replace(msgspec.json.encode(draft))
+        except OSError:
+            pass
+
+    def load(self) -> Draft | None:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Draft)
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None
+
+    def clear(self) -> None:
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError:
+            pass
+
+    def _replace(self, content: bytes) -> None:
+        descriptor, unfinished = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                target.write(content)
+            Path(unfinished).replace(self._file)
+        except OSError:
+            Path(unfinished).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,180 @@
+"""Stores the prompts of each project in one file that several processes share."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from agentcli.frontends.terminal.input.pastes import without_images
+from agentcli.llm.messages import Image
+
+MOST_ENTRIES = 1_000  # of one project
+KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
+LARGEST_FILE = 2 * KEPT_BYTES
+LONGEST_ENTRY = 500_000  # bytes of its line; a longer one is not written
+_LOCK_TRIES = 20  # 5 ms apart
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A prompt as it was typed, and the contents of its tokens (see pastes.py)."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    """A line of the file; `time` is in seconds since 1970."""
+
+    project: str
+    text: str
+    time: float
+    pastes: dict[str, str | Image] = {}
+
+
+class ProjectHistory:
+    """Reads its file when the entries are first asked for. A failing disk costs the history, never the session.
+
+    Lines that are no entries are skipped. Without a file it lasts for the session.
+    """
+
+    def __init__(self, file: Path | None, project: str) -> None:
+        self._file = file
+        self._project = project
+        self._sent: list[Sent] = []  # in this session, the newest last
+        self._stored: list[Sent] | None = None  # the newest first
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Read the file, if that has not been done. May be called from any thread."""
+        with self._lock:
+            if self._stored is None:
+                own = list(self._sent)  # sent before the file was read, which may hold them by now
+                self._stored = [sent for sent in self._read() if sent not in own]
+
+    @property
+    def entries(self) -> Sequence[Sent]:
+        """The project's entries, newest first."""
+        self.load()
+        return [*reversed(self._sent), *(self._stored or ())]
+
+    def add(self, sent: Sent) -> None:
+        """Add an entry, unless it repeats the one before it."""
+        if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
+            self._sent.append(sent)
+            self._store(sent)
+
+    def _read(self) -> Iterator[Sent]:
+        try:
+            lines = _tail(self._file).split(b"\n") if self._file is not None else []
+        except OSError:
+            return
+        entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
+        yield from itertools.islice((sent for sent, _ in itertools.groupby(entries)), MOST_ENTRIES)
+
+    def _store(self, sent: Sent) -> None:
+        if self._file is None:
+            return
+        line = self._line(sent)
+        if len(line) > LONGEST_ENTRY:
+            line = self._line(Sent(*without_images(sent.text, sent.pastes)))
+        if len(line) > LONGEST_ENTRY:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _append(self._file, line)
+            if self._file.stat().st_size > LARGEST_FILE:
+                _trim(self._file)
+        except OSError:
+            pass
+
+    def _line(self, sent: Sent) -> bytes:
+        text = sent.text.encode(errors="replace").decode()
+        return msgspec.json.encode(_Entry(self._project, text, round(time.time(), 3), sent.pastes)) + b"\n"
+
+    def _entry(self, line: bytes) -> Sent | None:
+        if not line.startswith(b"{"):
+            return None
+        try:
+            entry = msgspec.json.decode(line, type=_Entry)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        return Sent(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
+
+
+def _tail(file: Path) -> bytes:
+    """The whole lines among the last `KEPT_BYTES`."""
+    with file.open("rb") as stream:
+        start = max(0, os.fstat(stream.fileno()).st_size - KEPT_BYTES)
+        stream.seek(start)
+        if start:
+            stream.readline()
+        return stream.read(KEPT_BYTES)
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Append with one write, so that lines of several processes do not mix."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            with _locked(descriptor, fcntl.LOCK_SH):
+                if not _is_still(file, descriptor):
+                    continue  # another process has trimmed the file since it was opened
+                os.fchmod(descriptor, 0o600)
+                os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _trim(file: Path) -> None:
+    """Keep the newest lines; left for the next entry while another process trims or appends."""
+    with file.open("rb") as stream, _locked(stream.fileno(), fcntl.LOCK_EX) as is_locked:
+        if not is_locked or not _is_still(file, stream.fileno()):
+            return
+        descriptor, trimmed = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                target.write(_tail(file))
+            Path(trimmed).replace(file)
+        except OSError:
+            Path(trimmed).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _locked(descriptor: int, kind: int) -> Iterator[bool]:
+    """Yields True once locked, False after a while: a process stopped with the lock must not stop this one."""
+    is_locked = False
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            is_locked = True
+            break
+        except BlockingIOError:
+            time.sleep(0.005)
+        except OSError:  # a file system without locks
+            break
+    try:
+        yield is_locked
+    finally:
+        if is_locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    return os.path.samestat(os.fstat(descriptor), file.stat())
+
+
+def _ends_with_newline(descriptor: int) -> bool:
+    """False if a full disk has cut the last line off."""
+    size = os.fstat(descriptor).st_size
+    return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"

@@ -1,0 +1,178 @@
+"""Holds the text that the person types, and draws its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.layout import BufferControl, Layout, Window
+from prompt_toolkit.layout.mouse_handlers import MouseHandlers
+from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, PasswordProcessor
+from prompt_toolkit.layout.screen import Screen as Cells
+from prompt_toolkit.layout.screen import WritePosition
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Row
+from agentcli.frontends.terminal.text.text_width import clipped, width
+
+MENU_ROWS = 6
+
+
+class PromptBuffer(Buffer):
+    """A buffer with a history from outside: `recall` steps back in it, or forwards for a number below 0."""
+
+    recall: Callable[[int], None] | None = None
+
+    def history_backward(self, count: int = 1) -> None:
+        if self.recall is not None:
+            self.recall(count)
+
+    def history_forward(self, count: int = 1) -> None:
+        if self.recall is not None:
+            self.recall(-count)
+
+
+class PromptArea:
+    """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
+
+    def __init__(self, *, mark: Callable[[], str], placeholder: Callable[[], str]) -> None:
+        self._mark = mark
+        self.buffer = PromptBuffer(
+            complete_while_typing=Condition(lambda: self.completes),
+            multiline=True,
+            name="prompt",
+        )
+        self.completes = True
+        self._completed: Document | None = None  # the text and cursor that a completion has left
+        self.is_secret = False  # the text is shown as stars
+        hint = ConditionalProcessor(
+            AfterInput(lambda: [("class:muted", placeholder())]), Condition(lambda: not self.buffer.text)
+        )
+        stars = ConditionalProcessor(PasswordProcessor(), Condition(lambda: self.is_secret))
+        self.window = Window(
+            BufferControl(self.buffer, input_processors=[hint, stars], focusable=True),
+            wrap_lines=True,
+            get_line_prefix=self._prefix,
+            always_hide_cursor=False,
+        )
+        self.layout = Layout(self.window)
+
+    def _prefix(self, line: int, wraps: int) -> StyleAndTextTuples:
+        mark = self._mark()
+        return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
+
+    def rows(self, columns: int, most: int) -> tuple[list[Row], tuple[int, int]]:
+        """The input's rows, at most `most`, and the cursor's cell among them."""
+        preferred = self.window.preferred_height(columns, most).preferred
+        height = max(1, min(preferred, most))
+        cells = Cells()
+        position = WritePosition(xpos=0, ypos=0, width=columns, height=height)
+        self.window.write_to_screen(cells, MouseHandlers(), position, "", False, None)
+        at = cells.get_cursor_position(self.window)
+        return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
+
+    def menu_rows(self, columns: int, most: int) -> list[Row]:
+        """The completions on offer, the one that Enter takes marked."""
+        state = self.buffer.complete_state
+        if state is None or not state.completions or most < 1:
+            return []
+        room = min(MENU_ROWS, most)
+        at = state.complete_index or 0
+        first = max(0, min(at - room // 2, len(state.completions) - room))
+        shown = state.completions[first : first + room]
+        label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
+        rows: list[Row] = []
+        for number, completion in enumerate(shown, first):
+            label = printable(completion.display_text)
+            gap = " " * max(0, label_width - width(label))
+            is_chosen = number == at
+            row: Row = [("accent", "❯ " if is_chosen else "  "), ("selected" if is_chosen else "", label)]
+            if meta := printable(completion.display_meta_text):
+                row.append(("muted", f"{gap}  {meta}"))
+            rows.append(clipped(row, columns))
+        return rows
+
+    def take_completion(self) -> None:
+        """Put the marked completion into the text; behind a folder completion goes on inside it."""
+        buffer = self.buffer
+        state = buffer.complete_state
+        if state is None or not state.completions:
+            return
+        if state.complete_index is None:
+            buffer.apply_completion(state.completions[0])
+        else:
+            buffer.complete_state = None
+        self._completed = buffer.document
+        if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):
+            buffer.start_completion()
+
+    @property
+    def has_own_space(self) -> bool:
+        """True behind the space that a completion has put there."""
+        state = self.buffer.complete_state
+        is_completed = (state is not None and state.current_completion is not None) or (
+            self.buffer.document == self._completed
+        )
+        return is_completed and self.buffer.document.text_before_cursor.endswith(" ")
+
+    def take_own_space(self) -> None:
+        """Take the space that a completion has put there for one that is typed."""
+        self._completed = None
+        state = self.buffer.complete_state
+        if state is not None and state.current_completion is not None:
+            self.buffer.complete_state = None
+
+    def move_in_menu(self, by: int) -> None:
+        buffer = self.buffer
+        state = buffer.complete_state
+        assert state is not None
+        if state.complete_index is None and by > 0 and len(state.completions) > 1:
+            buffer.go_to_completion(1)  # the first one was marked already
+        elif by > 0:
+            buffer.complete_next()
+        else:
+            buffer.complete_previous()
+
+    def replace_text(self, text: str) -> None:
+        """Replace the text for good: undo does not bring it back."""
+        self.buffer.reset(Document(text))
+        self.buffer.on_text_changed.fire()
+
+    def set_text(self, text: str) -> None:
+        """Replace the text, as one step that can be undone."""
+        self.buffer.save_to_undo_stack()
+        self.buffer.text = text
+        self.buffer.cursor_position = len(text)
+
+
+def _row(cells: Cells, y: int, columns: int) -> Row:
+    """A row of prompt_toolkit's cells as fragments, without blanks at its end."""
+    line = cells.data_buffer[y]
+    row: Row = []
+    for x in range(columns):
+        cell = line[x]
+        roles = _roles(cell.style)
+        if row and row[-1][0] == roles:
+            row[-1] = (roles, row[-1][1] + cell.char)
+        elif cell.char:
+            row.append((roles, cell.char))
+    while row and not row[-1][0] and not row[-1][1].rstrip(" "):
+        row.pop()
+    if row and not row[-1][0]:
+        row[-1] = ("", row[-1][1].rstrip(" "))
+    return row
+
+
+_known: dict[str, str] = {}
+
+
+def _roles(style: str) -> str:
+    """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
+    roles = _known.get(style)
+    if roles is None:
+        names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
+        roles = _known[style] = " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
+    return roles

@@ -1,0 +1,197 @@
+"""Draws rows for everything under way: running calls, thinking, the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Row
+from agentcli.frontends.terminal.text.text_width import clipped, wrapped_tail
+from agentcli.llm.messages import Block, Image, Text
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TICK_S = 0.25
+TAIL_ROWS = 3
+SHOW_TAIL_AFTER_S = 0.5
+SHORT_TEXT = 40  # characters
+LONGEST_TAIL = 4_000  # characters kept of a running command's output
+
+
+@dataclass
+class RunningCall:
+    name: str
+    title: str
+    started: float
+    tail: str = ""
+
+
+class Arriving(Protocol):
+    """The end of an answer that is not printed yet."""
+
+    @property
+    def pending(self) -> str:
+        """Text that has arrived and cannot be printed yet."""
+        ...
+
+    @property
+    def table(self) -> list[Row]:
+        """The lines of a table that is not whole yet."""
+        ...
+
+
+@dataclass
+class Live:
+    """The unfinished part of a session. Front-end state only; nothing here is stored."""
+
+    calls: dict[str, RunningCall] = field(default_factory=dict)
+    turn_since: float | None = None
+    thinking: str = ""
+    waiting: str = ""  # why nothing arrives just now, such as a retry
+    waiting_until: float = 0.0
+    answer: Arriving | None = None  # asked at each frame
+    commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and since when
+    asked: dict[str, float] = field(default_factory=dict)  # calls that wait for a yes, and since when
+    steering: tuple[tuple[Block, ...], ...] = ()
+    follow_ups: tuple[tuple[Block, ...], ...] = ()
+    interrupt_key: str = "Esc"
+    _waits_since: float = 0.0
+
+    def clear(self) -> None:
+        """Another session begins."""
+        vars(self).update(vars(Live(interrupt_key=self.interrupt_key)))
+
+    def ask(self, id: str) -> None:
+        """Note that something waits for the person; that time counts neither for the turn nor for the call."""
+        self._waits_since = self._waits_since if self.asked else time.monotonic()
+        self.asked[id] = time.monotonic()
+
+    def answered(self, id: str) -> None:
+        since, now = self.asked.pop(id, None), time.monotonic()
+        if since is None:
+            return
+        if call := self.calls.get(id):
+            call.started += now - since
+        if not self.asked and self.turn_since is not None:
+            self.turn_since += now - self._waits_since
+
+    @property
+    def is_busy(self) -> bool:
+        return self.turn_since is not None or bool(self.calls) or bool(self.commands)
+
+    @property
+    def runs_command(self) -> bool:
+        return any(call.name == "bash" for call in self.calls.values())
+
+    @property
+    def queued(self) -> list[tuple[Block, ...]]:
+        """The messages that wait, in the order in which the model gets them."""
+        return [*self.steering, *self.follow_ups]
+
+    @property
+    def is_moving(self) -> bool:
+        """True if time alone changes a row; false once everything left waits for the person."""
+        waits = bool(self.asked) and len(self.asked) >= len(self.calls)
+        return bool(self.commands) or (self.is_busy and not waits)
+
+    def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
+        """At most `most` rows, the least important left out first. `unfinished` is text not yet printed."""
+        if most < 1:
+            return []
+        queue = self._queue_rows(columns, max(1, most // 2))
+        room = most - len(queue)
+        status = self._status_rows(columns)[:room] if room > 0 else []
+        room -= len(status)
+        calls = self._call_rows(columns, room) if room > 0 else []
+        room -= len(calls)
+        pending = unfinished + (self.answer.pending if self.answer else "")
+        if len(pending) < SHORT_TEXT and "\n" not in pending:
+            pending = ""  # half a word that comes and goes would only be restless
+        text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
+        room -= len(text)
+        return [*self._table_rows(columns, room), *([("muted", row)] for row in text), *calls, *status, *queue]
+
+    def _table_rows(self, columns: int, most: int) -> list[Row]:
+        """The table's head and as much of its end as there is room for."""
+        rows = [clipped(row, columns) for row in (self.answer.table if self.answer else ())]
+        if len(rows) <= most:
+            return rows
+        head = next((number for number, row in enumerate(rows) if row), 0) + 2
+        if most < head + 2:
+            return rows[len(rows) - most :] if most > 0 else []
+        left_out: Row = [("muted", f"… {len(rows) - most + 1} more lines")]
+        return [*rows[:head], left_out, *rows[len(rows) - most + head + 1 :]]
+
+    def _call_rows(self, columns: int, most: int) -> list[Row]:
+        rows: list[Row] = []
+        now = time.monotonic()
+        running = [call for id, call in self.calls.items() if id not in self.asked]
+        for call in running[: max(0, most)]:
+            took = now - call.started
+            head: Row = [("accent", spinner(now)), ("", f" {call.title}")]
+            if took >= 1:
+                head.append(("muted", f" · {took:.0f} s"))
+            rows.append(clipped(head, columns))
+            if call.tail and took >= SHOW_TAIL_AFTER_S:
+                tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
+                rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
+        for name, since in self.commands.items():
+            if now - since >= SHOW_TAIL_AFTER_S:
+                text = f" /{name} · {now - since:.0f} s · {self.interrupt_key} interrupts"
+                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
+        return rows[:most]
+
+    def _status_rows(self, columns: int) -> list[Row]:
+        if self.turn_since is None or self.calls or self.asked:
+            return []
+        now = time.monotonic()
+        took = now - self.turn_since
+        if self.waiting:
+            left = max(0.0, self.waiting_until - now)
+            why = " ".join(self.waiting.split())
+            return [
+                clipped(
+                    [("warning", f"{spinner(now)} Again in {left:.0f} s ({self.interrupt_key} gives up): {why}")],
+                    columns,
+                )
+            ]
+        what = "Thinking" if self.thinking else "Working"
+        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · {self.interrupt_key} interrupts")]
+        rows = [clipped(row, columns)]
+        if self.thinking:
+            lines = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)
+            rows += [clipped([("muted", f"  {line}")], columns) for line in lines]
+        return rows
+
+    def _queue_rows(self, columns: int, most: int) -> list[Row]:
+        """The queue, first said first."""
+        rows = [self._queue_row("next", content, columns) for content in self.steering]
+        rows += [self._queue_row("queued", content, columns) for content in self.follow_ups]
+        if len(rows) > most > 1:
+            rows[most - 1 :] = [clipped([("muted", f"and {len(rows) - most + 1} more")], columns)]
+        return rows[:most]
+
+    @staticmethod
+    def _queue_row(kind: str, content: Sequence[Block], columns: int) -> Row:
+        return clipped([("accent", f"{kind}: "), ("muted", " ".join(said(content).split()))], columns)
+
+
+def said(content: Sequence[Block]) -> str:
+    """The person's words, without the files attached to them."""
+    parts = []
+    for block in typed_blocks(content):
+        match block:
+            case Text(text):
+                parts.append(printable(text))
+            case Image():
+                parts.append("[Image]")
+            case _:
+                pass
+    return "".join(parts)
+
+
+def spinner(now: float) -> str:
+    return SPINNER[int(now / TICK_S) % len(SPINNER)]

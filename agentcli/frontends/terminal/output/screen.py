@@ -1,0 +1,331 @@
+"""Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
+
+All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. New text is
+written behind the text before it, so that the terminal itself wraps long lines; the region is pushed down by inserted
+rows, or, when much arrives at once, erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes
+out as a bare newline, of which the terminal driver makes return and newline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from msgspec import Struct
+from prompt_toolkit.application import Application
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.output import Output
+from prompt_toolkit.renderer import Renderer
+from prompt_toolkit.styles import DummyStyle
+
+from agentcli.frontends.terminal.output.moves import down, to_column, up, vertical
+from agentcli.frontends.terminal.output.transcript import Transcript
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
+from agentcli.frontends.terminal.text.text_width import advance, is_unsure, row_width, width
+from agentcli.frontends.terminal.text.theme import Theme
+
+BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
+LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
+# How long a window must have kept its size: tmux tells of it a quarter of a second late when it changes often.
+SETTLE_S = 0.3
+# From the cursor's row down. Not from the first column: tmux takes that in the first row for the wish to clear the
+# window, and keeps in its scrollback what it clears.
+ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
+WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
+
+
+class Frame(Struct, frozen=True):
+    """The live region: its rows, already cut to the width, and the cell of the cursor (row, column)."""
+
+    rows: Sequence[Row]
+    cursor: tuple[int, int]
+
+
+class Screen(Renderer):
+    """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
+
+    def __init__(
+        self,
+        output: Output,
+        theme: Theme,
+        draw_region: Callable[[int, int], Frame],
+        environment: Mapping[str, str],
+        draw_later: Callable[[float], None] | None = None,
+    ) -> None:
+        """`draw_later` has the screen rendered again after so many seconds; without it a resize is drawn at once."""
+        self._theme = theme
+        self._draw_region = draw_region
+        self._reflows = reflows(environment)
+        self.synchronizes = False  # until the terminal says so
+        self._transcript = Transcript(theme)
+        self._rows: list[Row] = []
+        self._row = self._column = 0
+        self._size = Size(rows=0, columns=0)
+        self._draw_later = draw_later
+        self._resized_at = 0.0  # seconds; 0 when the window rests
+        self._size_seen = self._size
+        self._modes_are_on = False
+        super().__init__(DummyStyle(), output)
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        """Add to the transcript with the next frame."""
+        self._transcript.print(fragments)
+
+    @property
+    def held_text(self) -> str:
+        """The end of the transcript that waits for the end of its line."""
+        return self._transcript.held_text
+
+    @property
+    def at_line_start(self) -> bool:
+        return self._transcript.at_line_start
+
+    # Called by prompt_toolkit
+
+    def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
+        if is_done:
+            self.finish()
+            return
+        if self._is_resizing():
+            return
+        self._fit()
+        self._switch_modes(on=True)
+        self._show(self._draw_region(self._size.columns, max(1, self._size.rows - 2)))
+        self.output.flush()
+
+    def finish(self) -> None:
+        """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
+        self._fit()
+        self._transcript.finish_line()
+        self._show(Frame([], (0, 0)), is_last=True)
+        self.reset()
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:
+        """Take the region away; the next frame draws it again where it stood.
+
+        Called before another program gets the terminal. A window that is resized is let alone until it rests.
+        """
+        if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
+            self._resized_at = time.monotonic()
+            return
+        self._resized_at = 0.0
+        size = self.output.get_size()
+        if self._rows:
+            above, wraps = self._rows_above_cursor(size.columns)
+            if wraps or above + 1 >= size.rows:
+                self._transcript.start_line()  # the row above the region may have left the window
+            self._write([up(above), ERASE_BELOW])
+        self._rows, self._row, self._column = [], 0, 0
+        if size.columns != self._size.columns:
+            self._transcript.resize(size.columns, reflows=self._reflows)
+        self._size = size
+        self._switch_modes(on=False)
+        self.output.flush()
+
+    def hand_over(self) -> None:
+        """Write the transcript whole and end its last line, before another program writes."""
+        self.finish()
+
+    def clear(self) -> None:
+        """Draw the region again (Ctrl-L); the transcript stays where it is."""
+        self.erase()
+
+    def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
+        super().reset(_scroll, leave_alternate_screen)
+        self._transcript.start_line()
+        self._rows, self._row, self._column = [], 0, 0
+        self._switch_modes(on=False)
+        self.output.flush()
+
+    def request_absolute_cursor_position(self) -> None:
+        """Not needed: all moves are relative."""
+
+    # Drawing
+
+    def _show(self, frame: Frame, *, is_last: bool = False) -> None:
+        if self._size.rows < 2:
+            self._transcript.start_line()  # the region's row is all there is in the window
+        text = self._transcript.take(is_last=is_last)
+        rows = [list(row) for row in frame.rows]
+        before = len(self._rows)
+        if not text:
+            out = self._redraw_changed(rows, frame.cursor) if rows or before else []
+        else:
+            begun = self._transcript.rows_begun(text, self._size.columns)
+            room = self._size.rows - before - 1
+            # A region that shrinks as text comes stays at its place only when both happen in one go.
+            is_simple = 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text)
+            if text == [("", "\n")] and self._transcript.tail is not None:  # ends the line and shows nothing
+                self._transcript.start_line()
+                out = self._redraw_changed(rows, frame.cursor)
+            elif is_simple:
+                out = self._insert(text, begun)
+                out += self._redraw_changed(rows, frame.cursor)
+            else:
+                out = self._redraw_all(text, rows, frame.cursor)
+        if self.synchronizes and (text or len(out) > 8):
+            out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
+        self._write(out)
+
+    def _insert(self, text: list[Fragment], begun: int) -> list[str]:
+        """Text behind the transcript's end, the region moved down by the rows it begins."""
+        height = len(self._rows)
+        out = []
+        if begun:
+            below = height - 1 - self._row
+            out += [down(below), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"]
+            to_end = 1 if self._transcript.tail is not None else 0
+        else:
+            to_end = self._row + 1
+        if self._transcript.tail is not None:
+            out += [up(to_end), *self._transcript.go_to_tail(self._size.columns)]
+        out.append(self._transcript.written(text, self._size.columns))
+        out += [down(1 + self._row), to_column(self._column)]
+        return out
+
+    def _redraw_all(self, text: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+        out = [up(self._row), ERASE_BELOW] if self._rows else []
+        if self._transcript.tail is not None:
+            out += [up(1), *self._transcript.go_to_tail(self._size.columns)]
+        out += [self._transcript.written(text, self._size.columns), "\n"]
+        out.append("\n".join(self._painted(row) for row in rows))
+        self._rows = rows
+        if rows:
+            self._row, self._column = cursor
+            out += [up(len(rows) - 1 - self._row), to_column(self._column)]
+        else:
+            self._row = self._column = 0
+        return out
+
+    def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+        """The rows that differ from those on the screen, from their first difference on."""
+        out: list[str] = []
+        at = self._row
+        column = self._column
+        before = self._rows
+        if len(rows) > len(before) > 0:
+            out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
+            at, column = len(rows) - 1, 0
+        for number, row in enumerate(rows):
+            old = before[number] if number < len(before) else []
+            if row == old and before:
+                continue
+            # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
+            shrinks = self._reflows and row_width(old) > row_width(row)
+            is_guess = shrinks or _unsure(old) or _unsure(row)
+            same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
+            if before or number == 0:
+                out += [vertical(number - at)]
+            else:
+                out.append("\n" * (number - at))
+                column = 0
+            out += [to_column(same) if same != column else "", "\x1b[K" if is_guess else "", self._painted(rest)]
+            if not is_guess and row_width(old) > row_width(row):
+                out.append("\x1b[K")
+            at, column = number, -1
+        if len(before) > len(rows):
+            out += [vertical(len(rows) - at), ERASE_BELOW]
+            at, column = len(rows), 0
+        if rows:
+            if at != cursor[0] or column != cursor[1]:
+                out += [vertical(cursor[0] - at), to_column(cursor[1])]
+            self._row, self._column = cursor
+        else:
+            self._row = self._column = 0
+        self._rows = rows
+        return out
+
+    def _painted(self, row: Row) -> str:
+        """A row of the region; one that a terminal may find too long must not go on in the next."""
+        text = self._theme.paint(row)
+        return f"{WRAP_OFF}{text}{WRAP_ON}" if _unsure(row) else text
+
+    # Sizes and modes
+
+    def _is_resizing(self) -> bool:
+        """True while the window may still have another size than the one that is told.
+
+        Nothing is written then: moves would count rows as they no longer are. Once it rests, they can be computed.
+        """
+        if self._draw_later is None:
+            return False
+        now, size = time.monotonic(), self.output.get_size()
+        if size != self._size_seen:
+            is_first = not self._size_seen.rows
+            self._size_seen, self._resized_at = size, 0.0 if is_first else now
+        if not self._resized_at:
+            return False
+        if (left := self._resized_at + SETTLE_S - now) > 0:
+            self._draw_later(left)
+            return True
+        self.erase()
+        return False
+
+    def _fit(self) -> None:
+        if self.output.get_size() != self._size:
+            self.erase()
+
+    def _rows_above_cursor(self, columns: int) -> tuple[int, bool]:
+        """The region's rows above the cursor in a window of so many columns, and whether any of its rows wraps there.
+
+        Rather too few than too many: above is the transcript.
+        """
+        if columns == self._size.columns or not self._reflows:
+            return self._row, False
+        texts = [plain(row) for row in self._rows]
+        wraps = [advance(0, text, columns)[0] for text in texts]
+        wraps_before_cursor, _ = advance(0, _through(texts[self._row], self._column), columns)
+        return self._row + sum(wraps[: self._row]) + wraps_before_cursor, any(wraps)
+
+    def _switch_modes(self, *, on: bool) -> None:
+        if self._modes_are_on != on:
+            self._modes_are_on = on
+            letter = "h" if on else "l"
+            self.output.write_raw(f"\x1b[?{BRACKETED_PASTE}{letter}\x1b[?{FOCUS_EVENTS}{letter}")
+
+    def _write(self, parts: Sequence[str]) -> None:
+        if text := "".join(parts):
+            self.output.write_raw(text)
+
+
+def reflows(environment: Mapping[str, str]) -> bool:
+    """True if this terminal is known to wrap lines anew when its width changes."""
+    known = (
+        "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
+        "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
+    )  # fmt: skip
+    within = ("XTERM_VERSION", "STY", "INSIDE_EMACS")  # terminals that run in others and leave such marks of them
+    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
+    return (is_tmux or any(environment.get(name) for name in known)) and not any(
+        environment.get(name) for name in within
+    )
+
+
+def _difference(old: Row, new: Row) -> tuple[int, Row]:
+    """The column of the first difference, and the new row from there on."""
+    column = 0
+    for number, fragment in enumerate(new):
+        before = old[number] if number < len(old) else ("", "")
+        if fragment == before:
+            column += width(fragment[1])
+            continue
+        if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
+            return column, new[number:]
+        same = next(
+            (n for n, (a, b) in enumerate(zip(fragment[1], before[1], strict=False)) if a != b),
+            min(len(fragment[1]), len(before[1])),
+        )
+        return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
+    return column, []
+
+
+def _unsure(text: Sequence[Fragment]) -> bool:
+    return any(is_unsure(part) for _, part in text)
+
+
+def _through(text: str, column: int) -> str:
+    """Up to the character that stands in a column, and with it."""
+    return text[: 1 + sum(end <= column for end in accumulate(map(width, text)))]

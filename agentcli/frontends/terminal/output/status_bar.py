@@ -1,0 +1,82 @@
+"""Lays out the line below the input: mode, context, cost, jobs, model, branch."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Row
+from agentcli.frontends.terminal.text.text_width import clipped, row_width
+
+MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "bypass permissions", "dontAsk": "never ask"}
+_MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
+
+
+class Status(Struct, frozen=True):
+    """The figures of the line; a status command gets them as JSON on stdin."""
+
+    model: str = ""
+    mode: str = "default"
+    effort: str = ""
+    context_tokens: int = 0
+    context_window: int = 0
+    cost_usd: float | None = 0.0
+    budget_usd: float | None = None
+    branch: str = ""
+    jobs: int = 0
+    cwd: str = ""
+    session_id: str = ""
+    is_busy: bool = False
+
+    @property
+    def context_share(self) -> float:
+        return self.context_tokens / self.context_window if self.context_window else 0.0
+
+
+def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
+    """One row; a narrow window drops parts from the end."""
+    parts: list[tuple[str, str]] = []
+    if vi_mode:
+        parts.append(("muted" if vi_mode == "INSERT" else "accent", vi_mode))
+    if hint:
+        parts.append(("warning", hint))
+    if status.session_id or status.mode != "default":
+        role = _MODE_ROLES.get(status.mode, "accent")
+        parts.append((role, mode_label(status.mode)))
+    if custom:
+        parts.append(("muted", custom))
+        status = Status()
+    if status.context_tokens:
+        share = status.context_share
+        used = f"{share:.0%} context" if status.context_window else f"{_thousands(status.context_tokens)} tokens"
+        parts.append(("warning" if share >= 0.8 else "muted", used))
+    if status.cost_usd or status.budget_usd:
+        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
+        parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
+    if status.jobs:
+        parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
+    if status.model:
+        parts.append(("muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")))
+    if status.branch:
+        parts.append(("muted", status.branch))
+    row: Row = []
+    for role, text in parts:
+        text = printable(text)
+        more: Row = [("muted", " · "), (role, text)] if row else [(role, text)]
+        if row and row_width(row) + row_width(more) > columns:
+            break
+        row += more
+    return clipped(row, columns)
+
+
+def mode_label(mode: str) -> str:
+    return MODE_LABELS.get(mode, mode)
+
+
+def short_model(name: str) -> str:
+    """A model's name without its provider."""
+    return name.partition("/")[2] or name
+
+
+def _thousands(tokens: int) -> str:
+    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)

@@ -1,0 +1,339 @@
+"""Turns events into print: finished blocks go to the transcript, the rest is kept in `Live`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.agent.events import (
+    Compaction,
+    Done,
+    Event,
+    Notice,
+    ProviderSwitched,
+    QueueChanged,
+    Retry,
+    Steered,
+    TextDelta,
+    ThinkingDelta,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    TurnEnded,
+    TurnFailed,
+    TurnStarted,
+)
+from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
+from agentcli.frontends.terminal.markdown.stream import MarkdownStream
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
+from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
+from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.highlight import warm_up
+from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.llm.messages import Block
+from agentcli.tools.summary import call_title, diff_counts
+
+MOST_FOLDED = 50
+PROMPT_LINES = 20  # of a long message that waited, or was said earlier
+LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
+
+
+class TextStream(Arriving, Protocol):
+    """Prints an answer as it arrives; `MarkdownStream` is one."""
+
+    def feed(self, text: str) -> list[Fragment]: ...
+
+    def close(self) -> list[Fragment]: ...
+
+
+Print = Callable[[Sequence[Fragment]], None]
+
+
+class TurnView:
+    """Shows a session's events through `print`; `columns` tells how wide the window is now.
+
+    `stream` makes the printer of an answer (None: Markdown). Without a live screen calls are announced when they
+    start, and prompts stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
+    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
+    """
+
+    def __init__(
+        self,
+        print: Print,
+        live: Live,
+        *,
+        columns: Callable[[], int],
+        at_line_start: Callable[[], bool],
+        stream: Callable[[], TextStream] | None = None,
+        is_live: bool = True,
+        unfold_key: str = "Ctrl-O",
+        wraps: bool = True,
+        home: str = "",
+    ) -> None:
+        self._print = print
+        self._columns = columns
+        self._at_line_start = at_line_start
+        self._live = live
+        self._clean = PrintableStream()
+        self._new_stream = stream or (lambda: MarkdownStream(width=columns, wraps=wraps))
+        self._is_live = is_live
+        self._wraps = wraps and is_live
+        self._home = home
+        self._unfold_key = unfold_key
+        self._markdown = self._new_stream()
+        self._has_text = False
+        self._thinking_since = 0.0
+        self._previewed: set[str] = set()
+        self._taken_back: list[Sequence[Block]] = []
+        self._last_kind = ""  # of the block printed last; empty after an empty line
+        self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
+
+    def show(self, event: Event) -> None:
+        match event:
+            case TextDelta(text):
+                self._text(text)
+            case ThinkingDelta(text):
+                self._thinking(text)
+            case TurnStarted(number):
+                self._live.turn_since = self._live.turn_since or time.monotonic()
+                if number == 1:
+                    warm_up()
+            case ToolStarted():
+                self._started(event)
+            case ToolOutput(id, text):
+                if call := self._live.calls.get(id):
+                    call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
+            case ToolFinished():
+                self._finished(event)
+            case TurnEnded():
+                self._end_text()
+            case QueueChanged(steering, follow_ups):
+                self._queue_changed(steering, follow_ups)
+            case Retry(number, delay_s, error):
+                self._live.waiting = f"{printable(error)} (try {number + 1})"
+                self._live.waiting_until = time.monotonic() + delay_s
+            case TurnFailed():
+                self._failed(event)
+            case Done():
+                self._done(event)
+            case _:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Notice(text):
+                self.line(text, "warning")
+            case ProviderSwitched(before, after):
+                self.line(f"{before} → {after}", "muted")
+            case Steered(skipped):
+                titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
+                more = "…" if len(skipped) > 3 else ""
+                self.line(f"Not run, because your message came first: {titles}{more}", "muted")
+            case Compaction(before, after):
+                self.line(f"Compacted: {before:,} → {after:,} tokens", "muted")
+            case _:
+                pass
+
+    def begin_anew(self) -> None:
+        """Begin another session: print the unfinished text of the one before, forget the rest."""
+        self._end_text()
+        self._previewed.clear()
+        self._taken_back.clear()
+        self.folded.clear()
+        self._last_kind = ""
+
+    # Printing
+
+    def line(self, text: str, roles: str = "") -> None:
+        """Text on lines of its own."""
+        self._end_text()
+        self._begin("note")
+        self._print(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
+
+    def block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
+        self._end_text()
+        self._begin(kind)
+        self._print(fragments)
+
+    def diff(self, path: str, diff: str) -> None:
+        """The changes of a file below its name."""
+        counts = f"  {diff_counts(diff)}" if diff.startswith("--- ") else ""
+        title = [("accent", exposed(path)), ("muted", f"{counts}\n")]
+        self.block([*title, *diff_fragments(diff, width=self._columns(), most_lines=None), ("", "\n")])
+
+    def gap(self) -> None:
+        """An empty line, where there is none yet."""
+        self._begin("")
+
+    def markdown(self, text: str) -> None:
+        """A whole Markdown text."""
+        self._end_text()
+        self._begin("answer")
+        whole = self._new_stream()
+        self._print([*whole.feed(printable(text)), *whole.close()])
+
+    def typed(self, text: str) -> None:
+        """A prompt that was typed just now."""
+        self._end_text()
+        self._markdown = self._new_stream()
+        if self._is_live:
+            self.prompt(text)
+        else:
+            self._last_kind = "prompt"
+
+    def prompt(self, text: str) -> None:
+        """A prompt."""
+        self._end_text()
+        self._begin("prompt")
+        lines = printable(text).strip("\n").split("\n")
+        said = "\n".join([lines[0], *(f"  {line}" for line in lines[1:PROMPT_LINES])])
+        self._print(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2))
+        if len(lines) > PROMPT_LINES:
+            self._print([("muted", f"  … {len(lines) - PROMPT_LINES:,} more lines\n")])
+
+    def _begin(self, kind: str) -> None:
+        """Part blocks of different kinds by an empty line; calls and notes stand close together."""
+        if self._last_kind and (kind != self._last_kind or kind == "prompt"):
+            self._print([("", "\n")])
+        self._last_kind = kind
+
+    def _fitted(self, fragments: Sequence[Fragment], *, hang: int | None = None) -> Sequence[Fragment]:
+        return wrapped(fragments, self._columns(), hang=hang) if self._wraps else fragments
+
+    def will_take_back(self, message: Sequence[Block]) -> None:
+        """Note that this message leaves the queue for the input, not for the model."""
+        self._taken_back.append(message)
+
+    def was_previewed(self, call_id: str) -> None:
+        """Note that the diff of this call, or more, is on the screen already."""
+        self._previewed.add(call_id)
+
+    def call(self, event: ToolFinished, title: str) -> None:
+        """A finished call, with the whole of its output to be unfolded."""
+        shown = event.id in self._previewed
+        view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfold_key=self._unfold_key)
+        self._previewed.discard(event.id)
+        if view.folded is not None:
+            self.folded.append(view.folded)
+        if self._last_kind == "question":  # whose answer the line tells
+            self._last_kind = "calls"
+        self._begin("calls")
+        self._print(view.fragments)
+
+    def title(self, title: str) -> str:
+        """A call's title as it is shown."""
+        return exposed(with_tilde(title, self._home))
+
+    # Events
+
+    def _text(self, text: str) -> None:
+        self._end_thinking()
+        self._live.waiting = ""
+        if not self._has_text:
+            self._begin("answer")
+            self._has_text = True
+        self._print(self._markdown.feed(self._clean.feed(text)))
+        self._live.answer = self._markdown
+
+    def _thinking(self, text: str) -> None:
+        if not self._live.thinking:
+            self._thinking_since = time.monotonic()
+        self._live.waiting = ""
+        self._live.thinking += printable(text)
+
+    def _started(self, event: ToolStarted) -> None:
+        self._end_text()
+        self._live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
+        if not self._is_live:
+            self.line(f"… {event.title}", "muted")
+
+    def _finished(self, event: ToolFinished) -> None:
+        call = self._live.calls.pop(event.id, None)
+        self._end_text()
+        self.call(event, call.title if call else event.name)
+
+    def _end_thinking(self) -> None:
+        thought = self._live.thinking
+        if not thought:
+            return
+        self._live.thinking = ""
+        took = duration((time.monotonic() - self._thinking_since) * 1000)
+        how_long = f" for {took}" if took else ""
+        words = len(thought.split())
+        self.folded.append(Folded("Thinking", thought))
+        self._begin("calls")
+        rest = f" ({self._unfold_key})" if self._unfold_key else ""
+        self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
+
+    def _end_text(self) -> None:
+        self._end_thinking()
+        if self._has_text:
+            self._has_text = False
+            rest = self._markdown.feed(self._clean.close())
+            self._print([*rest, *self._markdown.close()])
+            self._markdown = self._new_stream()
+            self._live.answer = None
+        elif not self._at_line_start():
+            self._print([("", "\n")])
+
+    def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
+        """Messages that have left the queue for the model are shown where they reach it."""
+        live = self._live
+        left = [*steering, *follow_ups]
+        for content in live.queued:
+            if content in left:
+                left.remove(content)
+            elif content in self._taken_back:
+                self._taken_back.remove(content)
+            else:
+                self.prompt(said(content))
+        live.steering = tuple(tuple(content) for content in steering)
+        live.follow_ups = tuple(tuple(content) for content in follow_ups)
+
+    def _end_turn(self) -> None:
+        self._end_text()
+        live = self._live
+        live.asked.clear()
+        live.turn_since = None
+        live.waiting = ""
+        live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL)}
+
+    def _failed(self, event: TurnFailed) -> None:
+        answer = self._markdown if event.broke_off and self._has_text else None
+        self._end_turn()
+        self._markdown = answer or self._markdown  # what goes on stands within the same block
+        self.line(f"✗ {event.error}", "error")
+        if event.broke_off:
+            self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
+        self.gap()
+
+    def _done(self, done: Done) -> None:
+        for id in list(self._live.asked):
+            self._live.answered(id)
+        took = time.monotonic() - (self._live.turn_since or time.monotonic())
+        self._end_turn()
+        if why := _ENDINGS.get(done.reason):
+            self.line(why, "warning")
+        if took >= LONG_TURN_S:
+            usage = done.usage
+            parts = [
+                duration(took * 1000),
+                f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
+                f"${done.cost_usd:.4f}" if done.cost_usd else "",
+            ]
+            self.line(" · ".join(part for part in parts if part), "muted")
+        self.gap()
+
+
+_ENDINGS = {
+    "interrupted": "Interrupted; what was said is kept.",
+    "declined": "Stopped: say what to do instead.",
+    "max_turns": "Stopped at the limit of requests for one prompt.",
+    "max_budget": "Stopped: the budget is used up.",
+    "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
+    "stopped": "Stopped by a hook.",
+}

@@ -1,0 +1,239 @@
+"""Lends the terminal to the person's own command, through a pseudo-terminal, so that its output is known here too.
+
+The command has a terminal of the window's size. Keys go to it and its output to ours byte by byte, so that passwords,
+colours and full-screen programs work as everywhere. Only a lone Esc is taken: it interrupts a command that reads whole
+lines or none. To one that reads single keys, as editors, pagers and prompts with line editing do, it is a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import sys
+import termios
+import time
+import tty
+from collections.abc import Awaitable, Callable
+
+from prompt_toolkit.application.application import attach_winch_signal_handler
+
+from agentcli.frontends.printable import printable
+
+ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
+TWICE_S = 2.0  # within which a second Esc ends the command that the first one did not
+LAST_WORDS_S = 0.3  # for output that is still under way when the command has ended
+MOST_KEPT = 200_000  # bytes, of the beginning and of the end
+_CHUNK = 65_536
+
+_FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
+_DRAWN = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
+
+# Undo traces of a program that was ended: colours and a hidden cursor; another screen, and reports of the mouse.
+_PLAIN = b"\x1b[0m\x1b[?25h"
+_ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
+
+
+async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
+    """Let `run` start a command in a terminal, named by its path; gives its output as text, and the result of `run`.
+
+    That result is None if the person ended it. Our screen must have let go of the terminal. Raises errors of `run`.
+    """
+    lent = _Lent(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
+    try:
+        ended = await lent.until_over(run)
+    finally:
+        lent.take_back()
+    return lent.heard.text, ended
+
+
+class Heard:
+    """The output of a command: all of it, or its beginning and its end."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._cut = 0
+        self.is_full_screen = False
+
+    def add(self, data: bytes) -> None:
+        if changes := _FULL_SCREEN.findall(data):
+            self.is_full_screen = changes[-1] == b"h"
+        room = MOST_KEPT - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(0, room) :]
+        if len(self._tail) > 2 * MOST_KEPT:
+            self._cut += len(self._tail) - MOST_KEPT
+            del self._tail[:-MOST_KEPT]
+
+    @property
+    def has_codes(self) -> bool:
+        return b"\x1b" in self._head or b"\x1b" in self._tail
+
+    @property
+    def text(self) -> str:
+        """The output as text, without text that was drawn over and without the screens of full-screen programs."""
+        head, tail = bytes(self._head), bytes(self._tail)
+        if not self._cut:
+            return as_read((head + tail).decode(errors="replace"))
+        told = f"\n[{self._cut:,} bytes cut]\n"
+        return as_read(head.decode(errors="replace")) + told + as_read(tail.decode(errors="replace"))
+
+
+def as_read(said: str) -> str:
+    """The final state of lines that were written again and again, as a terminal shows it."""
+    text = _DRAWN.sub("", said).replace("\r\n", "\n")
+    return "\n".join(_last_writing(line) for line in text.split("\n"))
+
+
+def _last_writing(line: str) -> str:
+    for part in reversed(line.split("\r")):
+        if (shown := printable(_without_taken_back(part))).strip():
+            return shown
+    return ""
+
+
+def _without_taken_back(text: str) -> str:
+    if "\b" not in text:
+        return text
+    left: list[str] = []
+    for character in text:
+        if character != "\b":
+            left.append(character)
+        elif left:
+            left.pop()
+    return "".join(left)
+
+
+class _Lent:
+    """Our terminal while a command has it."""
+
+    def __init__(self, stdin: int, stdout: int) -> None:
+        self.heard = Heard()
+        self._stdin = stdin
+        self._stdout = stdout
+        self._loop = asyncio.get_running_loop()
+        self._before = termios.tcgetattr(stdin)
+        self._ours, self._theirs = os.openpty()
+        os.set_blocking(self._ours, False)
+        self._unsent = bytearray()
+        self._escape_timer: asyncio.TimerHandle | None = None
+        self._interrupted_at = float("-inf")
+        self._running: asyncio.Future[str] | None = None
+        self._is_over = asyncio.Event()
+
+    async def until_over(self, run: Callable[[str], Awaitable[str]]) -> str | None:
+        termios.tcsetattr(self._theirs, termios.TCSANOW, self._before)
+        self._fit()
+        tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile are the command's
+        self._loop.add_reader(self._stdin, self._typed)
+        self._loop.add_reader(self._ours, self._said)
+        self._running = asyncio.ensure_future(run(os.ttyname(self._theirs)))
+        with attach_winch_signal_handler(self._fit):
+            try:
+                await asyncio.wait({self._running})
+            finally:
+                if not self._running.done():
+                    self._running.cancel()
+                    await asyncio.wait({self._running})
+                os.close(self._theirs)
+                self._theirs = -1
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_S):
+                        await self._is_over.wait()
+        return None if self._running.cancelled() else self._running.result()
+
+    def take_back(self) -> None:
+        """Leave the terminal as it was, at the start of a line."""
+        self._loop.remove_reader(self._stdin)
+        self._loop.remove_reader(self._ours)
+        self._loop.remove_writer(self._ours)
+        if self._escape_timer is not None:
+            self._escape_timer.cancel()
+        for end in (self._ours, self._theirs):
+            if end >= 0:
+                os.close(end)
+        codes = _ONE_SCREEN if self.heard.is_full_screen else b""
+        codes += _PLAIN if self.heard.has_codes else b""
+        text = self.heard.text
+        if text and not text.endswith("\n"):
+            codes += b"\r\n"
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._show(codes)
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
+
+    def _fit(self) -> None:
+        """Give it the size of our window; the kernel tells the programs in it."""
+        with contextlib.suppress(OSError):
+            size = fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8))
+            fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
+
+    # From the command
+
+    def _said(self) -> None:
+        try:
+            data = os.read(self._ours, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # nobody has the other end any more
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._ours)
+            self._is_over.set()
+            return
+        self.heard.add(data)
+        with contextlib.suppress(OSError):
+            self._show(data)
+
+    def _show(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._stdout, data) :]
+
+    # From the person
+
+    def _typed(self) -> None:
+        try:
+            data = os.read(self._stdin, _CHUNK)
+        except OSError:
+            data = b""
+        if not data:  # the terminal is gone: a signal says so too
+            self._loop.remove_reader(self._stdin)
+            return
+        if self._escape_timer is not None:
+            self._escape_timer.cancel()
+            self._escape_timer = None
+            data = b"\x1b" + data
+        if data.endswith(b"\x1b"):
+            data = data[:-1]
+            self._escape_timer = self._loop.call_later(ESCAPE_ALONE_S, self._escape)
+        self._send(data)
+
+    def _escape(self) -> None:
+        """Take an Esc alone: a key for a program that reads keys, else an interrupt; a second one ends everything."""
+        self._escape_timer = None
+        if self._theirs < 0 or self._running is None:
+            return
+        modes, characters = termios.tcgetattr(self._theirs)[3::3]
+        if not modes & termios.ICANON:
+            self._send(b"\x1b")
+            return
+        was_asked = time.monotonic() - self._interrupted_at < TWICE_S
+        self._interrupted_at = time.monotonic()
+        if was_asked or not modes & termios.ISIG:
+            self._running.cancel()
+        else:
+            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end
+
+    def _send(self, data: bytes) -> None:
+        self._unsent += data
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._ours, self._unsent)]
+        except BlockingIOError:  # it does not read: keys wait
+            self._loop.add_writer(self._ours, self._send, b"")
+            return
+        except OSError:  # it has ended
+            self._unsent.clear()
+        self._loop.remove_writer(self._ours)

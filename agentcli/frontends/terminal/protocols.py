@@ -1,0 +1,114 @@
+"""Defines the terminal's two seams: to the program that starts it, and to the screen, live or plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentcli.agent.commands.command import Picked
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.session import Session
+from agentcli.errors import UserError
+from agentcli.frontends.session_opener import SessionOpener
+from agentcli.llm.messages import Block
+
+
+class NothingChosen(UserError):
+    """The person left a list. The command that asked ends without a message."""
+
+
+class TerminalOpener(SessionOpener, Protocol):
+    """A `SessionOpener` that can also set up a model and keys with the person."""
+
+    async def first(self, terminal: TerminalActions) -> Session:
+        """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
+        ...
+
+    def known_models(self) -> Sequence[tuple[str, str]]:
+        """The models of the table as `provider/model`, with a note on each."""
+        ...
+
+    async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
+        """Ask for a key of a provider, or of one the person chooses. Gives a sentence on it, empty without a key."""
+        ...
+
+    def forget_key(self, provider: str) -> str:
+        """Remove a key that was kept or typed; gives a sentence on it. Raises `UserError`."""
+        ...
+
+    def window(self, model: str) -> int:
+        """The size of a model's context window, in tokens."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """The name of the project's folder."""
+        ...
+
+    def introduction(self) -> tuple[str, Sequence[str]]:
+        """The program and its folder in one line, and the instruction files it has read there."""
+        ...
+
+    def branch(self) -> str:
+        """The branch checked out where the session runs; empty without one."""
+        ...
+
+
+class TerminalActions(Protocol):
+    """Everything that differs between a live screen and a plain one."""
+
+    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+        """Let the person pick one of (label, detail), by its index; None when they leave."""
+        ...
+
+    async def choose_setting(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    ) -> Picked | None:
+        """None where there is no picker. Raises `NothingChosen` when the person leaves it."""
+        ...
+
+    async def ask_secret(self, question: str) -> str | None:
+        """Take text that is neither shown nor stored; None when nothing was typed."""
+        ...
+
+    async def run_outside(self, arguments: Sequence[str]) -> int:
+        """Run a program that has the terminal to itself; gives its exit code."""
+        ...
+
+    def run_own(self, command: str, *, to_model: bool) -> None:
+        """Start a shell command of the person's own in the session; returns at once."""
+        ...
+
+    def put_into_input(self, text: str) -> None: ...
+
+    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Return prompts that the model never got; for a command, the line that was typed."""
+        ...
+
+    def ask_approval(self, request: ApprovalRequested) -> None:
+        """Ask the person; the answer is submitted to the session when it comes."""
+        ...
+
+    def forget_approval(self, call_id: str) -> None:
+        """Withdraw a question that was settled otherwise."""
+        ...
+
+    def session_opened(self) -> None:
+        """Show another session from now on; questions of the one before are withdrawn."""
+        ...
+
+    def changed(self) -> None:
+        """Draw again soon."""
+        ...
+
+    def turn_ended(self, why: str) -> None:
+        """`why` is "done", "failed" or "interrupted"."""
+        ...
+
+    def status_changed(self) -> None: ...
+
+    def idle(self) -> None:
+        """Take the next prompt: a command is done and nothing runs."""
+        ...
+
+    def leave(self) -> None: ...

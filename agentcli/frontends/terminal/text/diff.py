@@ -1,0 +1,229 @@
+"""Shows a unified diff: line numbers, signs, the colours of its language, and the words that differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import groupby, islice, pairwise
+from typing import Literal
+
+from msgspec import Struct
+
+from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.text.fragments import Fragment, merged
+from agentcli.frontends.terminal.text.highlight import CodeHighlighter
+
+NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
+
+# Bounds on the cost of comparing words.
+_LONGEST_COMPARED = 500  # characters of a line
+_MOST_CHANGED = 200  # lines of a hunk
+_MOST_PAIRS = 400  # of a diff
+_LARGEST_COMPARISON = 2_500  # words of one line times those of the other
+_SIMILAR = 0.5  # the part of both lines that must be equal
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
+_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+
+_Kind = Literal["added", "removed", "", "muted", "hunk"]
+_SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}
+
+
+class _Row(Struct, frozen=True):
+    """A line of the diff; a number is None where the file has no such line."""
+
+    kind: _Kind
+    text: str = ""
+    old: int | None = None
+    new: int | None = None
+
+
+def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
+    """The diff without its file lines, each line ending in a newline; `width` decides whether there are numbers.
+
+    Lines are not broken. Lines beyond `most_lines` are only counted; `rest` says how to see them.
+    """
+    lines = diff.removesuffix("\n").split("\n") if diff else []
+    rows = _without_blank_edges(_rows(lines))
+    shown = list(islice(rows, most_lines))
+    more = sum(1 for _ in rows)
+    texts = [_shown_text(row) for row in shown]
+    changed_words = _changed_words(shown, texts)
+    digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
+    painted = _painted(shown, texts, _language(lines[:2]))
+    fragments: list[Fragment] = []
+    for index, (row, parts) in enumerate(zip(shown, painted, strict=True)):
+        number = f"{row.new or row.old or '':>{digits}} " if width >= NUMBER_WIDTH and row.kind != "hunk" else ""
+        fragments += _line(row, _with_words(row, parts, changed_words.get(index, ())), number)
+    if more:
+        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
+    return fragments
+
+
+def _language(file_lines: Sequence[str]) -> str:
+    """The ending of the changed file's name, or the name of a file without one."""
+    names = [line[4:].split("\t")[0] for line in file_lines if line[:4] in ("--- ", "+++ ")]
+    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
+    return name.rpartition(".")[2]
+
+
+def _without_blank_edges(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Leave out unchanged blank lines where a hunk begins and ends."""
+    blank: list[_Row] = []
+    is_edge = True
+    for row in rows:
+        if not row.kind and not row.text.strip():
+            blank.append(row)
+            continue
+        if not is_edge and row.kind != "hunk":
+            yield from blank
+        blank, is_edge = [], row.kind == "hunk"
+        yield row
+
+
+def _painted(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
+    """The texts in the colours of their language; both files are read from top to bottom."""
+    old, new = CodeHighlighter(language), CodeHighlighter(language)
+    for row, text in zip(rows, texts, strict=True):
+        if row.kind in ("muted", "hunk"):
+            old, new = CodeHighlighter(language), CodeHighlighter(language)
+            yield [("", text)]
+            continue
+        if not row.kind:
+            old.line(text)
+        yield (old if row.kind == "removed" else new).line(text)
+
+
+def _rows(lines: Sequence[str]) -> Iterator[_Row]:
+    """Read lines that a hunk's header counts by their mark; others can also be lines that name a file."""
+    old = new = old_left = new_left = 0
+    is_first = True
+    for line in lines:
+        mark, text = line[:1], line[1:]
+        if found := _HUNK.match(line):
+            old, new = int(found[1]), int(found[3])
+            old_left, new_left = int(found[2] or 1), int(found[4] or 1)
+            if not is_first:
+                yield _Row("hunk")
+            is_first = False
+        elif mark == "\\":
+            yield _Row("muted", line)
+        elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):
+            yield _Row("removed", text, old=old or None)
+            old, old_left = old + 1, old_left - 1
+        elif mark == "+" and (new_left > 0 or not line.startswith(_FILE_LINES)):
+            yield _Row("added", text, new=new or None)
+            new, new_left = new + 1, new_left - 1
+        elif old_left > 0 and new_left > 0 and mark in {" ", ""}:
+            yield _Row("", text, old, new)
+            old, old_left, new, new_left = old + 1, old_left - 1, new + 1, new_left - 1
+        elif line and not line.startswith(_FILE_LINES):
+            yield _Row("muted", line)
+
+
+def _shown_text(row: _Row) -> str:
+    """Tabs as spaces; in a changed line, spaces at its end as dots, since they can be the change."""
+    text = row.text if row.text.isascii() and row.text.isprintable() else _made_visible(row.text)
+    kept = text.rstrip()
+    return kept + "·" * (len(text) - len(kept)) if row.kind in {"added", "removed"} else kept
+
+
+def _made_visible(text: str) -> str:
+    return exposed(text.removesuffix("\r")).expandtabs(8)
+
+
+def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+    sign = _SIGNS[row.kind]
+    is_blank = not (sign.strip() or parts)
+    if number := number.rstrip() if is_blank else number:
+        yield "line_number", number
+    if not is_blank:
+        yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
+    for roles, text in parts:
+        yield f"{row.kind} {roles}".strip(), text
+    yield "", "\n"
+
+
+def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int, int]]) -> list[Fragment]:
+    """The words that differ get a role of their own."""
+    if not words:
+        return list(parts)
+    out: list[Fragment] = []
+    position = 0
+    for roles, text in parts:
+        end = position + len(text)
+        at = position
+        for first, last in words:
+            if first < end and last > at:
+                begin, stop = max(first, at), min(last, end)
+                out += [(roles, text[at - position : begin - position])]
+                out += [(f"{row.kind}_word {roles}".strip(), text[begin - position : stop - position])]
+                at = stop
+        out.append((roles, text[at - position :]))
+        position = end
+    return merged(out)
+
+
+def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
+    """For rows that replace each other, the parts of their texts that differ."""
+    changed: dict[int, list[tuple[int, int]]] = {}
+    pairs = 0
+    for is_separator, group in groupby(range(len(rows)), key=lambda index: rows[index].kind == "hunk"):
+        hunk = list(group)
+        if is_separator or sum(rows[index].kind in {"added", "removed"} for index in hunk) > _MOST_CHANGED:
+            continue
+        for removed, added in _pairs(rows, hunk):
+            pairs += 1
+            if pairs > _MOST_PAIRS:
+                return changed
+            changed[removed], changed[added] = _differences(texts[removed], texts[added])
+    return changed
+
+
+def _pairs(rows: Sequence[_Row], hunk: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first of some removed lines with the first of the added lines behind them, and so on."""
+    removed: list[int] = []
+    lines = [index for index in hunk if rows[index].kind != "muted"]
+    for kind, group in groupby(lines, key=lambda index: rows[index].kind):
+        run = list(group)
+        if kind == "added":
+            yield from zip(removed, run, strict=False)
+        removed = run if kind == "removed" else []
+
+
+def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The differing parts of both lines; none when the lines have too little in common, or are too long."""
+    if max(len(old), len(new)) > _LONGEST_COMPARED:
+        return [], []
+    a, b = _WORD.findall(old), _WORD.findall(new)
+    start = _common_length(a, b)
+    end = _common_length(a[start:][::-1], b[start:][::-1])
+    middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
+    equal = [(0, 0, start)]
+    if len(middle_a) * len(middle_b) <= _LARGEST_COMPARISON:
+        for i, j, n in SequenceMatcher(None, middle_a, middle_b, False).get_matching_blocks():
+            if "".join(middle_a[i : i + n]).strip():  # two changed words with a space between them are one change
+                equal.append((i + start, j + start, n))
+    equal.append((len(a) - end, len(b) - end, end))
+    same = sum(len("".join(a[i : i + n]).replace(" ", "")) for i, _, n in equal)
+    if 2 * same < _SIMILAR * len(old.replace(" ", "") + new.replace(" ", "")):
+        return [], []
+    return _gaps(a, [(i, i + n) for i, _, n in equal]), _gaps(b, [(j, j + n) for _, j, n in equal])
+
+
+def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Character positions of the stretches between equal words."""
+    offsets = [0]
+    for word in words:
+        offsets.append(offsets[-1] + len(word))
+    gaps: list[tuple[int, int]] = []
+    for (_, end), (start, _) in pairwise(equal):
+        if start > end:
+            gaps.append((offsets[end], offsets[start]))
+    return gaps

@@ -1,0 +1,243 @@
+"""Colours code one line at a time, with Pygments' lexers."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from pygments.lexer import ExtendedRegexLexer, Lexer, RegexLexer
+from pygments.lexers import LEXERS, find_lexer_class_by_name
+from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
+
+from agentcli.frontends.terminal.text.fragments import Fragment, merged
+
+log = logging.getLogger(__name__)
+
+LONGEST_LINE = 2_000  # characters; some lexers take quadratic time for a long line
+
+Token = tuple[_TokenType, str]
+# Per state of a lexer: the function that matches, the action on a match, and the state that follows.
+Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
+Spans = dict[str, tuple[str, _TokenType]]  # the opening of a comment or string: its end, and its token
+
+_ALIASES = {
+    "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
+    "ps1": "powershell", "yml": "yaml", "h": "c", "hpp": "cpp", "cc": "cpp", "cxx": "cpp", "htm": "html",
+    "pyi": "python", "makefile": "make", "dockerfile": "docker", "patch": "diff",
+}  # fmt: skip
+_PLAIN = frozenset(("", "text", "txt", "plain", "plaintext", "output", "markdown", "md"))
+_ROLES: dict[_TokenType, str] = {
+    Comment: "comment",
+    Generic.Deleted: "removed",
+    Generic.Inserted: "added",
+    Generic.Heading: "hunk",
+    Generic.Subheading: "hunk",
+    Comment.Preproc: "keyword",
+    Comment.PreprocFile: "string",
+    Keyword: "keyword",
+    Keyword.Pseudo: "",
+    Operator.Word: "keyword",
+    Name.Class: "name",
+    Name.Function: "name",
+    Number: "number",
+    String: "string",
+}
+# Openings and ends of constructs that some lexers know only as a single token over several lines.
+_SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
+_QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
+_QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the rules of the commonest language in a thread, before its first line is to be shown."""
+    threading.Thread(target=lexer_for, args=("python",), daemon=True).start()
+
+
+class CodeHighlighter:
+    """The lines of one block of code. An unknown language, or a lexer that fails, leaves them plain."""
+
+    def __init__(self, language: str) -> None:
+        self._lexer = lexer_for(language)
+        self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
+        self._span: tuple[re.Pattern[str], _TokenType] | None = (
+            None  # left open by a line: the pattern that closes it, and its token
+        )
+
+    def line(self, text: str) -> list[Fragment]:
+        """One line, without its line break. The work does not depend on the lines before."""
+        if self._lexer is None or len(text) > LONGEST_LINE:
+            return [("", text)] if text else []
+        try:
+            return _painted(list(self._tokens(self._lexer, text)))
+        except Exception:  # a lexer is a stranger's regular expressions, and colour is not worth an answer
+            log.debug("%s failed", self._lexer, exc_info=True)
+            self._lexer = None
+            return [("", text)]
+
+    def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
+        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
+            for _, token, part in lexer.get_tokens_unprocessed(text + "\n"):
+                yield token, part.rstrip("\n")
+            return
+        start = 0
+        if self._span is not None:
+            closing, token = self._span
+            found = closing.search(text)
+            start = found.end() if found else len(text)
+            yield token, text[:start]
+            if found is None:
+                return
+            self._span = None
+        spans = _spans(lexer)
+        yield from self._lex(lexer, text + "\n", start, spans)
+        if self._span is None and "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):
+            indentation = r"\t*" if here[1] else ""
+            self._span = re.compile(rf"^{indentation}{here[3]}$"), String.Heredoc
+
+    def _lex(self, lexer: RegexLexer, text: str, at: int, spans: Spans) -> Iterator[Token]:
+        """`RegexLexer.get_tokens_unprocessed` with a stack of states that outlives the line."""
+        rules: Rules = lexer._tokens  # noqa: SLF001  there is no other door to them
+        stack = self._stack
+        last = len(text) - 1
+        steps = 0
+        while at < len(text):
+            steps += 1
+            if steps > 4 * LONGEST_LINE:
+                raise RuntimeError("the lexer changes its state without end")
+            for match, action, state in rules[stack[-1]]:
+                found = match(text, at)
+                if found is None:
+                    continue
+                if spans and not _is_string(action) and (opened := self._open_span(spans, text, at)):
+                    yield opened, text[at:last]
+                    return
+                end = found.end()
+                if type(action) is _TokenType:
+                    yield action, text[at : min(end, last)]
+                elif action is not None:
+                    for _, token, part in action(lexer, found):
+                        yield token, part.rstrip("\n")
+                at = end
+                if state is not None:
+                    _follow(stack, state)
+                break
+            else:
+                if text[at] == "\n":
+                    stack[:] = ["root"]
+                elif spans and (opened := self._open_span(spans, text, at)):
+                    yield opened, text[at:last]
+                    return
+                else:
+                    yield Error, text[at]
+                at += 1
+
+    def _open_span(self, spans: Spans, text: str, at: int) -> _TokenType | None:
+        for opening, (closing, token) in spans.items():
+            if text.startswith(opening, at) and opening != "<<":
+                if closing in text[at + len(opening) :]:
+                    return None
+                escapable = r"(?<!\\)" if closing == '"' else ""
+                self._span = re.compile(escapable + re.escape(closing)), token
+                return token
+        return None
+
+
+def lexer_for(language: str) -> Lexer | None:
+    """An instance for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
+    found = re.match(r"[\s{.]*([\w+#-]*)", language)
+    name = found[1].lower() if found else ""
+    return None if name in _PLAIN else _lexer(_ALIASES.get(name, name))
+
+
+@lru_cache(maxsize=64)
+def _lexer(name: str) -> Lexer | None:
+    # Asked for a name it does not know, Pygments would import the plugins of every installed package.
+    if not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
+        return None
+    try:
+        kind = find_lexer_class_by_name(name)
+        return kind(startinline=True) if name == "php" else kind()
+    except Exception:  # as above: a lexer whose rules do not compile
+        log.debug("no lexer for %r", name, exc_info=True)
+        return None
+
+
+def _follow(stack: list[str], state: str | int | tuple[str, ...]) -> None:
+    """Change the stack as a rule's last member says."""
+    if isinstance(state, int):
+        del stack[max(1, len(stack) + state) :]
+        return
+    for name in (state,) if isinstance(state, str) else state:
+        if name == "#pop":
+            del stack[max(1, len(stack) - 1) :]
+        else:
+            stack.append(stack[-1] if name == "#push" else name)
+
+
+@lru_cache(maxsize=64)
+def _spans(lexer: RegexLexer) -> Spans:
+    """The comments and strings that this lexer sees in two lines together, but not in the first alone."""
+    spans: Spans = {}
+    quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
+    for opening, closing in (*_SPANS, *quotes):
+        text = f"{opening} a\nb {closing}"
+        tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed(text) if part]
+        kind, part = tokens[0]
+        if part == text and (kind in Comment or kind in String) and not _is_remembered(lexer, opening):
+            spans[opening] = closing, kind
+    tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed("<<X\na b\nX")]
+    if tokens[0][0] in String and "a b" in tokens[0][1]:
+        spans["<<"] = "", String.Heredoc
+    return spans
+
+
+def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
+    """True if the lexer itself has a state for a construct that is open at the end of a line."""
+    probe = CodeHighlighter("")
+    list(probe._lex(lexer, f"{opening} a\n", 0, {}))  # noqa: SLF001  its own
+    return probe._stack != ["root"]  # noqa: SLF001
+
+
+def _is_string(action: Any) -> bool:
+    return type(action) is _TokenType and action in String
+
+
+@lru_cache(maxsize=512)
+def _role(token: _TokenType) -> str:
+    kind: _TokenType | None = token
+    while kind is not None:
+        if kind in _ROLES:
+            return _ROLES[kind]
+        kind = kind.parent
+    return ""
+
+
+def _painted(tokens: list[Token]) -> list[Fragment]:
+    """Roles for tokens. A space between two coloured tokens takes the colour of the first: a switch is bytes."""
+    fragments: list[Fragment] = []
+    space = ""
+    colour = ""
+    after_keyword = False
+    for token, text in tokens:
+        if not text or text.isspace():
+            space += text
+            continue
+        role = _role(token)
+        if token is Name.Function.Magic and not after_keyword:
+            role = ""
+        if token is Keyword.Type and colour == "number" and not space:
+            role = "number"  # its unit
+        after_keyword = role == "keyword"
+        if space:
+            fragments.append((colour if role else "", space))
+            space = ""
+        fragments.append((role, text))
+        colour = role
+    fragments.append(("", space))
+    return merged(fragments)

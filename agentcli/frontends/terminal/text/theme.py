@@ -1,0 +1,291 @@
+"""Paints roles of text in the colours of a palette; nothing is said by colour alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.look_settings import COLOUR_NAMES
+
+BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
+
+# The attributes of roles, the same in every palette.
+_ATTRIBUTES: dict[str, tuple[int, ...]] = {
+    "bold": (BOLD,),
+    "italic": (ITALIC,),
+    "underline": (UNDERLINE,),
+    "strike": (STRIKE,),
+    "heading1": (BOLD, UNDERLINE),
+    "heading2": (BOLD,),
+    "heading3": (BOLD,),
+    "quote": (ITALIC,),
+    "link": (UNDERLINE,),
+    "table_header": (BOLD,),
+    "selected": (REVERSE,),
+    "prompt": (BOLD,),
+}
+# The colour of a palette that a role takes.
+_ROLE_COLOURS = {
+    "dim": "grey",
+    "muted": "grey",
+    "heading1": "blue",
+    "heading2": "blue",
+    "heading3": "blue",
+    "marker": "blue",
+    "code": "cyan",
+    "url": "grey",
+    "fence": "grey",
+    "rule": "grey",
+    "table_rule": "grey",
+    "keyword": "magenta",
+    "string": "green",
+    "comment": "grey",
+    "number": "cyan",
+    "name": "blue",
+    "added": "green",
+    "removed": "red",
+    "added_sign": "green",
+    "removed_sign": "red",
+    "added_word": "green",
+    "removed_word": "red",
+    "hunk": "grey",
+    "line_number": "grey",
+    "ok": "green",
+    "error": "red",
+    "warning": "yellow",
+    "accent": "blue",
+    "prompt": "blue",
+    "said": "blue",
+    "completion": "grey",
+}
+_CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word")
+ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
+
+# Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
+PALETTES: dict[str, dict[str, int]] = {
+    "dark": {
+        "grey": 247, "blue": 111, "cyan": 80, "magenta": 176, "green": 114, "red": 210, "yellow": 179,
+    },
+    "light": {
+        "grey": 240, "blue": 25, "cyan": 23, "magenta": 90, "green": 22, "red": 124, "yellow": 94,
+    },
+    "high-contrast-dark": {
+        "grey": 252, "blue": 153, "cyan": 123, "magenta": 219, "green": 157, "red": 217, "yellow": 229,
+    },
+    "high-contrast-light": {
+        "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
+    },
+    # The terminal's own sixteen colours: their look is the person's choice, so the faint text is not "bright
+    # black", which many light themes make invisible.
+    "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
+    "none": {},
+}  # fmt: skip
+# The background of changed lines, and of the words in them that differ: an index of the xterm palette, and red,
+# green and blue for terminals that show any colour. The other palettes colour the text instead.
+_BEHIND_DARK = {
+    "added": (22, (18, 42, 28)), "removed": (52, (58, 24, 28)),
+    "added_word": (28, (32, 84, 48)), "removed_word": (88, (116, 38, 42)),
+}  # fmt: skip
+_BEHIND_LIGHT = {
+    "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
+    "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)),
+}  # fmt: skip
+# With the palette whose colours can be read there, and the colour of the words.
+BEHIND = {
+    "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
+    "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
+}  # fmt: skip
+
+
+class Theme:
+    """Turns fragments into text with SGR codes, switching only where the look changes."""
+
+    def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
+        """`own` has the codes of roles and colours that a person's theme changes.
+
+        `is_true` for a terminal that shows 24-bit colours.
+        """
+        self._is_true = is_true
+        self.palette, self._own, self._colours = palette, own, PALETTES[palette]
+        self._codes: dict[str, str] = {"": ""}
+
+    @property
+    def colours(self) -> bool:
+        return self.palette != "none"
+
+    def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
+        """Paint everything from now on in another palette. False when it is the one before."""
+        if (palette, own) == (self.palette, self._own):
+            return False
+        self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
+        return True
+
+    def code(self, roles: str) -> str:
+        """The SGR parameters of space separated roles; empty for plain text."""
+        code = self._codes.get(roles)
+        if code is None:
+            code = self._codes[roles] = self._made(roles.split())
+        return code
+
+    def _made(self, roles: Sequence[str]) -> str:
+        if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
+            return self._changed(change, roles)
+        code = ""
+        attributes: list[int] = []
+        for role in roles:
+            attributes += [a for a in _ATTRIBUTES.get(role, ()) if a not in attributes]
+            name = _ROLE_COLOURS.get(role, "")
+            if self.colours and (own := self._own.get(role) or self._own.get(name)):
+                code = own
+            elif self.colours and name:
+                code = _code(self._colours[name]) if self._colours[name] >= 0 else ""
+                if not code and FAINT not in attributes:
+                    attributes.append(FAINT)
+        return ";".join([*map(str, attributes), *([code] if code else [])])
+
+    def _changed(self, change: str, roles: Sequence[str]) -> str:
+        """A part of a diff: its code in colours over a background, else all of it in one colour."""
+        is_word = change.endswith("_word")
+        own = self._own.get(change) or self._own.get(_ROLE_COLOURS[change])
+        if self.palette not in BEHIND or own:
+            code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.colours else ""
+            return ";".join([*([str(REVERSE)] if is_word else []), *([code] if code else [])])
+        behind, palette, word_colour = BEHIND[self.palette]
+        syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        if is_word:
+            code = _code(word_colour)
+        else:
+            code = next((self._own[role] for role in syntax if role in self._own), "") or (
+                _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]]) if syntax else ""
+            )
+        index, rgb = behind[change.removesuffix("_sign")]
+        background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
+        return ";".join([*([code] if code else []), background])
+
+    def paint(self, fragments: Iterable[Fragment]) -> str:
+        """Text with codes; ends in the terminal's own look."""
+        out: list[str] = []
+        now = ""
+        for roles, text in fragments:
+            code = self.code(roles)
+            if code != now and text:
+                # Colour alone is replaced by colour; attributes have to be taken back.
+                out.append(_switch(now, code))
+                now = code
+            out.append(text)
+        if now:
+            out.append("\x1b[m")
+        return "".join(out)
+
+
+def _switch(before: str, after: str) -> str:
+    if not after:
+        return "\x1b[m"
+    return f"\x1b[{after}m" if not before or (_is_colour(before) and _is_colour(after)) else f"\x1b[;{after}m"
+
+
+def _is_colour(code: str) -> bool:
+    return (len(code) == 2 and code[0] in "39") or (code.startswith(("38;5;", "38;2;")) and ";48;" not in code)
+
+
+def _code(colour: int) -> str:
+    """The SGR parameters of a colour of the xterm palette."""
+    return str(30 + colour) if colour < 8 else f"38;5;{colour}"
+
+
+def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The SGR parameters for a person's theme, as near to it as the terminal can paint."""
+    return {role: _nearest_code(colour, environment) for role, colour in table.items()}
+
+
+def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
+    if colour == "default":
+        return "39"
+    if colour in COLOUR_NAMES:
+        colour = COLOUR_NAMES.index(str(colour))
+    has_256 = has_256_colours(environment)
+    if isinstance(colour, int):
+        if has_256 or colour < 16:
+            return str(82 + colour) if 8 <= colour < 16 else _code(colour)
+        rgb = xterm_rgb(colour)
+    else:
+        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        rgb = red, green, blue
+        if has_true_colours(environment) or environment.get("TERM", "").endswith("-direct"):
+            return f"38;2;{red};{green};{blue}"
+    return _code(_nearest_of_256(rgb) if has_256 else _nearest_of_8(rgb))
+
+
+def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
+    """The nearest of the cube and the greys; the first sixteen look as the person's terminal has them."""
+    red, green, blue = (0 if part < 48 else 1 if part < 115 else (part - 35) // 40 for part in rgb)
+    in_cube = 16 + 36 * red + 6 * green + blue
+    grey = 232 + max(0, min(23, round((sum(rgb) / 3 - 8) / 10)))
+    return min(in_cube, grey, key=lambda index: _distance(xterm_rgb(index), rgb))
+
+
+def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
+    """The colour of the strong ones among red, green and blue; greys become black or white."""
+    strong = max(96, max(rgb) * 2 // 3)
+    return sum(1 << bit for bit, part in enumerate(rgb) if part >= strong)
+
+
+def _distance(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
+
+
+def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
+    """The palette for a choice (one of `THEMES`, or a person's own, which stands on that for `auto`).
+
+    `background` is dark or light as the terminal said, or empty.
+
+    NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
+    """
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or choice == "none":
+        return "none"
+    if not is_terminal and not environment.get("FORCE_COLOR"):
+        return "none"
+    if choice == "high-contrast":
+        return f"high-contrast-{background or _told_background(environment) or 'dark'}"
+    if choice in PALETTES:
+        return choice
+    if not has_256_colours(environment):
+        return "ansi"
+    return background or _told_background(environment) or "ansi"
+
+
+def has_true_colours(environment: Mapping[str, str]) -> bool:
+    return environment.get("COLORTERM") in ("truecolor", "24bit")
+
+
+def has_256_colours(environment: Mapping[str, str]) -> bool:
+    return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
+
+
+def _told_background(environment: Mapping[str, str]) -> str:
+    """The background from COLORFGBG, which some terminals set: `15;0` is light on dark."""
+    last = environment.get("COLORFGBG", "").rpartition(";")[2]
+    if not last.isdecimal():
+        return ""
+    return "light" if int(last) in (7, *range(9, 16)) else "dark"
+
+
+def background_of(reply: str) -> str:
+    """`dark` or `light` from a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`); empty when it is none."""
+    found = re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)
+    if not found:
+        return ""
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return "light" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "dark"
+
+
+def xterm_rgb(index: int) -> tuple[int, int, int]:
+    """The colour that xterm shows for an index above 15: a cube of six steps a side, then 24 greys."""
+    if index >= 232:
+        grey = 8 + 10 * (index - 232)
+        return grey, grey, grey
+    cube = index - 16
+    steps = (cube // 36, cube // 6 % 6, cube % 6)
+    red, green, blue = (0 if step == 0 else 55 + 40 * step for step in steps)
+    return red, green, blue
