@@ -57,14 +57,21 @@ async def custom_status(command: str, status: Status, environment: Mapping[str, 
     try:
         if not command.strip():
             return ""
-        process = await asyncio.create_subprocess_shell(
-            command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=dict(environment),
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_shell(
+                command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=dict(environment),
+                start_new_session=True,
+            )
         )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # it is ended below with its children, which asyncio would leave
+            process = await starting
+            raise
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
             output = await _answer(process, msgspec.json.encode(_as_dict(status)))
             is_done = await process.wait() == 0
