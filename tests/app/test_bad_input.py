@@ -18,6 +18,8 @@ from tests.conformance.servers import (
     refused_address,
 )
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 UUID = "12345678-1234-4234-8234-123456789abc"
 CLAUDE = ("-m", "anthropic/claude-sonnet-5-5")
 

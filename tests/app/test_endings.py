@@ -18,6 +18,8 @@ import pytest
 
 from tests.app.running import Place, Ran, Running, call, wait_until
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 FORMATS = ("json", "stream-json")
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 every_signal = pytest.mark.parametrize("number", EXIT)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.app.running import Place, call
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 # Each makes FILE with a TOUCH that stands in the command; its twin has an `echo` there.
 READABLE = [
     "bash <<E\nTOUCH FILE\nE",

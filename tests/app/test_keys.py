@@ -18,6 +18,8 @@ KEYRING = """
 import json, os
 from keyring.backend import KeyringBackend
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 FILE = os.environ["TEST_KEYRING"]
 
 class Keyring(KeyringBackend):

@@ -18,6 +18,8 @@ from agentcli.infra.sandbox.confinement import KINDS, choose_confinement
 from tests.app.running import Place, call
 from tests.app.terminal import Open
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 SHARED = Path(__file__).parents[2].parent / "shared/data/secrets.jsonl.gz"
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
 _DICE = random.Random(7)

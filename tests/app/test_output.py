@@ -13,6 +13,8 @@ import pytest
 from tests.app.running import Place, Ran, call
 from tests.app.terminal import Open
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 TITLE = "\x1b]0;owned\x07"
 CLIPBOARD = "\x1b]52;c;b3duZWQ=\x07"
 CLEAR = "\x1b[2J"

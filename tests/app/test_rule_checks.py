@@ -9,6 +9,8 @@ import pytest
 
 from tests.app.running import Place, call
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 SAID = {"text": "Hello."}
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.app.running import Place
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 SAID = {"text": "Hello."}
 
 

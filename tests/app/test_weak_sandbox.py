@@ -319,6 +319,8 @@ def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> No
 
 FLIP = """
 import ctypes, os, time
+
+pytestmark = pytest.mark.slow  # each test starts the program
 libc, here, exchange = ctypes.CDLL(None), -100, 2
 until = time.monotonic() + 6
 while time.monotonic() < until:
