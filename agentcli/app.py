@@ -18,17 +18,25 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, structs
 
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.agent.loop import Limits, Prefix, Runtime
+from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
+from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
-from agentcli.agent.modes import mode_notes
-from agentcli.agent.permissions import parse_mode
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
+from agentcli.agent.permissions.modes import mode_notes, parse_mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
+from agentcli.agent.runtime import (
+    ContextPolicy,
+    ContextTransform,
+    Limits,
+    Prefix,
+    Resolve,
+    Runtime,
+    no_policy,
+    unchanged,
+)
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.agent.tool_calls import CallRunner
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
@@ -50,11 +58,11 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
 from agentcli.tools.own_tools import guarded
-from agentcli.tools.path_kinds import SECRET_HOME_PATHS
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
@@ -62,7 +70,7 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.later import WebLater
 
 if TYPE_CHECKING:
-    from agentcli.tools.secrets.masking import Masker
+    from agentcli.safety.secrets.masking import Masker
     from agentcli.tools.web.searching import SearchProvider
 
 
@@ -79,8 +87,8 @@ class SessionChoice(Struct, frozen=True):
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `search` is what
-    web_search asks, in place of Tavily.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. The others are as
+    in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -90,6 +98,11 @@ class Extras(Struct, frozen=True):
     hooks: TurnHooks | None = None
     brings_tools: bool = False
     search: SearchProvider | None = None
+    call_hooks: tuple[CallHooks, ...] = ()
+    locks: Locks | None = None
+    resolve: Resolve | None = None
+    context_policy: ContextPolicy = no_policy
+    context_transform: ContextTransform = unchanged
 
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
@@ -146,14 +159,14 @@ class Builder:
             entries,
         )
         if not self._can_ask:
-            state.follow_ups.clear()  # what waits in the log is for the person to start, in a session of theirs
+            state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
         self.models.provider(state.model)
         state.notes.extend(self._opening_notes(state, info))
         state.notes.extend(mode_notes("default", state.mode))
         runtime = Runtime(
-            self._resolve,
-            self.call_runner(registry, workspace),
+            self._extras.resolve or self._resolve,
+            self.session_calls(registry, workspace),
             log,
             self._prefixes(),
             Limits(
@@ -169,6 +182,8 @@ class Builder:
             settings.tokens.temperature,
             settings.tokens.effort,
             self._extras.hooks or NoHooks(),
+            self._extras.context_policy,
+            self._extras.context_transform,
         )
         return Session(state, runtime, can_ask=self._can_ask)
 
@@ -192,18 +207,19 @@ class Builder:
             await self.store.rename(log.session_id, choice.name)
         return log, entries
 
-    def call_runner(self, registry: ToolRegistry, workspace: Workspace) -> CallRunner:
-        """What runs the calls of a workspace, as the settings say."""
+    def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
+        """What the calls of a session share, as the settings and the caller say."""
         tools = self.config.settings.tools
-        return CallRunner(
-            registry,
+        services = CallServices(
             workspace,
-            max_parallel=tools.max_parallel,
-            grants=self._grants,
-            locks=FileLocks(self.config.paths.state / "file_locks"),
-            levels=Levels(tools.output_level, tools.output_levels),
-            mask=Mask(self._masker),
+            self._extras.locks or FileLocks(self.config.paths.state / "file_locks"),
+            self._grants,
+            Mask(self._masker),
+            self._extras.call_hooks,
+            Levels(tools.output_level, tools.output_levels),
+            tools.max_parallel,
         )
+        return SessionCalls(services, registry)
 
     def tool_registry(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
@@ -301,7 +317,7 @@ class Builder:
 
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
-        masking = import_module("agentcli.tools.secrets.masking")
+        masking = import_module("agentcli.safety.secrets.masking")
         own = (*credentials_in(self.config.environment), *self.config.kept_keys.values)
         made: Masker = masking.Masker((*own, *values))
         return made
@@ -422,7 +438,7 @@ class Builder:
             self._on_notice(f"{file} was left out: {why}.")
         if note := instructions.note():
             notes.append(note)
-        said = {entry.body.text for entry in state.entries if isinstance(entry.body, User)}
+        said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
         return [note for note in notes if note.text not in said]

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Interrupt, Prompt, TurnFailed
-from agentcli.agent.hooks import TurnHooks
+from agentcli.agent.hooks import CallHooks, TurnHooks
+from agentcli.agent.interfaces import Locks
+from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, no_policy, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.config import load_config
@@ -52,9 +54,14 @@ class Agent:
 
     `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml.
     `tools` are `Tool`s, or functions as `@tool` takes them. `approve` decides what the permission mode would ask;
-    without it such calls are denied. `search` is what web_search asks, in place of Tavily. The conversation lives as
-    long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises `UserError` for what is wrong with
-    these.
+    without it such calls are denied. `search` is what web_search asks, in place of Tavily.
+
+    `hooks` are called around turns, `call_hooks` in order around each call; `locks` keep calls on one file apart,
+    also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
+    conversation before it, `context_transform` changes the messages of that one request.
+
+    The conversation lives as long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises
+    `UserError` for a wrong model, setting or tool.
     """
 
     def __init__(
@@ -69,13 +76,29 @@ class Agent:
         approve: Decide | None = None,
         settings: dict[str, Any] | None = None,
         search: SearchProvider | None = None,
+        call_hooks: Sequence[CallHooks] = (),
+        locks: Locks | None = None,
+        resolve: Resolve | None = None,
+        context_policy: ContextPolicy = no_policy,
+        context_transform: ContextTransform = unchanged,
     ) -> None:
         flags = {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
         config = load_config(paths, _folder(cwd), os.environ, flags=flags, caller="settings")
         own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
-        extras = Extras(system_prompt=system_prompt, tools=own, hooks=hooks, brings_tools=True, search=search)
+        extras = Extras(
+            system_prompt=system_prompt,
+            tools=own,
+            hooks=hooks,
+            brings_tools=True,
+            search=search,
+            call_hooks=tuple(call_hooks),
+            locks=locks,
+            resolve=resolve,
+            context_policy=context_policy,
+            context_transform=context_transform,
+        )
         self._builder = Builder(
             config, store=MemorySessions(), extras=extras, can_ask=approve is not None, on_notice=log.warning
         )
@@ -111,7 +134,7 @@ class Agent:
         one; beside a stream that nobody reads any more it raises `UsageError`.
         """
         session = await self.session()
-        workspace = session.runtime.calls.workspace
+        workspace = session.snapshot().workspace
         last: Done | TurnFailed | None = None
         async with self._turns.one(), aclosing(session.subscribe()) as events:
             with self._turns.marked():
@@ -147,8 +170,8 @@ class Agent:
             finally:  # a session and its locks belong to the event loop they were made in
                 session, self._session, self._turns = self._session, None, _Turns()
                 if session is not None:
-                    if session.state.entries:
-                        self._choice = SessionChoice("id", session.runtime.log.session_id)
+                    if session.snapshot().conversation.entries:
+                        self._choice = SessionChoice("id", session.id)
                     await session.close()
                 await self._builder.aclose(for_good=False)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from agentcli.agent.usage import aside_event
-from agentcli.conversation.entries import to_messages
+from agentcli.conversation.entries import Paid
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
@@ -32,7 +31,7 @@ async def ask_aside(session: Session, question: str) -> str:
     asked = Message("user", (Text(_ASKED + question),))
     request = Request(
         prefix.system,
-        doctor((*to_messages(state.entries), asked)),
+        doctor((*state.conversation.messages, asked)),
         prefix.tools,
         max_tokens=min(LONGEST_ANSWER, info.max_output),
         temperature=runtime.temperature,
@@ -46,7 +45,7 @@ async def ask_aside(session: Session, question: str) -> str:
         if used != Usage():
             name, cost = f"{provider.name}/{provider.model}", info.cost(used)
             state.meter.add(name, used, cost)
-            session.keep(aside_event(name, used, cost))
+            session.keep(Paid(name, used, cost))
         used = Usage()
 
     try:

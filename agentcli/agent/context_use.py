@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, Summary, User, since_summary
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
 from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
@@ -43,7 +43,7 @@ async def context_use(session: Session) -> ContextUse:
         "system text": estimate_text(prefix.system, info),
         "tools": sum(estimate_text(msgspec.json.encode(spec).decode(), info) for spec in prefix.tools),
     } | dict.fromkeys(("instructions", "notes", "prompts", "replies", "thinking", "calls", "results"), 0)
-    entries = since_summary(state.entries)
+    entries = state.conversation.request_entries
     for body in (*(entry.body for entry in entries), *state.notes):
         for kind, block in _kinds(body):
             parts[kind] += _tokens(block, info)
@@ -61,8 +61,8 @@ def _kinds(body: Body) -> list[tuple[str, Block]]:
             return [(_kind_of_reply(block), block) for block in content]
         case Result(result):
             return [("results", result)]
-        case Summary(text):
-            return [("notes", Text(text))]
+        case Compaction(carried):
+            return [("notes", Text(carried))]
         case _:
             return []
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from agentcli.agent.events import Event, TextDelta, ThinkingDelta, ToolOutput
+from msgspec.structs import replace
+
+from agentcli.agent.events import Event, InputDelta, TextDelta, ThinkingDelta, ToolOutput
 
 
 class EventQueue:
@@ -17,15 +19,10 @@ class EventQueue:
 
     def put(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
-        match event:
-            case TextDelta(text) if isinstance(last, TextDelta):
-                self._events[-1] = TextDelta(last.text + text)
-            case ThinkingDelta(text) if isinstance(last, ThinkingDelta):
-                self._events[-1] = ThinkingDelta(last.text + text)
-            case ToolOutput(id, text) if isinstance(last, ToolOutput) and last.id == id:
-                self._events[-1] = ToolOutput(id, last.text + text)
-            case _:
-                self._events.append(event)
+        if last is not None and type(last) is type(event) and (joined := _joined(last, event)) is not None:
+            self._events[-1] = joined
+        else:
+            self._events.append(event)
         self._arrived.set()
 
     async def get(self) -> Event:
@@ -33,3 +30,18 @@ class EventQueue:
             self._arrived.clear()
             await self._arrived.wait()
         return self._events.popleft()
+
+
+def _joined(last: Event, event: Event) -> Event | None:
+    """Two neighbouring deltas as one; None where they belong apart."""
+    if last.agent_id != event.agent_id:
+        return None
+    match last, event:
+        case (TextDelta(before), TextDelta(text)) | (ThinkingDelta(before), ThinkingDelta(text)):
+            return replace(event, text=before + text)
+        case (ToolOutput(id, before), ToolOutput(other, text)) if id == other:
+            return replace(event, text=before + text)
+        case (InputDelta(id, before), InputDelta(other, text)) if id == other:
+            return replace(event, partial_json=before + text)
+        case _:
+            return None

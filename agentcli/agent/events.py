@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.agent.permissions import Mode
-from agentcli.conversation.entries import Entry
+from agentcli.agent.permissions.modes import Mode
+from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort, ToolSpec
 
@@ -28,11 +28,17 @@ class CallError(Struct, frozen=True):
     is_retryable: bool = False
 
 
-class TurnStarted(Struct, frozen=True, tag="turn_started"):
+class AgentEvent(Struct, frozen=True, kw_only=True):
+    """An event; `agent_id` says which agent it comes from: `main`, or a subagent."""
+
+    agent_id: str = "main"
+
+
+class TurnStarted(AgentEvent, frozen=True, tag="turn_started"):
     turn: int
 
 
-class TurnEnded(Struct, frozen=True, tag="turn_ended"):
+class TurnEnded(AgentEvent, frozen=True, tag="turn_ended"):
     """A reply is complete and stored; its calls come next."""
 
     turn: int
@@ -41,15 +47,46 @@ class TurnEnded(Struct, frozen=True, tag="turn_ended"):
     provider: str
 
 
-class TextDelta(Struct, frozen=True, tag="text_delta"):
+class ReplyStarted(AgentEvent, frozen=True, tag="reply_started"):
+    """The model has begun to answer a request."""
+
+    model: str
+    provider: str
+
+
+BlockKind = Literal["text", "thinking", "tool_use"]
+
+
+class BlockStarted(AgentEvent, frozen=True, tag="block_started"):
+    """A block of the reply begins; `index` counts the reply's blocks from 0, `id` and `name` are a call's."""
+
+    index: int
+    kind: BlockKind
+    id: str = ""
+    name: str = ""
+
+
+class BlockEnded(AgentEvent, frozen=True, tag="block_ended"):
+    index: int
+
+
+class InputDelta(AgentEvent, frozen=True, tag="input_delta"):
+    """A part of a call's arguments, as JSON text, while the model writes them; `index` is the block's."""
+
+    id: str
+    partial_json: str
+    index: int
+
+
+class TextDelta(AgentEvent, frozen=True, tag="text_delta"):
     text: str
 
 
-class ThinkingDelta(Struct, frozen=True, tag="thinking_delta"):
+class ThinkingDelta(AgentEvent, frozen=True, tag="thinking_delta"):
     text: str
 
 
-class ToolStarted(Struct, frozen=True, tag="tool_started"):
+class ToolStarted(AgentEvent, frozen=True, tag="tool_started"):
     """`title` is one line for the person."""
 
     id: str
@@ -58,14 +95,14 @@ class ToolStarted(Struct, frozen=True, tag="tool_started"):
     title: str
 
 
-class ToolOutput(Struct, frozen=True, tag="tool_output"):
+class ToolOutput(AgentEvent, frozen=True, tag="tool_output"):
     """Output of a call that is still running."""
 
     id: str
     text: str
 
 
-class ToolFinished(Struct, frozen=True, tag="tool_finished"):
+class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
     """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it.
 
     `answer` is what the person said where the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
@@ -84,37 +121,37 @@ class ToolFinished(Struct, frozen=True, tag="tool_finished"):
     answer: str = ""
 
 
-class ClientToolRequested(Struct, frozen=True, tag="client_tool_requested"):
+class ClientToolRequested(AgentEvent, frozen=True, tag="client_tool_requested"):
     """Calls the client has to run; the turn waits for a `ClientResult` for each of them."""
 
     calls: tuple[ToolUse, ...]
 
 
-class Steered(Struct, frozen=True, tag="steered"):
+class Steered(AgentEvent, frozen=True, tag="steered"):
     """A message reached the model early; these calls were not started for it."""
 
     skipped: tuple[ToolUse, ...]
 
 
-class QueueChanged(Struct, frozen=True, tag="queue_changed"):
+class QueueChanged(AgentEvent, frozen=True, tag="queue_changed"):
     """What waits to be said: `steering` goes to the model with its next request, `follow_ups` after the turn."""
 
     steering: tuple[tuple[Block, ...], ...]
     follow_ups: tuple[tuple[Block, ...], ...]
 
 
-class ModeChanged(Struct, frozen=True, tag="mode_changed"):
+class ModeChanged(AgentEvent, frozen=True, tag="mode_changed"):
     mode: Mode
 
 
-class ProviderSwitched(Struct, frozen=True, tag="provider_switched"):
+class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
     """Names as `provider/model`."""
 
     before: str
     after: str
 
 
-class Retry(Struct, frozen=True, tag="retry"):
+class Retry(AgentEvent, frozen=True, tag="retry"):
     """A request failed and is tried again. `number` counts from 1."""
 
     number: int
@@ -122,7 +159,7 @@ class Retry(Struct, frozen=True, tag="retry"):
     error: str
 
 
-class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
+class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make.
 
     `rules` are grants that would let this call through, narrowest first; `mode` is a permission mode that would, too.
@@ -147,18 +184,23 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     mode: str = ""
 
 
-class ApprovalSettled(Struct, frozen=True, tag="approval_settled"):
+class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
     """A question is open no more though nobody answered it: the mode was switched, or another call was declined."""
 
     id: str
 
 
-class Compaction(Struct, frozen=True, tag="compaction"):
+class Compaction(AgentEvent, frozen=True, tag="compaction"):
+    """Requests hold less of the conversation from now on. Tokens are those of a whole request."""
+
     tokens_before: int
     tokens_after: int
+    strategy: CompactionStrategy = "summarize"
+    trigger: CompactionTrigger = "auto"
+    cost_usd: float | None = 0.0
 
 
-class UsageReported(Struct, frozen=True, tag="usage"):
+class UsageReported(AgentEvent, frozen=True, tag="usage"):
     """Of one reply, and the session's total cost so far (None where a price is unknown)."""
 
     usage: Usage
@@ -168,20 +210,20 @@ class UsageReported(Struct, frozen=True, tag="usage"):
     provider: str
 
 
-class EntryStored(Struct, frozen=True, tag="entry_stored"):
+class EntryStored(AgentEvent, frozen=True, tag="entry_stored"):
     """An entry is on disk. `seq` counts the entries of the session."""
 
     entry: Entry
     seq: int
 
 
-class Notice(Struct, frozen=True, tag="notice"):
+class Notice(AgentEvent, frozen=True, tag="notice"):
     """Something the person should know that ends nothing."""
 
     text: str
 
 
-class Done(Struct, frozen=True, tag="done"):
+class Done(AgentEvent, frozen=True, tag="done"):
     """The answer to a prompt is complete. `turns` counts its requests, `denials` are the calls denied."""
 
     text: str
@@ -192,7 +234,7 @@ class Done(Struct, frozen=True, tag="done"):
     denials: tuple[ToolUse, ...] = ()
 
 
-class TurnFailed(Struct, frozen=True, tag="turn_failed"):
+class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
     """The prompt could not be answered; what had been said is kept. `error_type` is the error's class.
 
     With `broke_off` an answer had begun, and `GoOn` goes on where it stopped.
@@ -211,8 +253,12 @@ class TurnFailed(Struct, frozen=True, tag="turn_failed"):
 Event = (
     TurnStarted
     | TurnEnded
+    | ReplyStarted
+    | BlockStarted
     | TextDelta
     | ThinkingDelta
+    | InputDelta
+    | BlockEnded
     | ToolStarted
     | ToolOutput
     | ToolFinished
@@ -308,6 +354,15 @@ class SetMode(Struct, frozen=True, tag="set_mode"):
     mode: str
 
 
+class SetAttended(Struct, frozen=True, tag="set_attended"):
+    """Say whether somebody answers questions and runs client tools.
+
+    Without anybody open questions are refused, later ones denied, and calls of client tools end with an error.
+    """
+
+    is_attended: bool
+
+
 class SetEffort(Struct, frozen=True, tag="set_effort"):
     """How hard the model thinks from the next request on; None means as the settings say."""
 
@@ -358,6 +413,7 @@ Op = (
     | Approve
     | SetModel
     | SetMode
+    | SetAttended
     | SetEffort
     | Background
     | RunCommand

@@ -1,10 +1,12 @@
-"""Where code that embeds agentcli looks in on a turn, and may end it."""
+"""Hooks: code of others that is called around turns and calls, and may change or end them."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from agentcli.agent.call_record import CallRecord
+from msgspec import Struct
+
+from agentcli.agent.calls.record import CallRecord
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import ToolResult, Usage
 
@@ -25,15 +27,29 @@ class TurnHooks(Protocol):
         ...
 
 
-class CallHooks(Protocol):
-    """Called around every call of a tool, in order, and waited for."""
+class HookAnswer(Struct, frozen=True):
+    """A hook's answer to a call that is about to run.
 
-    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> dict[str, Any] | None:
-        """Other arguments, or None for those given. Raises `ToolError` to refuse the call."""
+    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; refusals and
+    deny rules hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the
+    result.
+    """
+
+    decision: Literal["", "allow", "ask", "deny"] = ""
+    reason: str = ""
+    input: dict[str, Any] | None = None
+    context: str = ""
+
+
+class CallHooks(Protocol):
+    """Called around every call of a tool, in the order of their list, and waited for."""
+
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
+        """The answer, or None to say nothing. `input` is as the hooks before left it. Raises `ToolError` to refuse."""
         ...
 
-    async def after_call(self, record: CallRecord, result: ToolResult) -> None:
-        """Once the call has its result, whatever it is. An error here ends the turn with an error event."""
+    async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
+        """Text for the model beside the result, or None. An error here ends the turn with an error event."""
         ...
 
 

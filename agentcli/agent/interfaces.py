@@ -11,9 +11,14 @@ from msgspec import Struct
 
 from agentcli.conversation.entries import Body, Entry
 
+NEWEST = ""  # as a parent's id: the newest entry
+
 
 class SessionInfo(Struct, frozen=True):
-    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line."""
+    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line.
+
+    `user_id` is whose session it is, where a program serves several people.
+    """
 
     id: str
     cwd: str
@@ -23,6 +28,7 @@ class SessionInfo(Struct, frozen=True):
     entries: int
     name: str = ""
     last_prompt: str = ""
+    user_id: str = ""
 
 
 class Stored(Struct, frozen=True):
@@ -48,8 +54,11 @@ class SessionLog(Protocol):
     @property
     def session_id(self) -> str: ...
 
-    def append(self, *bodies: Body) -> Appended:
-        """Give the entries ids and queue them to be stored; does not wait."""
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+        """Give the entries ids and queue them to be stored; does not wait.
+
+        The first one follows `parent_id` (None: it has no parent), the others each the one before.
+        """
         ...
 
     async def close(self) -> None:
@@ -60,7 +69,9 @@ class SessionLog(Protocol):
 class SessionStore(Protocol):
     """Sessions by id. Every method raises `StorageError` when the store cannot be read or written."""
 
-    async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
+    async def create(
+        self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
+    ) -> SessionLog:
         """A new, owned session; nothing is stored before its first entry."""
         ...
 

@@ -14,8 +14,8 @@ from agentcli.llm.messages import Text
 from agentcli.tools.tool import Content, ToolOutput
 
 if TYPE_CHECKING:
-    from agentcli.tools.secrets.finding import Found
-    from agentcli.tools.secrets.masking import Masker, StreamMask
+    from agentcli.safety.secrets.finding import Found
+    from agentcli.safety.secrets.masking import Masker, StreamMask
 
 
 class Mask:

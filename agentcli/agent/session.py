@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from agentcli.agent.approvals import Judge
-from agentcli.agent.client_calls import merged
+from agentcli.agent.calls.client import merged
+from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
+from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -30,6 +30,7 @@ from agentcli.agent.events import (
     Prompt,
     RunCommand,
     RunQueued,
+    SetAttended,
     SetEffort,
     SetMode,
     SetModel,
@@ -37,13 +38,15 @@ from agentcli.agent.events import (
     TakeBack,
     TurnFailed,
 )
-from agentcli.agent.loop import Runtime, Turn, begin_turn, go_on_turn, half_answer, run_turn, store
-from agentcli.agent.modes import mode_notes, untold_mode
-from agentcli.agent.own_command import own_command_entry, run_own_command, told_output
-from agentcli.agent.permissions import Verdict, parse_mode
-from agentcli.agent.queue import queue_changed, queue_event, take_back
+from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
+from agentcli.agent.permissions.approvals import NOBODY_LEFT, Decide, check_named_rule
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.rewind import forget_request, going_back, prompts
+from agentcli.agent.runtime import Runtime
+from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.agent.state import AgentState
+from agentcli.agent.turn_log import Turn, queue_changed, store
 from agentcli.conversation.entries import Body, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
@@ -63,7 +66,7 @@ class Open:
     """A question that waits for its answer."""
 
     request: ApprovalRequested
-    judge: Judge | None
+    decide: Decide | None
     answer: asyncio.Future[Approve | Verdict]
 
     def give(self, answer: Approve | Verdict) -> None:
@@ -92,6 +95,7 @@ class Session:
         self._subscribers: list[EventQueue] = []
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
+        self._turn_calls: TurnCalls | None = None
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
@@ -99,8 +103,7 @@ class Session:
         self._is_closing = False
         self._approvals: dict[str, Open] = {}
         self._on_close = on_close
-        if can_ask:
-            runtime.calls.ask = self._ask
+        runtime.calls.ask = self._ask if can_ask else None
 
     @property
     def id(self) -> str:
@@ -109,6 +112,35 @@ class Session:
     @property
     def is_busy(self) -> bool:
         return self._turn is not None and not self._turn.done()
+
+    def snapshot(self) -> SessionSnapshot:
+        """The session as a front end shows it now."""
+        state, runtime, meter = self.state, self.runtime, self.state.meter
+        return SessionSnapshot(
+            self.id,
+            state.model,
+            state.mode,
+            state.mode_before_plan,
+            state.effort,
+            runtime.calls.workspace,
+            tuple(tool.name for tool in runtime.calls.tools),
+            state.conversation,
+            meter.total,
+            meter.cost_usd,
+            meter.by_model,
+            runtime.limits.max_budget_usd,
+            runtime.limits.max_turns,
+            self.is_busy,
+        )
+
+    @property
+    def waiting_for_client(self) -> Collection[str]:
+        """Ids of the calls that wait for a `ClientResult`."""
+        return self.runtime.calls.client.waiting
+
+    def check_rule(self, text: str) -> None:
+        """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
+        check_named_rule(text, self.runtime.calls.tools)
 
     @property
     def asked(self) -> dict[str, ApprovalRequested]:
@@ -129,7 +161,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._take, op)
 
     def _take(self, op: Op) -> None:
-        state = self.state
+        state, queue = self.state, self.state.conversation.queue
         if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
         if isinstance(op, Prompt) and op.tools:
@@ -140,25 +172,25 @@ class Session:
                 return
         match op:
             case Prompt(content, model) if self.is_busy:
-                state.follow_ups.append(content)
+                queue.follow_ups.append(content)
                 self._queue_changed()
                 if model:
                     self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
             case Steer(content) if self.is_busy:
-                state.steering.append(content)
+                queue.steering.append(content)
                 self._queue_changed()
             case Prompt(content, model):
                 self._begin([content], model=model)
             case Steer(content):
                 self._begin([content])
             case TakeBack(position):
-                if take_back(state, position):
+                if queue.take_back(position):
                     self._queue_changed()
             case RunQueued():
-                if state.follow_ups and not self.is_busy:
-                    self._begin([state.follow_ups.popleft()], from_queue=True)
+                if queue.follow_ups and not self.is_busy:
+                    self._begin([queue.follow_ups.popleft()], from_queue=True)
             case GoOn():
-                if half_answer(state) and not self.is_busy:
+                if half_answer(state.conversation) and not self.is_busy:
                     self._start(go_on_turn(state, self.runtime, self._publish))
             case Interrupt():
                 for task in (self._turn, *self._commands):
@@ -173,6 +205,8 @@ class Session:
                 self._set_mode(mode)
             case SetEffort(effort):
                 state.effort = effort
+            case SetAttended(is_attended):
+                self._set_attended(is_attended)
             case Background():
                 self.runtime.calls.to_background()
             case RunCommand():
@@ -184,6 +218,13 @@ class Session:
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
+
+    def _set_attended(self, is_attended: bool) -> None:
+        self.runtime.calls.ask = self._ask if is_attended else None
+        self.runtime.calls.client.set_attended(is_attended)
+        if not is_attended:
+            for id in tuple(self._approvals):
+                self._answered(self._approvals.pop(id), Approve(id, False, comment=NOBODY_LEFT))
 
     def bring(self, tools: Sequence[ToolSpec]) -> None:
         """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
@@ -205,7 +246,7 @@ class Session:
         self._loop.call_later(SETTLE_S, self._settle)
 
     def _queue_changed(self) -> None:
-        self.keep(queue_event(self.state))
+        self.keep(self.state.conversation.queue.entry())
         self._publish(queue_changed(self.state))
 
     def keep(self, *bodies: Body) -> None:
@@ -221,6 +262,13 @@ class Session:
         self._storing.discard(storing)
         if not storing.cancelled() and (error := storing.exception()) is not None:
             self._publish(Notice(str(error)))
+
+    async def run_in_terminal(self, command: str, terminal: str) -> str:
+        """Run the person's command in a terminal, named by its path; gives text to add to its output.
+
+        Raises `ToolError`.
+        """
+        return await run_in_terminal(self.runtime.calls, command, terminal)
 
     async def _run_own(self, op: RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self._publish)
@@ -238,17 +286,17 @@ class Session:
 
     def prompts(self) -> list[tuple[str, str]]:
         """The person's prompts, oldest first: entry id and text."""
-        return prompts(self.state.entries)
+        return prompts(self.state.conversation)
 
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all after it; gives its text. What it cost stays. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
-        text, event = going_back(state, entry_id)
+        text, event = going_back(state.conversation, entry_id)
         self.keep(event)
         forget_request(state)
-        state.notes.extend(untold_mode(state))
+        state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
@@ -265,6 +313,8 @@ class Session:
             self._subscribers.remove(queue)
 
     def _publish(self, event: Event) -> None:
+        if (agent_id := self.runtime.calls.agent_id) != event.agent_id:
+            event = msgspec.structs.replace(event, agent_id=agent_id)
         for queue in self._subscribers:
             queue.put(event)
 
@@ -278,6 +328,7 @@ class Session:
 
     def _start(self, turn: Turn) -> None:
         self.turns_begun += 1
+        self._turn_calls = turn.calls
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
@@ -303,36 +354,40 @@ class Session:
 
     def _begin_next(self, *, is_answered: bool) -> None:
         """Steering that came too late was meant for the model now; follow-ups wait after a turn without an answer."""
-        state = self.state
-        if state.steering:
-            late = list(state.steering)
-            state.steering.clear()
+        queue = self.state.conversation.queue
+        if late := queue.take_steering():
             self._begin(late, from_queue=True)
-        elif state.follow_ups and is_answered:
-            self._begin([state.follow_ups.popleft()], from_queue=True)
+        elif queue.follow_ups and is_answered:
+            self._begin([queue.follow_ups.popleft()], from_queue=True)
 
-    async def _ask(self, request: ApprovalRequested, judge: Judge | None) -> Approve | Verdict:
-        question = self._approvals[request.id] = Open(request, judge, self._loop.create_future())
+    async def _ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+        question = self._approvals[request.id] = Open(request, decide, self._loop.create_future())
         self._publish(request)
-        waited, since = self.runtime.calls.waited, time.perf_counter()
         try:
             return await question.answer
         finally:
             self._approvals.pop(request.id, None)
-            waited[request.id] = waited.get(request.id, 0.0) + time.perf_counter() - since
 
     def _answered(self, question: Open, answer: Approve) -> None:
         question.give(answer)
         if answer.stops and (not answer.allowed or answer.hunks == ()):
-            self.runtime.calls.is_stopped = True
+            self._stop_calls()
             self._settle()
         if answer.allowed and answer.mode:
             self._set_mode(answer.mode)
 
+    @property
+    def _is_stopped(self) -> bool:
+        return self._turn_calls is not None and self._turn_calls.is_stopped
+
+    def _stop_calls(self) -> None:
+        if self._turn_calls is not None:
+            self._turn_calls.is_stopped = True
+
     def _settle(self) -> None:
         """Close the questions that the permissions of now do not ask any more, and all of a turn that is stopped."""
         for id, question in list(self._approvals.items()):
-            verdict = STOPPED if self.runtime.calls.is_stopped else question.judge() if question.judge else None
+            verdict = STOPPED if self._is_stopped else question.decide() if question.decide else None
             if verdict is not None and verdict.decision != "ask":
                 del self._approvals[id]
                 question.give(verdict)

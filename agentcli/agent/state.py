@@ -6,32 +6,29 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentcli.agent.permissions import Mode
-from agentcli.agent.queue import stored_queue
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.usage import Meter, spent
-from agentcli.conversation.entries import Assistant, Entry, User, kept
-from agentcli.llm.messages import Block
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.llm.provider import Effort
 
 
 @dataclass
 class AgentState:
-    """One conversation. `model` is the choice (`provider/model`); `last_used` what the newest reply came from.
+    """A session's conversation and the choices for it.
 
-    `effort` overrides that of the settings. `notes` are told to the model with its next request. `steering` and
-    `follow_ups` are the queue, which the log keeps. `sent_messages` is how many messages the newest request held,
-    `window_share` how full it made the model's window.
+    `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
+    settings. `notes` are told to the model with its next request. `sent_messages` is how many messages the newest
+    request held, `window_share` how full it made the model's window.
     """
 
     model: str
     mode: Mode = "default"
-    entries: list[Entry] = field(default_factory=list)
+    conversation: Conversation = field(default_factory=Conversation)
     rules: Rules = field(default_factory=Rules)
     meter: Meter = field(default_factory=Meter)
     notes: deque[User] = field(default_factory=deque)
-    steering: deque[tuple[Block, ...]] = field(default_factory=deque)
-    follow_ups: deque[tuple[Block, ...]] = field(default_factory=deque)
     effort: Effort | None = None
     mode_before_plan: Mode = "default"
     last_used: str = ""
@@ -40,13 +37,11 @@ class AgentState:
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
-    """`state` with the conversation of a log: entries, what they cost, what waited, and which model answered last."""
-    state.entries = list(entries)
-    for entry in kept(state.entries):
-        if isinstance(entry.body, Assistant):
-            state.last_used = f"{entry.body.provider}/{entry.body.model}"
-    for entry in state.entries:  # what was taken back was paid for all the same
+    """`state` with the conversation of a log, what it cost, and the model that answered last."""
+    conversation = state.conversation = Conversation(entries)
+    if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
+        state.last_used = f"{reply.body.provider}/{reply.body.model}"
+    for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
         if cost := spent(entry.body):
             state.meter.add(*cost)
-    state.follow_ups.extend(stored_queue(state.entries))
     return state

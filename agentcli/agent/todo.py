@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
-from agentcli.conversation.entries import Entry, Result, kept
+from agentcli.conversation.entries import Entry, Result
 from agentcli.tools.builtin.arguments import TodoItem
 
 
-def todo_items(entries: Iterable[Entry]) -> tuple[TodoItem, ...]:
+def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
     """The items of the newest list; none where there is no list."""
-    for entry in reversed(kept(entries)):
+    for entry in reversed(path):
         body = entry.body
         if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
             try:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
-
-from agentcli.conversation.entries import Assistant, Body, SystemEvent
+from agentcli.conversation.entries import Assistant, Body, Paid
 from agentcli.llm.messages import Usage
 
 
@@ -26,16 +23,6 @@ class Meter:
         self.by_model[model] = (before + usage, _sum(spent, cost_usd))
 
 
-def aside_event(model: str, usage: Usage, cost_usd: float | None) -> SystemEvent:
-    """The record of a request that left no reply in the conversation, so that its price is not forgotten."""
-    return SystemEvent("aside", paid(model, usage, cost_usd))
-
-
-def paid(model: str, usage: Usage, cost_usd: float | None) -> dict[str, Any]:
-    """What an event notes of a request's price."""
-    return {"model": model, "usage": msgspec.to_builtins(usage), "cost_usd": cost_usd}
-
-
 def spent(body: Body) -> tuple[str, Usage, float | None] | None:
     """The model an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
     match body:
@@ -43,8 +30,8 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
             return None  # it broke off before the server had counted anything
         case Assistant():
             return f"{body.provider}/{body.model}", body.usage, body.cost_usd
-        case SystemEvent("aside" | "refused", data) if "usage" in data:
-            return str(data.get("model", "")), msgspec.convert(data.get("usage", {}), Usage), data.get("cost_usd")
+        case Paid() if body.usage != Usage():
+            return body.model, body.usage, body.cost_usd
         case _:
             return None
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.events import Done, Event, Prompt, TurnFailed
-from agentcli.agent.rules import Rule
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.subcommands import make_app, run_app, wait_for
@@ -88,9 +88,9 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> Event:
-    small = builder.models.info(session.state.model).small
+    small = builder.models.info(session.snapshot().model).small
     events = session.subscribe()
-    session.submit(Prompt(with_attachments(prompt, session.runtime.calls.workspace, bare_names=small)))
+    session.submit(Prompt(with_attachments(prompt, session.snapshot().workspace, bare_names=small)))
     async for event in events:
         view.show(event)
         if isinstance(event, Done | TurnFailed):

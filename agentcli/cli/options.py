@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from agentcli.agent.permissions import MODES
+from agentcli.agent.permissions.modes import MODES
 from agentcli.errors import UsageError
 
 

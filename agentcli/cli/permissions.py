@@ -9,26 +9,20 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agentcli.agent.effects import effect_lines
-from agentcli.agent.permissions import (
-    MODES,
-    Mode,
-    Verdict,
-    allowing_rules,
-    analysis_of,
-    judge,
-    parse_mode,
-    refusing_rule,
-)
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.command_rules import allowing_rules, refusing_rule
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.effects import effect_lines
+from agentcli.agent.permissions.judge import Judged, judge
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
+from agentcli.agent.permissions.rules import Rules
 from agentcli.app import Builder
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.sandbox import Profile
-from agentcli.tools.shell.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")
@@ -107,9 +101,9 @@ class Judging:
         self.workspace: Workspace = builder.workspace(self.rules, profile=profile)
 
     def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis, Any]:
-        arguments = self.bash.parse({"command": command})
-        verdict = judge(self.bash, arguments, self.mode, self.rules, self.workspace)
-        return verdict, analysis_of(arguments, self.workspace), arguments
+        judged = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
+        assert judged.command is not None
+        return decide(judged, self.mode, self.rules), judged.command, judged.arguments
 
     def explained(self, command: str) -> dict[str, Any]:
         verdict, analysis, arguments = self._judged(command)
@@ -122,14 +116,15 @@ class Judging:
         }
 
     def _segment(self, segment: Segment, arguments: Any) -> dict[str, Any]:
-        alone = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects)
+        whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects)
+        alone = Judged(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
         if segment.verdict == "catastrophic":
             decided, why = "block", segment.reason
-        elif refusing := refusing_rule(self.bash, segment.text, alone, self.rules.deny, self.workspace):
+        elif refusing := refusing_rule(alone, self.rules.deny):
             decided, why = "block", f"the rule {refusing} denies it"
         elif segment.verdict == "harmless":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
-        elif granting := allowing_rules(self.bash, segment.text, alone, self.rules.allow, self.workspace):
+        elif granting := allowing_rules(alone, self.rules.allow):
             decided, why = "allow", f"the rule {granting[0]} allows it"
         else:
             decided, why = "ask", segment.reason

@@ -66,8 +66,9 @@ class ConfiguredOpener:
         return keep_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        small = self._builder.models.info(session.state.model).small
-        return with_attachments(text, session.runtime.calls.workspace, bare_names=small, typed=typed)
+        shown = session.snapshot()
+        small = self._builder.models.info(shown.model).small
+        return with_attachments(text, shown.workspace, bare_names=small, typed=typed)
 
     def describe(self, topic: Topic) -> str:
         if topic == "config":

@@ -11,10 +11,10 @@ import typer
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
-from agentcli.conversation.entries import Assistant, Entry, Result, Summary, Unreadable, User, to_messages
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
-from agentcli.llm.transcript import doctor
 from agentcli.llm.wire.anthropic import block_to_wire
 from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
@@ -51,7 +51,7 @@ def show(session_id: str, json: AsJson = False) -> None:
         print_json(
             {
                 "session_id": info.id,
-                "messages": [_wire(message) for message in doctor(to_messages(entries))],
+                "messages": [_wire(message) for message in Conversation(entries).valid_messages()],
                 "entries": [msgspec.to_builtins(entry) for entry in entries],
             }
         )
@@ -89,9 +89,9 @@ def _shown(entry: Entry) -> str:
             return "\n".join(part for part in (message.text, *calls) if part.strip())
         case Result() as result:
             return f"  {'✗' if result.result.is_error else '✓'} {result.name} {result.summary}"
-        case Summary(text):
-            return f"[summary] {text}"
-        case Unreadable(error):
-            return f"[{error}]"
+        case Compaction(carried):
+            return f"[summary] {carried}"
+        case Unreadable(error, stored):
+            return f"[{error}] {stored}".rstrip()
         case _:
             return ""

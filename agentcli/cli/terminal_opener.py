@@ -131,7 +131,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def _tell_of_sandbox(self, session: Session) -> None:
         """Warn where commands are confined less than they could be; /sandbox shows it at any time."""
-        if warning := await asyncio.to_thread(session.runtime.calls.workspace.sandbox.warning):
+        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
             self.tell(warning)
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:

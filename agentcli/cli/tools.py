@@ -17,10 +17,12 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 import typer
 
+from agentcli.agent.calls.run import run_call
+from agentcli.agent.calls.scopes import Call as RunningCall
+from agentcli.agent.calls.scopes import SessionCalls, TurnCalls
 from agentcli.agent.events import CallError, Event, ToolFinished
-from agentcli.agent.permissions import MODES, Mode, parse_mode
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
-from agentcli.agent.tool_calls import CallRunner, run_call
 from agentcli.app import Builder
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
@@ -84,12 +86,12 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     builder = _builder()
     rules = builder.rules()
     workspace = builder.workspace(rules)
-    runner = builder.call_runner(builder.tool_registry(), workspace)
-    if runner.mask is not None:
-        runner.mask.keeps_structured = ("file_read",)  # the raw text
-    runner.gives_all = True
-    runner.ends_loops = False  # a script may ask the same as often as it likes
-    bench = Bench(runner, AgentState("", mode, rules=rules))
+    calls = builder.session_calls(builder.tool_registry(), workspace)
+    if calls.services.mask is not None:
+        calls.services.mask.keeps_structured = ("file_read",)  # the raw text
+    calls.services.gives_all = True
+    calls.recent = None  # a script may ask the same as often as it likes
+    bench = Bench(calls, AgentState("", mode, rules=rules))
     answering = asyncio.ensure_future(_answer_calls(single, bench))
 
     def leave() -> None:
@@ -205,7 +207,7 @@ class Bench:
     One that comes again under its id, with the same arguments, is a replay; one without an id never is.
     """
 
-    runner: CallRunner
+    calls: SessionCalls
     state: AgentState
 
     async def answer(self, call: Call) -> dict[str, Any]:
@@ -216,10 +218,10 @@ class Bench:
                 ended.append(event)
 
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        await run_call(self.runner, self.state, use, hear, {})
+        await run_call(RunningCall(use, TurnCalls(self.calls, self.state, hear)))
         answer = _answer(call, ended[-1])
-        if self.runner.mask is not None:  # the title has what the call was given
-            answer["summary"] = self.runner.mask.text(answer["summary"])
+        if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
+            answer["summary"] = mask.text(answer["summary"])
         return answer
 
 

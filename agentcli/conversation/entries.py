@@ -1,23 +1,26 @@
-"""The records of a conversation, and what of them a model sees.
+"""The records of a conversation, and how they are written to a log and read from it.
 
-A log only grows. `user`, `assistant`, `tool_result` and `summary` reach the model; `context_note`, `system_event`,
-`tool_log` and `unreadable` never do. What was taken back stays in the log and is named by a `retracted` event.
+A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the model; the other kinds tell what
+happened to the session. `conversation.py` derives from them what a request holds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
 
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
-from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, ToolUse, Usage, without_empty_text
+from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, Usage
+
+CompactionStrategy = Literal["truncate", "extract", "summarize"]
+CompactionTrigger = Literal["auto", "manual", "overflow"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
-    """What a person said; with `is_reminder` what agentcli itself tells the model."""
+    """A message from the person, or with `is_reminder` a note from agentcli to the model."""
 
     content: tuple[Block, ...]
     is_reminder: bool = False
@@ -39,10 +42,10 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
-    """What came of a call; `structured` is for programs, `summary` one line for the person.
+    """The result of a call; `structured` is for programs, `summary` one line for the person.
 
-    `retry_count` tries failed before, the last of them with `last_error`. `caller` is who asked for the call, `mode`
-    the permission mode it was judged by, `answer` what the person said where the call asked.
+    `retry_count` tries failed before, the last of them with `last_error`. `caller` is the id of the agent that made
+    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked.
     """
 
     result: ToolResult
@@ -59,43 +62,131 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     answer: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True, tag_field="kind", tag="summary"):
-    """Stands for everything before it."""
+class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
+    """Replaces older entries of the active path in every later request; the log still holds them.
 
-    text: str
+    `covers` are the ids of the first and the last entry it stands for. Requests then begin with `carried` (a summary),
+    go on with the entries from `first_kept` on (empty: none of those before this one), and hold `stubs` in place of
+    the contents of entries, by id. `model`, `usage` and `cost_usd` are of the request that wrote the summary.
+    """
+
+    carried: str = ""
+    covers: tuple[str, str] = ("", "")
+    first_kept: str = ""
+    stubs: dict[str, str] = {}
+    strategy: CompactionStrategy = "summarize"
+    trigger: CompactionTrigger = "auto"
+    tokens_before: int = 0
+    tokens_after: int = 0
+    model: str = ""
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
 
 
 class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_note"):
-    """Something the person's side knows and the model is not told."""
+    """A note for the person that the model is not told."""
 
     text: str
 
 
-class SystemEvent(msgspec.Struct, frozen=True, tag_field="kind", tag="system_event", omit_defaults=True):
-    """What happened to the session.
+class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
+    """The person went back to a prompt: the conversation goes on from the entry that precedes `before`."""
 
-    `retracted` (data: ids, or since), `provider_switched`, `queue` (steering, follow_ups), and what was paid for and
-    left no reply (model, usage, cost_usd): `refused`, `aside` (a question beside the work, a try that broke off).
-    """
-
-    event: str
-    data: dict[str, Any] = {}
+    before: str
 
 
-class ToolLog(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_log", omit_defaults=True):
-    """What a call went through: `started` (data: ids), `denied`, `asked`."""
+class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
+    """Prompts that were taken back because nothing could answer them. What was added after them stays."""
 
-    event: str
-    data: dict[str, Any] = {}
+    ids: tuple[str, ...]
+
+
+class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched"):
+    """Names as `provider/model`."""
+
+    before: str
+    after: str
+
+
+class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):
+    """All messages that wait, after each change of the queue."""
+
+    steering: tuple[tuple[Block, ...], ...] = ()
+    follow_ups: tuple[tuple[Block, ...], ...] = ()
+
+
+class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
+    """A request that was paid for and left no reply: a side question, a retried or refused request."""
+
+    model: str
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    reason: Literal["aside", "refused"] = "aside"
+    note: str = ""
+
+
+class CallsStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_started"):
+    """These calls were about to run when their reply was stored."""
+
+    ids: tuple[str, ...]
+
+
+class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked", omit_defaults=True):
+    """A call waits for the person's answer; `rules` are grants that were offered."""
+
+    id: str
+    title: str
+    reason: str
+    rules: tuple[str, ...] = ()
+
+
+class CallAllowed(msgspec.Struct, frozen=True, tag_field="kind", tag="call_allowed"):
+    """The question about a call was answered with yes, or the permissions of then let it through."""
+
+    id: str
+
+
+class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied"):
+    """The question about a call was answered with no, with this comment."""
+
+    id: str
+    why: str
+
+
+class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
+    """The client was asked to run these calls."""
+
+    ids: tuple[str, ...]
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """Stands for a stored entry that cannot be read; it is never stored itself."""
+    """Stands for a stored entry that is damaged or was written by a newer version; `stored` is its text.
+
+    It is never stored itself.
+    """
 
     error: str
+    stored: str = ""
 
 
-Body = User | Assistant | Result | Summary | ContextNote | SystemEvent | ToolLog | Unreadable
+Body = (
+    User
+    | Assistant
+    | Result
+    | Compaction
+    | ContextNote
+    | Rewound
+    | Retracted
+    | ProviderSwitched
+    | Queued
+    | Paid
+    | CallsStarted
+    | CallAsked
+    | CallAllowed
+    | CallDenied
+    | CallsHandedOver
+    | Unreadable
+)
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,54 +211,8 @@ def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
     return Entry(id, parent_id, time.time(), body)
 
 
-def kept(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that were not taken back. A `retracted` event names them by `ids`, or all from the entry `since` on.
-
-    Ids of results are a model's and may come again, so only what stands behind the first one named is meant.
-    """
-    kept: list[Entry] = []
-    for entry in entries:
-        if isinstance(entry.body, SystemEvent) and entry.body.event == "retracted":
-            _take_back(kept, entry.body.data.get("ids", ()), entry.body.data.get("since", ""))
-        kept.append(entry)
-    return kept
-
-
-def _take_back(kept: list[Entry], ids: Sequence[str], since: str) -> None:
-    first = since or next(iter(ids), "")
-    start = next((n for n in range(len(kept) - 1, -1, -1) if kept[n].id == first), len(kept))
-    kept[start:] = [entry for entry in kept[start:] if _stays(entry.body) or not (since or entry.id in ids)]
-
-
-def _stays(body: Body) -> bool:
-    """Whether an entry tells what happened to the session, which no taking back undoes."""
-    return isinstance(body, SystemEvent)
-
-
-def retracted_ids(entries: Sequence[Entry]) -> frozenset[str]:
-    """Ids of the entries that were taken back."""
-    return frozenset(entry.id for entry in entries) - {entry.id for entry in kept(entries)}
-
-
-def to_messages(entries: Sequence[Entry]) -> tuple[Message, ...]:
-    """What a request holds: the newest summary and all after it, neighbours of one role joined.
-
-    Results come first in their message, as the Messages API wants; replies that said nothing are left out.
-    """
-    messages: list[Message] = []
-    for entry in since_summary(entries):
-        if (message := _message(entry.body)) is None:
-            continue
-        last = messages[-1] if messages else None
-        if last is not None and last.role == message.role == "user":
-            messages[-1] = Message("user", _results_first(last.content + message.content))
-        else:
-            messages.append(message)
-    return tuple(messages)
-
-
 def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> list[Body]:
-    """The bodies of a conversation that came from elsewhere; `to_messages` over them gives its messages back.
+    """The bodies of a conversation that came from elsewhere; a `Conversation` of them has the same messages.
 
     `provider` and `model` are noted as the source of its replies.
     """
@@ -184,45 +229,6 @@ def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> 
         if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
             bodies.append(User(rest))
     return bodies
-
-
-def since_summary(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries a request is made of: the newest summary and all after it, without what was taken back."""
-    remaining = kept(entries)
-    newest = (n for n in range(len(remaining) - 1, -1, -1) if isinstance(remaining[n].body, Summary))
-    return remaining[next(newest, 0) :]
-
-
-def _message(body: Body) -> Message | None:
-    match body:
-        case User():
-            content = without_empty_text(body.content)
-            return Message("user", content) if content else None
-        case Summary():
-            return Message("user", (Text(body.text),))
-        case Result():
-            return Message("user", (body.result,))
-        case Assistant():
-            content = without_empty_text(body.content)
-            return Message("assistant", content) if content else None
-        case _:
-            return None
-
-
-def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
-    results = tuple(block for block in content if isinstance(block, ToolResult))
-    return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
-
-
-def open_calls(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Ids of the calls that have no result after them, in order; a model may use an id twice."""
-    waiting: dict[str, None] = {}
-    for entry in kept(entries):
-        if isinstance(entry.body, Assistant):
-            waiting |= {block.id: None for block in entry.body.content if isinstance(block, ToolUse)}
-        elif isinstance(entry.body, Result):
-            waiting.pop(entry.body.result.tool_use_id, None)
-    return tuple(waiting)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -256,8 +262,10 @@ def from_record(record: dict[str, Any]) -> Entry:
 
 
 def as_readable(record: dict[str, Any]) -> Entry:
-    """The entry of a row; one that cannot be read says why, so that the others can be."""
+    """The entry of a row; one that cannot be read says why and keeps its text, so that the others can be used."""
     try:
         return from_record(record)
     except ValueError as error:
-        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error)))
+        stored = record["body"]
+        text = stored.decode(errors="replace") if isinstance(stored, bytes) else str(stored)
+        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))

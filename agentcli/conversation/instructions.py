@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.entries import User, reminder
+from agentcli.safety.paths.secret import is_secret
 from agentcli.small_files import is_file, read_small_file
-from agentcli.tools.path_kinds import is_secret
 
 BUDGET = 32 * 1024  # bytes of all files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts

@@ -1,24 +1,42 @@
-"""How entries that an older agentcli stored become entries of today."""
+"""Brings entries that an older agentcli stored up to today's form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _results_name_their_call(body: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 says which version of a tool ran, for whom and in which mode: before, all ran for the main agent."""
+    """Version 2 notes which version of a tool ran, for whom and in which mode."""
     if body.get("kind") != "tool_result":
         return body
     return {**body, "tool_version": "1", "caller": "main", "mode": ""}
 
 
-# From each version to the next; a version that is not here cannot be read.
-STEPS: dict[int, Step] = {1: _results_name_their_call}
+def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:
+    """Version 3 has a kind for each event, and a compaction where version 2 had a summary."""
+    data = body.get("data", {})
+    match body.get("kind"), body.get("event"):
+        case "summary", _:
+            return {"kind": "compaction", "carried": body.get("text", "")}
+        case "tool_log", "started":
+            return {"kind": "calls_started", "ids": data.get("ids", [])}
+        case "system_event", "retracted" if "since" in data:
+            return {"kind": "rewound", "before": data["since"]}
+        case "system_event", ("aside" | "refused") as reason:
+            return {"kind": "paid", "reason": reason, "model": "", **data}
+        case "system_event", event:
+            return {"kind": event, **data}
+        case _:
+            return body
+
+
+# From each version to the next.
+STEPS: dict[int, Step] = {1: _results_name_their_call, 2: _each_event_is_a_kind}
 
 
 def brought_up(body: dict[str, Any], version: int) -> dict[str, Any]:

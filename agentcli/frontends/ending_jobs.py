@@ -11,7 +11,7 @@ MOST_SHOWN = 60  # characters of a command
 
 
 def running_jobs(session: Session) -> list[BackgroundJob]:
-    return [job for job in session.runtime.calls.workspace.sandbox.jobs() if job.is_running]
+    return [job for job in session.snapshot().workspace.sandbox.jobs() if job.is_running]
 
 
 def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:

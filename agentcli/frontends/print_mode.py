@@ -112,7 +112,7 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
 
 
 def _explain(done: Done, session: Session, log: TextIO) -> None:
-    limits = session.runtime.limits
+    limits = session.snapshot()
     match done.reason:
         case "max_turns":
             _say(log, f"Stopped at the limit of {limits.max_turns} turns: raise --max-turns, or go on with --continue.")

@@ -15,7 +15,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
-from agentcli.conversation.entries import Entry, SystemEvent
+from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import SessionOpener, open_after
 from agentcli.llm.messages import Block, Usage
@@ -89,7 +89,7 @@ class ScreenlessHost:
         """Never raises: a bug in one command must not end a session that others use."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
-        session, entries_before = self._session, len(self._session.state.entries)
+        session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         task = asyncio.ensure_future(typed.command.run(self, typed.argument))
         self._running.add(task)
         try:
@@ -99,7 +99,7 @@ class ScreenlessHost:
                 prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
-            cost = _cost_of(session.state.entries[entries_before:])
+            cost = _cost_of(session.snapshot().conversation.entries[entries_before:])
             return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
@@ -151,7 +151,7 @@ class ScreenlessHost:
             raise UsageError(
                 "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
             )
-        if before.is_busy or before.state.follow_ups:
+        if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
         if session_id is not None and before.id.startswith(session_id) and not fork:
             raise UsageError("That is this conversation.")
@@ -190,7 +190,7 @@ def _cost_of(entries: Sequence[Entry]) -> Meter:
     """The cost of requests beside the conversation."""
     meter = Meter()
     for entry in entries:
-        if isinstance(entry.body, SystemEvent) and (cost := spent(entry.body)):
+        if isinstance(entry.body, Paid) and (cost := spent(entry.body)):
             meter.add(*cost)
     return meter
 

@@ -39,10 +39,11 @@ class SessionOpener(Protocol):
 
 async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
     """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort."""
-    chosen = before.state
+    chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork)
     if session_id is None or fork:
+        if chosen.mode == "plan":
+            opened.submit(SetMode(chosen.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
-        opened.state.mode_before_plan = chosen.mode_before_plan
     return opened

@@ -36,10 +36,12 @@ def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(repaired)
 
 
-def is_valid(messages: tuple[Message, ...]) -> bool:
-    expected: tuple[str, ...] = ()
-    role = "assistant"
-    for message in messages:
+def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
+    """Whether a provider takes these messages; those before `start` are known to be in order."""
+    before = messages[start - 1] if start else Message("assistant", ())
+    expected = tuple(use.id for use in before.tool_uses)
+    role = before.role
+    for message in messages[start:]:
         if message.role == role or not message.content:
             return False
         role = message.role

@@ -164,7 +164,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What one call is given. `emit` shows output while the call runs and never waits.
+    """The surroundings of one call. `emit` shows output while the call runs, `publish` an event; neither waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
     background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
@@ -178,6 +178,7 @@ class ToolContext:
     level: OutputLevel = "standard"
     judged: frozenset[Path] | None = None
     only_reads: bool = False
+    publish: Callable[[Any], None] = lambda event: None
 
     def readable(self, path: str) -> Path:
         """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""

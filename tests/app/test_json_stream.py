@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.app.running import Place, Ran, Running, call, wait_until
+from tests.conformance.replies import anthropic_sse
+from tests.conformance.servers import Reply, anthropic_server
 
 STREAM = ("--output-format", "stream-json")
 BOTH = (*STREAM, "--input-format", "stream-json")
@@ -101,14 +103,48 @@ def test_partial_messages_are_the_stream_of_the_messages_api(place: Place) -> No
     events = [line["event"] for line in ran.of("stream_event")]
     assert [event["type"] for event in events if event["type"] != "content_block_delta"] == [
         "message_start", "content_block_start", "content_block_stop", "content_block_start", "content_block_stop",
-        "message_delta", "message_stop",
+        "content_block_start", "content_block_stop", "message_delta", "message_stop",
         "message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     first = events[: [event["type"] for event in events].index("message_stop")]
     deltas = [event for event in first if event["type"] == "content_block_delta"]
     assert "".join(d["delta"].get("thinking", "") for d in deltas if d["index"] == 0) == "Hm, a.py."
     assert "".join(d["delta"].get("text", "") for d in deltas if d["index"] == 1) == "Let me look."
+    assert "".join(d["delta"].get("partial_json", "") for d in deltas if d["index"] == 2) == '{"path":"a.py"}'
     assert [e["delta"]["stop_reason"] for e in events if e["type"] == "message_delta"] == ["tool_use", "end_turn"]
+
+
+@pytest.mark.oracle
+def test_the_vendor_s_sdk_builds_the_same_messages_of_the_partial_ones(place: Place) -> None:
+    import anthropic
+
+    ran = place.run("-m", place.script(*TURN), "-p", "go", *STREAM, "--include-partial-messages")
+    events = [line["event"] for line in ran.of("stream_event")]
+    told = [line["message"] for line in ran.of("assistant")]
+    ends = [n for n, event in enumerate(events, 1) if event["type"] == "message_stop"]
+    assert len(ends) == len(told) == 2
+    for start, end, said in zip([0, *ends], ends, told, strict=False):
+        with anthropic_server([Reply(anthropic_sse(events[start:end]))]) as server:
+            client = anthropic.Anthropic(api_key="k", base_url=server.url, max_retries=0)
+            asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
+            with client.messages.stream(**asked) as stream:
+                message = stream.get_final_message()
+        blocks = [block.model_dump(mode="json") for block in message.content]
+        assert [
+            {key: block[key] for key in ours if key != "signature"}
+            for block, ours in zip(blocks, said["content"], strict=True)
+        ] == [{key: value for key, value in ours.items() if key != "signature"} for ours in said["content"]]
+        assert (message.stop_reason, message.model) == (said["stop_reason"], said["model"])
+        assert message.usage.output_tokens == said["usage"]["output_tokens"]
+
+
+def test_a_reply_that_breaks_off_ends_its_partial_message_too(place: Place) -> None:
+    model = place.script({"text": "Half an ans", "error": {"kind": "connection"}}, *[{"error": {"kind": "auth"}}] * 2)
+    ran = place.run("-m", model, "-p", "go", *STREAM, "--include-partial-messages")
+    events = [
+        line["event"]["type"] for line in ran.of("stream_event") if line["event"]["type"] != "content_block_delta"
+    ]
+    assert events == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
 
 
 def test_what_happens_in_between_is_told(place: Place) -> None:
@@ -157,7 +193,7 @@ def test_the_result_is_last_after_a_signal_too(place: Place, number: signal.Sign
     if moment == "text":
         assert ran.result["result"].startswith("one")
         assert ran.of("assistant")[-1]["message"]["stop_reason"] == "interrupted"
-        assert ran.of("stream_event")[-1]["event"]["type"] == "content_block_stop"
+        assert ran.of("stream_event")[-1]["event"]["type"] == "message_stop"
     else:
         assert "interrupted" in str(texts_of(ran, "user"))
 
@@ -251,8 +287,8 @@ def test_prompts_that_wait_survive_a_kill_and_leave_a_single_question_alone(plac
         return [entry["body"] for entry in json.loads(shown.out)["entries"]] if shown.code == 0 else []
 
     def waiting(id: str) -> list[str]:
-        queues = [body["data"] for body in stored(id) if body.get("event") == "queue"]
-        return [message[0]["text"] for message in queues[-1]["follow_ups"]] if queues else []
+        queues = [body for body in stored(id) if body["kind"] == "queue"]
+        return [message[0]["text"] for message in queues[-1].get("follow_ups", ())] if queues else []
 
     with talk(place, VERY_SLOW) as running:
         id = running.wait_for_type("system", "init")["session_id"]

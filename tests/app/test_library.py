@@ -15,6 +15,7 @@ from msgspec import Struct
 
 import agentcli
 from agentcli import Agent, AgentFailed, tool
+from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import (
     ApprovalRequested,
     ClientResult,
@@ -24,9 +25,12 @@ from agentcli.agent.events import (
     TextDelta,
     ToolFinished,
 )
-from agentcli.agent.hooks import NoHooks
+from agentcli.agent.events import Compaction as Compacted
+from agentcli.agent.hooks import HookAnswer, NoHooks
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Compaction
 from agentcli.errors import ConfigError, ToolError, UsageError, UserError
-from agentcli.llm.messages import Usage
+from agentcli.llm.messages import Message, ToolResult, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.access import SearchResult
@@ -232,6 +236,48 @@ async def test_hooks_look_in_and_may_end_a_turn(model: MakeModel, work: Path) ->
     async with Agent(model(looking, looking, {"text": "never"}), cwd=work, hooks=hooks) as agent:
         done = await agent.run("go")
     assert (done.reason, done.turns, hooks.turns) == ("stopped", 2, 2)
+
+
+async def test_a_context_policy_may_compact_before_a_request_and_a_transform_changes_one(
+    work: Path, model: MakeModel
+) -> None:
+    seen: list[tuple[Message, ...]] = []
+
+    async def policy(conversation: Conversation, **about: Any) -> Compaction | None:
+        if len(conversation.messages) < 3 or any(isinstance(entry.body, Compaction) for entry in conversation.path):
+            return None
+        newest = conversation.path[-1].id
+        return Compaction("They said one and two.", first_kept=newest, tokens_before=900, tokens_after=90)
+
+    async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        seen.append(messages)
+        return messages
+
+    async with Agent(
+        model({"text": "One."}, {"text": "Two."}, {"text": "Three."}),
+        cwd=work,
+        context_policy=policy,
+        context_transform=transform,
+    ) as agent:
+        for prompt in ("one", "two", "three"):
+            events = [event async for event in agent.stream(prompt)]
+            if prompt == "two":
+                assert [(e.tokens_before, e.tokens_after) for e in events if isinstance(e, Compacted)] == [(900, 90)]
+    assert "two" in seen[1][-1].text
+    assert "one" not in "".join(message.text for message in seen[1][:1]).replace("They said one and two.", "")
+    assert [message.text for message in seen[2]] == ["They said one and two.two", "Two.", "three"]
+
+
+async def test_call_hooks_and_locks_of_the_caller_are_used(work: Path, model: MakeModel) -> None:
+    class Refusing:
+        async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer:
+            return HookAnswer("deny", f"No {record.tool} by {record.caller}.")
+
+        async def after_call(self, record: CallRecord, result: ToolResult) -> None:
+            pass
+
+    async with Agent(model(ASKS, SEEN), cwd=work, call_hooks=[Refusing()]) as agent:
+        assert (await agent.run("go")).text == "So: permission_denied: No bash by main."
 
 
 async def test_a_system_text_of_one_s_own_is_used(model: MakeModel, work: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_session_is_shown_as_the_next_request_would_send_it(program: Program) 
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "user", "assistant"]
     assert shown["messages"][2]["content"][0]["type"] == "tool_result"
     kinds = {entry["body"]["kind"] for entry in shown["entries"]}
-    assert kinds == {"user", "assistant", "tool_result", "tool_log"}
+    assert kinds == {"user", "assistant", "tool_result", "calls_started"}
     assert "It prints hi." in program("sessions", "show", "first").stdout
 
 

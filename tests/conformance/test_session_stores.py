@@ -23,16 +23,17 @@ import pytest
 
 from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import SessionLog, SessionStore
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
     Body,
+    CallsStarted,
     Result,
-    SystemEvent,
-    ToolLog,
+    Retracted,
+    Rewound,
     Unreadable,
     User,
     reminder,
-    to_messages,
 )
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
@@ -68,9 +69,9 @@ def said(text: str) -> User:
 ROUND: tuple[Body, ...] = (
     said("What is here?\nTell me."),
     Assistant((Text("Let me see."), ToolUse("c1", "think", {"thought": "ü"})), "p", "m", Usage(3, 4), "tool_use", 0.5),
-    ToolLog("started", {"ids": ["c1"]}),
+    CallsStarted(("c1",)),
     Result(ToolResult("c1", "Noted.", is_error=True), "think", "thought", 1.5, {"a": [1, None]}, "timeout"),
-    SystemEvent("retracted", {"ids": ["x"]}),
+    Retracted(("x",)),
 )
 
 
@@ -581,7 +582,7 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_said(tmp_path: Path,
         assert says in told[0]
         assert "1 of the 3 entries" in told[0]
         assert isinstance(entries[1].body, Unreadable)
-        assert [message.text for message in to_messages(entries)] == ["onethree"]
+        assert [message.text for message in Conversation(entries).messages] == ["onethree"]
         assert len((await store.load(id))[1]) == 3
         fork, entries = await store.fork(id, cwd=HERE)
         await kept(fork, said("four"))
@@ -612,6 +613,7 @@ async def test_a_file_of_the_first_version_is_brought_up_and_times_to_come_count
         ids = [await a_session(store, text) for text in ("a", "b", "c")]
     with closing(apsw.Connection(str(database(tmp_path)))) as db:
         db.execute("DROP INDEX sessions_by_use; ALTER TABLE sessions DROP COLUMN used")
+        db.execute("ALTER TABLE sessions DROP COLUMN user_id")
         db.execute("CREATE INDEX sessions_by_cwd ON sessions (cwd, updated)")
         for id, updated in zip(ids, (time.time() - 5, time.time() + 1e9, time.time() - 50), strict=True):
             db.execute("UPDATE sessions SET updated = ? WHERE id = ?", (updated, id))
@@ -620,6 +622,49 @@ async def test_a_file_of_the_first_version_is_brought_up_and_times_to_come_count
         assert [info.id for info in await store.list(cwd=HERE)] == [ids[0], ids[2], ids[1]]
         newest = await a_session(store, "d")
         assert [info.id for info in await store.list(limit=1)] == [newest]
+
+
+async def test_a_file_of_the_second_version_is_brought_up_with_what_it_holds(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "a")
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        db.execute("ALTER TABLE sessions DROP COLUMN user_id")
+        old = '{"kind":"system_event","event":"retracted","data":{"since":"' + new_id() + '"}}'
+        db.execute("INSERT INTO entries SELECT session_id, 2, 'r', id, time, 'system_event', 2, ? FROM entries", (old,))
+        db.pragma("user_version", 2)
+    async with on_disk(tmp_path) as store:
+        info, entries = await store.load(id)
+    assert (info.id, info.user_id) == (id, "")
+    assert [type(entry.body) for entry in entries] == [User, Rewound]
+
+
+@every_store
+async def test_a_session_notes_whose_it_is_and_so_does_its_fork(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "a", user_id="ada")
+        fork, _ = await store.fork(id, cwd=HERE)
+        await kept(fork, said("b"))
+        await fork.close()
+        assert {info.user_id for info in await store.list()} == {"ada"}
+
+
+@every_store
+async def test_an_entry_may_follow_an_earlier_one_and_the_next_follows_it(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        first, _, third = log.append(said("a"), said("b"), said("c")).entries
+        branch, after = log.append(said("d"), said("e"), parent_id=first.id).entries
+        await kept(log, said("f"))
+        await log.close()
+        again, entries = await store.open(log.session_id)
+        await kept(again, said("g"), said("h"))
+        await again.close()
+        _, entries = await store.load(log.session_id)
+    assert branch.parent_id == first.id
+    assert after.parent_id == branch.id
+    assert [entry.parent_id for entry in entries[5:]] == [entry.id for entry in entries[4:-1]]
+    assert texts_of(Conversation(entries).path) == ["a", "d", "e", "f", "g", "h"]
+    assert third.id in Conversation(entries).inactive_ids
 
 
 async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:
@@ -670,7 +715,7 @@ async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> No
 APPEND = """
 import asyncio, os, sys
 from pathlib import Path
-from agentcli.conversation.entries import Assistant, Result, ToolLog, User
+from agentcli.conversation.entries import Assistant, CallsStarted, Result, User
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
@@ -679,7 +724,7 @@ async def main():
     log, entries = await store.open(sys.argv[2]) if len(sys.argv) > 2 else (await store.create(cwd=Path("/here")), [])
     os.write(1, f"session {log.session_id}\\n".encode())
     for n in range(len(entries), 100_000):
-        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), ToolLog("started")]
+        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), CallsStarted((f"c{n}",))]
         appended = log.append(User((Text("x" * 2_000),)), *bodies)
         following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
         for one in (appended, following):
@@ -725,7 +770,7 @@ async def killed_and_reopened(folder: Path, times: int) -> int:
         assert len(there) == len(set(there))
         assert [entry.parent_id for entry in entries] == [None, *there[:-1]]
         for entry, after in pairwise(entries):
-            assert not isinstance(entry.body, Assistant) or isinstance(after.body, ToolLog)  # one transaction
+            assert not isinstance(entry.body, Assistant) or isinstance(after.body, CallsStarted)  # one transaction
     return len(acknowledged)
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.conversation.entries import entry_now, from_messages, from_record, to_messages, to_record
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import entry_now, from_messages, from_record, to_record
 from agentcli.llm.messages import Message, Text, ToolResult, ToolUse
 from agentcli.llm.provider import ToolSpec
 from agentcli.llm.transcript import is_valid
@@ -55,4 +56,4 @@ def test_messages_become_entries_and_records_and_messages_again(messages: tuple[
     assert is_valid(messages)
     bodies = from_messages(messages, provider="anthropic", model="claude-sonnet-5-5")
     entries = [entry_now(str(number), None, body) for number, body in enumerate(bodies)]
-    assert to_messages([from_record(to_record(entry)) for entry in entries]) == messages
+    assert Conversation(from_record(to_record(entry)) for entry in entries).messages == messages

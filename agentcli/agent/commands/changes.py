@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.agent.commands.command import FileDiff
-from agentcli.agent.permissions import analysis_of
+from agentcli.agent.permissions.judge import analysis_of
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse

@@ -6,9 +6,9 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
 from agentcli.agent.events import SetMode
-from agentcli.agent.permissions import MODES, Mode, parse_mode
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 
@@ -99,7 +99,7 @@ def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
 
 
 async def _granted(desk: CommandHost) -> list[str]:
-    grants = desk.session.runtime.calls.grants
+    grants = desk.session.runtime.calls.services.grants
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
@@ -111,7 +111,7 @@ async def _forget(desk: CommandHost, what: str) -> str:
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
     taken = [rule for rule in same if _is_own(rule)]
-    if text in granted and (grants := desk.session.runtime.calls.grants) is not None:
+    if text in granted and (grants := desk.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not taken:
         why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"

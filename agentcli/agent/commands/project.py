@@ -10,7 +10,6 @@ from pathlib import Path
 
 from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
-from agentcli.agent.tool_calls import masked
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
@@ -32,7 +31,7 @@ async def _diff(desk: CommandHost, argument: str) -> Outcome:
         raise UsageError("Write /diff, or /diff all.")
     session = desk.session
     workspace = session.runtime.calls.workspace
-    edits = edits_in(session.state.entries, workspace)
+    edits = edits_in(session.state.conversation.entries, workspace)
     files, apart = await asyncio.to_thread(net_changes, edits, workspace.cwd)
     notes = [] if files else ["This session's edits have changed no file."]
     if apart:
@@ -43,7 +42,7 @@ async def _diff(desk: CommandHost, argument: str) -> Outcome:
         notes.append(f"What {ran} may have changed is not known here: /diff all shows what git sees.")
     elif not files:
         notes.append("/diff all shows what git sees.")
-    shown = [FileDiff(file.path, await masked(session.runtime.calls, file.diff)) for file in files]
+    shown = [FileDiff(file.path, await session.runtime.calls.services.masked(file.diff)) for file in files]
     return AsDiff(tuple(shown), "\n".join(notes))
 
 

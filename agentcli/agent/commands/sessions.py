@@ -10,7 +10,6 @@ from pathlib import Path
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.agent.tool_calls import know_secrets
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError, UserError
 from agentcli.paths import from_home
@@ -40,9 +39,9 @@ async def _resume(desk: CommandHost, which: str) -> Outcome:
     elif which.isdigit() and len(which) < 4:
         which = sessions[number_in(which, len(sessions), "conversation")].id
     session = await desk.open_session(which)
-    return (
-        f"Going on with {session.id} ({len(session.state.entries)} entries).{_waiting(len(session.state.follow_ups))}"
-    )
+    conversation = session.state.conversation
+    waiting = _waiting(len(conversation.queue.follow_ups))
+    return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
 
 
 def _waiting(count: int) -> str:
@@ -81,7 +80,7 @@ async def _fork(desk: CommandHost, argument: str) -> Outcome:
     before = desk.session
     if before.is_busy:
         raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
-    if not before.state.entries:
+    if not before.state.conversation.entries:
         return "There is nothing to copy yet."
     copy = await desk.open_session(before.id, fork=True)
     return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
@@ -117,15 +116,15 @@ async def _rename(desk: CommandHost, name: str) -> Outcome:
 
 
 async def _export(desk: CommandHost, name: str) -> Outcome:
-    session, calls = desk.session, desk.session.runtime.calls
+    session, services = desk.session, desk.session.runtime.calls.services
     info = next((info for info in await desk.sessions() if info.id == session.id), None)
     prompts = session.prompts()
     title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
-    text = transcript(session.state.entries, title)
-    if calls.mask is not None:  # people and models write keys too
-        await know_secrets(calls)
-        title, text = calls.mask.text(title), await asyncio.to_thread(calls.mask.text, text)
-    cwd = calls.workspace.cwd
+    text = transcript(session.state.conversation.path, title)
+    if services.mask is not None:  # people and models write keys too
+        await services.know_secrets()
+        title, text = services.mask.text(title), await asyncio.to_thread(services.mask.text, text)
+    cwd = services.workspace.cwd
     file = await asyncio.to_thread(_write_new, cwd, name or f"{_file_name(title)}.md", text)
     return f"Written to {file}."
 

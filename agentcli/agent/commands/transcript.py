@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agentcli.conversation.entries import Assistant, Entry, Result, Summary, User, kept
+from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, User
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.summary import call_title
 
 
-def transcript(entries: Iterable[Entry], title: str) -> str:
-    """What was said and done, without what was taken back and what only the model was told."""
+def transcript(path: Iterable[Entry], title: str) -> str:
+    """The prompts, answers and results on a conversation's path, without the notes for the model."""
     parts = [f"# {title}"]
     calls: dict[str, ToolUse] = {}
-    for entry in kept(entries):
+    for entry in path:
         match entry.body:
             case User(_, is_reminder=False) as prompt:
                 parts.append(f"## Prompt\n\n{prompt.text.strip()}")
@@ -25,8 +25,8 @@ def transcript(entries: Iterable[Entry], title: str) -> str:
                     parts.append(f"## {provider}/{model}\n\n{text}")
             case Result() as result:
                 parts.append(_done(result, calls.get(result.result.tool_use_id)))
-            case Summary(text):
-                parts.append(f"## Summary of what came before\n\n{text.strip()}")
+            case Compaction(carried) if carried.strip():
+                parts.append(f"## Summary of what came before\n\n{carried.strip()}")
             case _:
                 pass
     return "\n\n".join(parts) + "\n"

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
-from agentcli.agent.exposure import with_exposure
-from agentcli.agent.permissions import judge
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.exposure import decide_with_exposure
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
-from agentcli.agent.tool_calls import masked
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import markdown_files
 from agentcli.small_files import read_small_file
@@ -151,8 +150,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": shell})
         rules = Rules([*state.rules.allow, *command.allowed], state.rules.deny, state.rules.ask)
-        given = tool, arguments, state.mode, rules, calls.workspace
-        verdict = with_exposure(judge(*given), *given)
+        verdict = decide_with_exposure(judge(tool, arguments, calls.workspace), state.mode, rules)
         if verdict.decision != "allow":
             raise UserError(
                 f"/{command.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "
@@ -161,5 +159,7 @@ async def _output(shell: str, command: UserCommand, session: Session) -> str:
         context = ToolContext(calls.workspace, command.name, only_reads=verdict.only_reads)
         output = await tool.output(arguments, context)
     except ToolError as error:
-        raise UserError(f"/{command.name} could not run `{shell}`: {await masked(calls, str(error))}") from error
-    return await masked(calls, str(output.content))
+        raise UserError(
+            f"/{command.name} could not run `{shell}`: {await calls.services.masked(str(error))}"
+        ) from error
+    return await calls.services.masked(str(output.content))

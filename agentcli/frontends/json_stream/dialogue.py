@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import events as ops
-from agentcli.agent.approvals import NOBODY_LEFT, check_named_rule, check_offered
 from agentcli.agent.events import Done, Event, Notice, TurnFailed
-from agentcli.agent.permissions import parse_mode
+from agentcli.agent.permissions.approvals import check_offered
+from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
@@ -175,11 +175,7 @@ class Dialogue:
     def _client_left(self) -> None:
         """Nobody answers any more: what waits for an answer is refused, and so is what would ask."""
         self._has_client = False
-        calls = self._session.runtime.calls
-        calls.ask = None
-        calls.client.client_left()
-        for id in tuple(self._session.asked):
-            self._session.submit(ops.Approve(id, False, comment=NOBODY_LEFT))
+        self._session.submit(ops.SetAttended(False))
 
     async def _work(self, first: Given) -> None:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
@@ -252,13 +248,13 @@ class Dialogue:
                 answer = ops.Approve(id, True, scope, comment, rule, hunks)
                 check_offered(session.asked[id], answer)
                 if rule:
-                    check_named_rule(rule, session.runtime.calls.tools)
+                    session.check_rule(rule)
                 session.submit(answer)
             case Deny(id, comment):
                 _check_waits(id, session.asked, "question")
                 session.submit(ops.Approve(id, False, comment=comment))
             case ClientResult(id, content, is_error, structured):
-                _check_waits(id, session.runtime.calls.client.waiting, "call")
+                _check_waits(id, session.waiting_for_client, "call")
                 session.submit(ops.ClientResult(id, content, is_error, structured))
 
     # Messages and commands

@@ -1,4 +1,4 @@
-"""Writes what a session does as JSON lines."""
+"""Writes a session's events as JSON lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any, BinaryIO
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
+    BlockEnded,
+    BlockStarted,
     ClientToolRequested,
     Compaction,
     Done,
     EntryStored,
     Event,
+    InputDelta,
     Notice,
     ProviderSwitched,
+    ReplyStarted,
     Retry,
     Steered,
     TextDelta,
@@ -23,12 +27,14 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
     TurnStarted,
+    UsageReported,
 )
 from agentcli.agent.result import ResultBuilder
 from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.frontends.screenless import CommandEnded
+from agentcli.llm.messages import Usage
 from agentcli.llm.wire.anthropic import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
@@ -43,25 +49,26 @@ class JsonOutput:
         self._partial = partial
         self._fail_on_denial = fail_on_denial
         self._result = ResultBuilder(session)
-        self._open_block = ""
-        self._index = -1
+        self._is_in_message = False
+        self._index = 0
+        self._usage = Usage()
 
     def write(self, value: dict[str, Any]) -> None:
         self._out.write(to_json_line(value))
         self._out.flush()
 
     def begin(self, slash_commands: Sequence[str]) -> None:
-        session = self._session
+        session = self._session.snapshot()
         self.write(
             {
                 "type": "system",
                 "subtype": "init",
                 "session_id": session.id,
-                "model": session.state.model,
-                "cwd": os.fsencode(session.runtime.calls.workspace.cwd).decode(errors="replace"),
-                "tools": [tool.name for tool in session.runtime.calls.tools],
+                "model": session.model,
+                "cwd": os.fsencode(session.workspace.cwd).decode(errors="replace"),
+                "tools": session.tools,
                 "mcp_servers": [],
-                "permission_mode": session.state.mode,
+                "permission_mode": session.mode,
                 "slash_commands": slash_commands,
                 "skills": [],
             }
@@ -79,8 +86,15 @@ class JsonOutput:
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
             case ProviderSwitched(before, after):
                 self._system("provider_switch", **{"from": before, "to": after})
-            case Compaction(before, after):
-                self._system("compact_boundary", tokens_before=before, tokens_after=after)
+            case Compaction(before, after, strategy, trigger, cost_usd):
+                self._system(
+                    "compact_boundary",
+                    strategy=strategy,
+                    trigger=trigger,
+                    tokens_before=before,
+                    tokens_after=after,
+                    cost_usd=cost_usd,
+                )
             case Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
@@ -151,37 +165,53 @@ class JsonOutput:
         self.write({"type": type, "message": message, "parent_tool_use_id": None, "session_id": self._session.id})
 
     def _show_partial(self, event: Event) -> None:
-        """Deltas as the Messages API would stream them, blocks opened and closed around them."""
+        """The reply as the Messages API would stream it."""
         match event:
-            case TurnStarted():
-                self._index = -1
-                self._stream_event({"type": "message_start"})
+            case ReplyStarted(model):
+                self._start_message(model)
+            case BlockStarted(index, kind, id, name):
+                block = {"id": id, "name": name, "input": {}} if kind == "tool_use" else {kind: ""}
+                self._block_event("start", index, content_block={"type": kind, **block})
+                self._index = index
             case TextDelta(text):
-                self._delta("text", {"type": "text_delta", "text": text})
+                self._block_event("delta", self._index, delta={"type": "text_delta", "text": text})
             case ThinkingDelta(text):
-                self._delta("thinking", {"type": "thinking_delta", "thinking": text})
-            case TurnEnded(_, stop_reason):
-                self._close_block()
-                self._stream_event({"type": "message_delta", "delta": {"stop_reason": stop_reason}})
-                self._stream_event({"type": "message_stop"})
-            case Done() | TurnFailed():
-                self._close_block()
+                self._block_event("delta", self._index, delta={"type": "thinking_delta", "thinking": text})
+            case InputDelta(_, partial_json, index):
+                delta = {"type": "input_json_delta", "partial_json": partial_json}
+                self._block_event("delta", index, delta=delta)
+            case BlockEnded(index):
+                self._block_event("stop", index)
+            case UsageReported(usage):
+                self._usage = usage
+            case TurnEnded(_, stop_reason, model):
+                if not self._is_in_message:  # a reply of nothing at all
+                    self._start_message(model)
+                self._end_message(stop_reason)
+            case TurnStarted() | Done() | TurnFailed() if self._is_in_message:  # it broke off
+                self._end_message(None)
             case _:
                 pass
 
-    def _delta(self, kind: str, delta: dict[str, Any]) -> None:
-        if self._open_block != kind:
-            self._close_block()
-            self._index += 1
-            self._open_block = kind
-            start = {"type": "content_block_start", "index": self._index, "content_block": {"type": kind, kind: ""}}
-            self._stream_event(start)
-        self._stream_event({"type": "content_block_delta", "index": self._index, "delta": delta})
+    def _start_message(self, model: str) -> None:
+        self._is_in_message, self._usage = True, Usage()
+        message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
+        rest: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_object(self._usage),
+        }
+        self._stream_event({"type": "message_start", "message": message | rest})
 
-    def _close_block(self) -> None:
-        if self._open_block:
-            self._open_block = ""
-            self._stream_event({"type": "content_block_stop", "index": self._index})
+    def _end_message(self, stop_reason: str | None) -> None:
+        self._is_in_message = False
+        delta = {"stop_reason": stop_reason, "stop_sequence": None}
+        self._stream_event({"type": "message_delta", "delta": delta, "usage": usage_object(self._usage)})
+        self._stream_event({"type": "message_stop"})
+
+    def _block_event(self, what: str, index: int, **fields: Any) -> None:
+        self._stream_event({"type": f"content_block_{what}", "index": index, **fields})
 
     def _stream_event(self, event: dict[str, Any]) -> None:
         self.write({"type": "stream_event", "event": event, "session_id": self._session.id})

@@ -173,7 +173,7 @@ class TerminalApp:
         )
 
     def _todo(self) -> Sequence[Any]:
-        return todo_items(self.controller.session.state.entries) if self.controller.is_open else ()
+        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
 
     def _argument_options(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
         themes = self._appearance.themes
@@ -232,7 +232,9 @@ class TerminalApp:
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._first_lines.print_warnings()
-        was_used = self._keeps and self.controller.is_open and bool(self.controller.session.state.entries)
+        was_used = (
+            self._keeps and self.controller.is_open and bool(self.controller.session.snapshot().conversation.entries)
+        )
         await self.controller.close()
         if was_used:
             self._view.line(f"Go on with: agentcli -r {self.controller.session.id[:13]}", "muted")
@@ -281,7 +283,7 @@ class TerminalApp:
     def session_opened(self) -> None:
         self._asking.forget_approvals()
         self._cards.shows_todo = False
-        self._first_lines.show(self.controller.session.state)
+        self._first_lines.show(self.controller.session.snapshot())
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return await self._asking.picking.choose(title, options)

@@ -28,7 +28,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Entry, SystemEvent, User
+from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import open_after
@@ -111,14 +111,15 @@ class TerminalController:
         if self._pump is not None:
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session.subscribe()))
-        state = session.state
+        conversation = session.snapshot().conversation
         self._live.clear()
         self._view.begin_anew()
         self._terminal.session_opened()
         self._has_broken_off = False
-        self._live.steering, self._live.follow_ups = tuple(state.steering), tuple(state.follow_ups)
-        if state.entries:
-            replay(state.entries, self._view)
+        queue = conversation.queue
+        self._live.steering, self._live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
+        if conversation.entries:
+            replay(conversation, self._view)
         self._status.follow(session)
 
     async def sessions(self) -> Sequence[SessionInfo]:
@@ -183,7 +184,7 @@ class TerminalController:
                 self._status.refresh(usage.context_tokens)
             case ModeChanged() | ProviderSwitched():
                 self._status.refresh()
-            case EntryStored(Entry(body=SystemEvent("retracted", {"ids": ids}))):
+            case EntryStored(Entry(body=Retracted(ids))):
                 self._give_back(ids)
             case Done():
                 self._status.refresh()
@@ -204,7 +205,7 @@ class TerminalController:
         sent, typed = self._command_prompt
         prompts = [
             typed if entry.body.content == sent else entry.body.content
-            for entry in self.session.state.entries
+            for entry in self.session.snapshot().conversation.entries
             if entry.id in ids and isinstance(entry.body, User) and not entry.body.is_reminder
         ]
         if prompts:
@@ -280,7 +281,7 @@ class TerminalController:
         """Enter in an empty input: run what waits, or go on with an answer that broke off."""
         if not self.is_open or self.session.is_busy:
             return
-        if self.session.state.follow_ups:
+        if self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._has_broken_off:
             self.session.submit(GoOn())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcli.agent.state import AgentState
+from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.output.status_bar import mode_label, short_model
@@ -21,14 +21,14 @@ class FirstLines:
         self._warnings: list[str] = []
         self._are_shown = False
 
-    def show(self, state: AgentState) -> None:
+    def show(self, session: SessionSnapshot) -> None:
         """Print them, the first time."""
         if self._are_shown:
             return
         self._are_shown = True
         program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
-        parts = [self._opener.branch(), short_model(state.model), mode_label(state.mode)]
+        parts = [self._opener.branch(), short_model(session.model), mode_label(session.mode)]
         head = [("bold", name)] if self._console.has_head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
         head.append(("muted", f"{' · ' if head else ''}{' · '.join(parts)}\n"))

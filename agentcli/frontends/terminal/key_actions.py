@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from agentcli.agent.events import Background, SetMode
-from agentcli.agent.permissions import Mode
+from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import Console
@@ -183,7 +183,7 @@ class KeyActions:
     def next_mode(self) -> None:
         if not self._controller.is_open:
             return
-        mode = self._controller.session.state.mode
+        mode = self._controller.session.snapshot().mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         both = (mode, after)  # the change takes a moment
         self._controller.session.submit(SetMode(after))

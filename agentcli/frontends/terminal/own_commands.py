@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from agentcli.agent.events import CommandRan
-from agentcli.agent.own_command import run_in_terminal
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError
 from agentcli.frontends.terminal.console import Console
@@ -20,7 +19,7 @@ async def run_own(command: str, session: Session, console: Console, view: TurnVi
     said = ""
     try:
         async with console.hand_over():
-            said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
+            said, ended = await lend_terminal(partial(session.run_in_terminal, command))
     except ToolError as error:
         ended = f"[{error}]"
     if ended is None:

@@ -290,7 +290,7 @@ class PlainTerminal:
 
     def turn_ended(self, why: str) -> None:
         self._approvals.clear()
-        if not self._controller.session.state.follow_ups:
+        if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self._ask_for_more()
 
     def leave(self) -> None:

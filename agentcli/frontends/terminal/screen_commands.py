@@ -12,7 +12,7 @@ from typing import get_args
 from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
 from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.agent.loop import GO_ON
-from agentcli.conversation.entries import Assistant, User, reminder, retracted_ids
+from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.console import Console
@@ -126,15 +126,13 @@ def argument_options(
 
 def _answer(host: CommandHost, number: int) -> str:
     """The text of the newest answer but `number` - 1. Raises `UsageError`."""
-    entries = host.session.state.entries
-    gone = retracted_ids(entries)
     answers: list[str] = []
     goes_on = False
-    for entry in entries:
+    for entry in host.session.snapshot().conversation.path:
         match entry.body:
             case User() as user:
                 goes_on = user == reminder(GO_ON)
-            case Assistant(content) if entry.id not in gone:
+            case Assistant(content):
                 text = "".join(block.text for block in content if isinstance(block, Text))
                 if goes_on and answers:
                     answers[-1] += text

@@ -6,7 +6,6 @@ import asyncio
 import os
 
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import kept
 from agentcli.frontends.terminal.output.status_bar import Status
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 
@@ -31,9 +30,7 @@ class SessionStatus:
     def recount(self) -> None:
         """Take the size of the context from the log: from its newest reply and the request before it."""
         if self._session is not None:
-            entries = reversed(kept(self._session.state.entries))
-            usages = (getattr(entry.body, "usage", None) for entry in entries)
-            self.refresh(next((usage.context_tokens for usage in usages if usage is not None), 0))
+            self.refresh(self._session.snapshot().context_tokens)
 
     def refresh(self, context_tokens: int | None = None) -> None:
         """Read all figures again; `context_tokens` where that one has changed."""
@@ -52,20 +49,20 @@ class SessionStatus:
             self._job_timer.cancel()
 
     def _read(self, session: Session) -> Status:
-        state, runtime = session.state, session.runtime
+        now = session.snapshot()
         return Status(
-            model=state.model,
-            mode=state.mode,
-            effort=state.effort or "",
+            model=now.model,
+            mode=now.mode,
+            effort=now.effort or "",
             context_tokens=self._context_tokens,
-            context_window=self._opener.window(state.model),
-            cost_usd=state.meter.cost_usd,
-            budget_usd=runtime.limits.max_budget_usd,
+            context_window=self._opener.window(now.model),
+            cost_usd=now.cost_usd,
+            budget_usd=now.max_budget_usd,
             branch=self._opener.branch(),
-            jobs=sum(job.is_running for job in runtime.calls.workspace.sandbox.jobs()),
-            cwd=os.fsencode(runtime.calls.workspace.cwd).decode(errors="replace"),
-            session_id=session.id,
-            is_busy=session.is_busy,
+            jobs=now.running_jobs,
+            cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
+            session_id=now.id,
+            is_busy=now.is_busy,
         )
 
     def _check_jobs(self) -> None:

@@ -24,7 +24,8 @@ from agentcli.infra.sandbox.left_behind import LeftBehind
 from agentcli.infra.sandbox.network_proxy import NetworkProxy
 from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS, is_secret
+from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Confined:
 
         What is missing has to be there as an empty folder while a command runs, which commands that list see.
         """
-        there = {name for root in self._paths.roots for name in KEPT_NAMES if (root / name).exists()}
+        there = {name for root in self._paths.roots for name in READ_ONLY_NAMES if (root / name).exists()}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
@@ -167,7 +168,7 @@ class Confined:
         home = self.limits.home
         if not any(home.is_relative_to(root) for root in self._paths.roots):
             return ()
-        names = (name for name in KEPT_NAMES if name != ".git")
+        names = (name for name in READ_ONLY_NAMES if name != ".git")
         paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
         return [home / name for name in (*names, *paths)]
 

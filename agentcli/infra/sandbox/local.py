@@ -21,7 +21,7 @@ from agentcli.infra.sandbox.paths import WorkspacePaths
 from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.infra.sandbox.shell import Shell
 from agentcli.infra.sandbox.unconfined import Unconfined
-from agentcli.tools.path_kinds import is_secret
+from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import (
     Access,
     BackgroundJob,

@@ -16,8 +16,8 @@ from agentcli.infra.sandbox.git_config import read_configuration
 from agentcli.infra.sandbox.git_folders import looks_like_the_inside
 from agentcli.infra.sandbox.git_named_paths import path_in, text_of
 from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
+from agentcli.safety.paths.protected import PROTECTED_NAMES, REVIEWED_FILES
 from agentcli.small_files import read_small_file
-from agentcli.tools.path_kinds import PROTECTED_NAMES, REVIEWED_FILES
 
 # What `git init`, `clone` and `remote add` write, and a name and address: nothing of it starts a program.
 _HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)

@@ -13,7 +13,8 @@ from fnmatch import translate
 from itertools import repeat
 from pathlib import Path
 
-from agentcli.tools.path_kinds import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
+from agentcli.safety.paths.folding import fold_name
+from agentcli.safety.paths.secret import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS
 
 _NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
@@ -33,7 +34,7 @@ class SecretFiles:
     """Which files, as the bytes of their paths from `base` on, are some that `is_secret` speaks of.
 
     `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
-    the judgement of `path_kinds.is_secret`.
+    the judgement of `safety.paths.secret.is_secret`.
     """
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:

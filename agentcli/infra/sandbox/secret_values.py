@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.infra.sandbox.files import open_to_read
-from agentcli.tools.secrets.settings import secret_values
+from agentcli.safety.secrets.settings import secret_values
 
 MOST_FILES = 200
 LARGEST_FILE = 256 * 1024  # bytes; larger ones are databases, and certificates by the thousand

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
@@ -18,20 +18,23 @@ from agentcli.paths import folder_text
 class MemoryLog:
     """Implements `SessionLog`."""
 
-    def __init__(self, session_id: str, cwd: Path, entries: Sequence[Entry] = (), *, name: str = "") -> None:
+    def __init__(self, session_id: str, cwd: Path, *, name: str = "", user_id: str = "") -> None:
         self.session_id = session_id
         self.cwd = cwd
         self.name = name
         self.created = time.time()
         self.used = time.monotonic_ns()
-        self.entries: list[Entry] = list(entries)
+        self.user_id = user_id
+        self.entries: list[Entry] = []
         self.is_open = True
 
-    def append(self, *bodies: Body) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
         first_seq = len(self.entries) + 1
-        for body in bodies:
+        if parent_id == NEWEST:
             parent_id = self.entries[-1].id if self.entries else None
+        for body in bodies:
             self.entries.append(entry_now(entry_id(body), parent_id, body))
+            parent_id = self.entries[-1].id
         self.used = time.monotonic_ns()
         added = tuple(self.entries[first_seq - 1 :])
         committed = asyncio.get_running_loop().create_future()
@@ -48,11 +51,13 @@ class MemorySessions:
     def __init__(self) -> None:
         self._logs: dict[str, MemoryLog] = {}
 
-    async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
+    async def create(
+        self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
+    ) -> SessionLog:
         id = session_id or new_id()
         if id in self._logs:
             raise StorageError(f"There is a session {id} already: resume it with --resume {id}.")
-        self._logs[id] = MemoryLog(id, cwd, name=name)
+        self._logs[id] = MemoryLog(id, cwd, name=name, user_id=user_id)
         return self._logs[id]
 
     async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
@@ -65,8 +70,9 @@ class MemorySessions:
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
     ) -> tuple[SessionLog, list[Entry]]:
-        entries = list(self._find(session_id).entries)
-        log = await self.create(cwd=cwd, session_id=new_id, name=name)
+        source = self._find(session_id)
+        entries = list(source.entries)
+        log = await self.create(cwd=cwd, session_id=new_id, name=name, user_id=source.user_id)
         self._logs[log.session_id].entries = list(entries)
         return log, entries
 
@@ -106,4 +112,5 @@ def _info(log: MemoryLog) -> SessionInfo:
         len(log.entries),
         log.name,
         last_prompt_of(log.entries),
+        log.user_id,
     )

@@ -6,10 +6,10 @@ import apsw
 
 from agentcli.errors import StorageError
 
-VERSION = 2
+VERSION = 3
 
-# The entries of a session form a tree through parent_id; `head` is the newest entry of its branch. A forked session
-# begins at an entry of another one. A result's id is its call's id, so ids are unique within a session only. `used`
+# The entries of a session form a tree through parent_id; the newest one is the head. A forked session shares the
+# entries of another one up to `forked_at`. A result's id is its call's id, which a model may use again. `used`
 # grows with each use of any session: unlike `updated` it holds when the clock was wrong.
 _TABLES = """
 CREATE TABLE sessions (
@@ -21,7 +21,8 @@ CREATE TABLE sessions (
     updated REAL NOT NULL,
     forked_from TEXT,
     forked_at INTEGER,
-    used INTEGER NOT NULL DEFAULT 0
+    used INTEGER NOT NULL DEFAULT 0,
+    user_id TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX sessions_by_use ON sessions (used, cwd);
 CREATE TABLE entries (
@@ -48,6 +49,7 @@ UPDATE sessions SET used = ranked.place FROM (
 DROP INDEX sessions_by_cwd;
 CREATE INDEX sessions_by_use ON sessions (used, cwd);
 """,
+    2: "ALTER TABLE sessions ADD COLUMN user_id TEXT NOT NULL DEFAULT '';",
 }
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import apsw
 import filelock
 
-from agentcli.agent.interfaces import Appended, SessionInfo, SessionLog, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, Unreadable, as_readable, entry_now, to_record
 from agentcli.conversation.titles import said_in_short, title_of
 from agentcli.errors import StorageError
@@ -50,12 +50,14 @@ class SqliteSessions:
         self._writer = _Writer(path, on_notice)
         self._new: dict[str, _SessionRow] = {}  # made here; each is stored with its first entries
 
-    async def create(self, *, cwd: Path, session_id: str | None = None, name: str = "") -> SessionLog:
+    async def create(
+        self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
+    ) -> SessionLog:
         id = session_id or new_id()
         lock = self._own(id)
         if session_id is not None:
             await self._refuse_taken(session_id, lock)
-        self._new[id] = row = _SessionRow(id, folder_text(cwd), name)
+        self._new[id] = row = _SessionRow(id, folder_text(cwd), name, user_id)
         return SqliteLog(self._writer, id, lock, new_session=row)
 
     async def _refuse_taken(self, session_id: str, lock: filelock.BaseFileLock) -> None:
@@ -86,9 +88,11 @@ class SqliteSessions:
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
     ) -> tuple[SessionLog, list[Entry]]:
         source = await self._read(lambda db: _full_id(db, session_id))
-        entries, at = await self._read(lambda db: (_entries(db, source), _last_seq(db, source)))
+        info, entries, at = await self._read(
+            lambda db: (_info(db, source), _entries(db, source), _last_seq(db, source))
+        )
         self._tell_unreadable(source, entries)
-        log = await self.create(cwd=cwd, session_id=new_id, name=name)
+        log = await self.create(cwd=cwd, session_id=new_id, name=name, user_id=info.user_id)
         assert isinstance(log, SqliteLog)
         log.continue_from(source, at, entries)
         return log, entries
@@ -103,7 +107,7 @@ class SqliteSessions:
     async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
         def work(db: apsw.Connection) -> tuple[SessionInfo, list[Entry]]:
             id = _full_id(db, session_id)
-            return _infos(db, "WHERE id = ?", (id,))[0], _entries(db, id)
+            return _info(db, id), _entries(db, id)
 
         return await self._read(work)
 
@@ -163,19 +167,20 @@ def is_stored(path: Path, session_id: str) -> bool:
 class _SessionRow:
     """A session that is stored together with its first entries."""
 
-    def __init__(self, id: str, cwd: str, name: str) -> None:
+    def __init__(self, id: str, cwd: str, name: str, user_id: str) -> None:
         self.id = id
         self.cwd = cwd
         self.name = name
+        self.user_id = user_id
         self.forked_from: str | None = None
         self.forked_at: int | None = None
 
     def store(self, db: apsw.Connection) -> None:
         now = time.time()
         db.execute(
-            "INSERT INTO sessions (id, cwd, name, title, created, updated, forked_from, forked_at, used) "
-            "VALUES (?,?,?,?,?,?,?,?, (SELECT coalesce(max(used), 0) + 1 FROM sessions)) ON CONFLICT DO NOTHING",
-            (self.id, self.cwd, self.name, "", now, now, self.forked_from, self.forked_at),
+            "INSERT INTO sessions (id, cwd, name, user_id, title, created, updated, forked_from, forked_at, used) "
+            "VALUES (?,?,?,?,?,?,?,?,?, (SELECT coalesce(max(used), 0) + 1 FROM sessions)) ON CONFLICT DO NOTHING",
+            (self.id, self.cwd, self.name, self.user_id, "", now, now, self.forked_from, self.forked_at),
         )
 
 
@@ -208,11 +213,13 @@ class SqliteLog:
         self._last = entries[-1].id if entries else None
         self._title = title_of(entries)
 
-    def append(self, *bodies: Body) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
         entries = []
+        if parent_id == NEWEST:
+            parent_id = self._last
         for body in bodies:
-            entries.append(entry_now(entry_id(body), self._last, body))
-            self._last = entries[-1].id
+            entries.append(entry_now(entry_id(body), parent_id, body))
+            self._last = parent_id = entries[-1].id
         first_seq = self._last_seq + 1
         self._last_seq += len(entries)
         self._title = title = self._title or title_of(entries)
@@ -312,15 +319,19 @@ def _last_seq(db: apsw.Connection, session_id: str) -> int:
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)).get)
 
 
+def _info(db: apsw.Connection, id: str) -> SessionInfo:
+    return _infos(db, "WHERE id = ?", (id,))[0]
+
+
 def _infos(db: apsw.Connection, tail: str, values: tuple[Any, ...]) -> list[SessionInfo]:
     rows = db.execute(
-        "SELECT id, cwd, title, created, updated, name, "  # noqa: S608 - the tail is one of this module's own
+        "SELECT id, cwd, title, created, updated, name, user_id, "  # noqa: S608 - the tail is one of this module's own
         "(SELECT count(*) FROM entries WHERE session_id = sessions.id) FROM sessions " + tail,
         values,
     )
     return [
-        SessionInfo(id, cwd, title, created, updated, entries, name, _last_prompt(db, id))
-        for id, cwd, title, created, updated, name, entries in list(rows)
+        SessionInfo(id, cwd, title, created, updated, entries, name, _last_prompt(db, id), user_id)
+        for id, cwd, title, created, updated, name, user_id, entries in list(rows)
     ]
 
 

@@ -103,13 +103,12 @@ class ScriptedProvider:
             )
         reply = self._replies[self._position]
         self._position += 1
-        last = _last_result(request)
         blocks: list[Block] = []
         if reply.usage is not None:  # at once, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
         try:
             for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
-                text = whole.replace("{{last_result}}", last)
+                text = _with_result(whole, request)
                 if not text:
                     continue
                 for start in range(0, len(text), reply.chunk):
@@ -125,7 +124,7 @@ class ScriptedProvider:
         ids = CallIds(request.messages, prefix=f"call_{self._position}_")
         for call in reply.tool_calls:
             id = ids.take(call.id)
-            input = _filled(call.input, last)
+            input = _filled(call.input, request)
             yield ToolCallStarted(id, call.name)
             yield ToolCallDelta(id, msgspec.json.encode(input).decode())
             yield ToolCallEnded(id)
@@ -183,13 +182,17 @@ def _last_result(request: Request) -> str:
     return ""
 
 
-def _filled(value: Any, last: str) -> Any:
+def _with_result(text: str, request: Request) -> str:
+    return text.replace("{{last_result}}", _last_result(request)) if "{{last_result}}" in text else text
+
+
+def _filled(value: Any, request: Request) -> Any:
     match value:
         case str():
-            return value.replace("{{last_result}}", last)
+            return _with_result(value, request)
         case dict():
-            return {key: _filled(item, last) for key, item in value.items()}
+            return {key: _filled(item, request) for key, item in value.items()}
         case list():
-            return [_filled(item, last) for item in value]
+            return [_filled(item, request) for item in value]
         case _:
             return value

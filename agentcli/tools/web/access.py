@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-
-class UrlVerdict(msgspec.Struct, frozen=True):
-    """`reason` says why not at once, in words that fit after a colon; empty for "allow"."""
-
-    verdict: Literal["block", "ask", "allow"]
-    reason: str = ""
+if TYPE_CHECKING:
+    from agentcli.safety.addresses.judge import UrlVerdict
 
 
 class WebPage(msgspec.Struct, frozen=True):

@@ -21,9 +21,8 @@ import msgspec
 
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.http import retry_after_seconds
-from agentcli.tools.web.access import UrlVerdict
-from agentcli.tools.web.judging import why_blocked, why_unreachable
-from agentcli.tools.web.urls import BadUrl, WebUrl, join_url
+from agentcli.safety.addresses.judge import UrlVerdict, why_blocked, why_unreachable
+from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url
 from agentcli.version import __version__
 
 _STATUSES = frozenset(HTTPStatus)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from agentcli.tools.web.access import SearchResult, UrlVerdict, WebAccess, WebPage
+from agentcli.tools.web.access import SearchResult, WebAccess, WebPage
+
+if TYPE_CHECKING:
+    from agentcli.safety.addresses.judge import UrlVerdict
 
 
 class WebLater:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.access import SearchResult, UrlVerdict, WebAccess, WebPage
+from agentcli.safety.addresses.judge import UrlVerdict, judge_url
+from agentcli.safety.addresses.urls import BadUrl, parse_url, urls_in
+from agentcli.tools.web.access import SearchResult, WebAccess, WebPage
 from agentcli.tools.web.fetching import Fetcher, FetchLimits, Resolver
-from agentcli.tools.web.judging import judge_url
 from agentcli.tools.web.pages import read_page, require_readable
 from agentcli.tools.web.searching import SearchProvider, search_web
-from agentcli.tools.web.urls import BadUrl, parse_url, urls_in
 
 
 class Web:

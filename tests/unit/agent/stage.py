@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import GrantStore, SessionLog
-from agentcli.agent.loop import Limits, Prefix, Runtime
-from agentcli.agent.permissions import Mode
-from agentcli.agent.rules import Rules, parse_rule
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.agent.tool_calls import CallRunner
-from agentcli.conversation.entries import Assistant, Entry, Result, SystemEvent, User, to_messages
+from agentcli.conversation.entries import Assistant, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.memory import MemorySessions
@@ -157,12 +157,12 @@ class Stage:
 
     @property
     def entries(self) -> list[Entry]:
-        return self.session.state.entries
+        return self.session.state.conversation.entries
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What the next request would hold, before any repair."""
-        return to_messages(self.entries)
+        return self.session.state.conversation.messages
 
     @property
     def is_valid(self) -> bool:
@@ -177,7 +177,9 @@ class Stage:
         return [text_of(entry.body.content) for entry in self.entries if isinstance(entry.body, kind)]  # type: ignore[attr-defined]
 
     def happened(self) -> list[str]:
-        return [entry.body.event for entry in self.entries if isinstance(entry.body, SystemEvent)]
+        """Entries about what was taken back, by kind; for a request that left no reply its reason."""
+        bodies = [entry.body for entry in self.entries if isinstance(entry.body, Retracted | Rewound | Paid)]
+        return [getattr(body, "reason", type(body).__name__.lower()) for body in bodies]
 
     def prompts(self) -> list[str]:
         bodies = [entry.body for entry in self.entries]
@@ -249,7 +251,7 @@ async def on_stage(
         rebuilt(AgentState("scripted/script", mode, rules=rules), entries),
         Runtime(
             resolve or by_name,
-            CallRunner(registry, Workspace(work, sandbox), max_parallel=max_parallel, grants=grants),
+            SessionCalls(CallServices(Workspace(work, sandbox), grants=grants, max_parallel=max_parallel), registry),
             log,
             lambda info, known: Prefix("You help.", known.specs()),
             limits,

@@ -18,10 +18,11 @@ from agentcli.agent.events import (
     SetMode,
     ToolFinished,
 )
-from agentcli.agent.grants import parse_rules, rule_candidates
-from agentcli.agent.permissions import judge
-from agentcli.agent.rule_checks import check_rule
-from agentcli.agent.rules import Rules, parse_rule
+from agentcli.agent.permissions.decide import decide
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
@@ -40,7 +41,7 @@ def bench(tmp_path: Path) -> Bench:
 def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
-    rules = list(rule_candidates(tool, tool.parse(given), "default", Rules(), bench.workspace))
+    rules = list(suggested_rules(judge(tool, tool.parse(given), bench.workspace), "default", Rules()))
     assert not any(check_rule(part, "allow", bench.tools) for rule in rules for part in parse_rules(rule))
     return rules
 
@@ -118,20 +119,20 @@ COMMANDS = (
 def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
     tool = bench.tools.get("bash")
     arguments = tool.parse({"command": command})
-    if judge(tool, arguments, "default", Rules(), bench.workspace).decision == "allow":
+    if decide(judge(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
         return
     rules = offered(bench, "bash", command=command)
     assert rules or ":*" in command  # which a rule reads as another spelling of ` *`
     for rule in rules:
         granted = Rules([parse_rule(rule)])
-        assert judge(tool, arguments, "default", granted, bench.workspace).decision == "allow"
+        assert decide(judge(tool, arguments, bench.workspace), "default", granted).decision == "allow"
 
 
 def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     rules = Rules(deny=[parse_rule("bash(git push *)")])
     arguments = tool.parse({"command": "git push origin main"})
-    assert rule_candidates(tool, arguments, "default", rules, bench.workspace) == ()
+    assert suggested_rules(judge(tool, arguments, bench.workspace), "default", rules) == ()
 
 
 # What becomes of an answer.
@@ -265,7 +266,7 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_c
     assert rejected.endswith(" line 18\nThey say: 15 is fine as it is")
     assert not stage.results["c"].is_error
     assert stage.of(ToolFinished)[0].structured["diff"].count("@@ -") == 2
-    assert not stage.session.runtime.calls.denials
+    assert not stage.of(Done)[-1].denials
 
 
 async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
@@ -284,7 +285,7 @@ async def test_no_hunk_is_a_no(tmp_path: Folder) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(), comment="none of it")
     assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
     assert (stage.workspace / "a").read_text() == FAR
-    assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
+    assert [denied.id for denied in stage.of(Done)[-1].denials] == ["c"]
 
 
 async def test_some_of_a_rewritten_file_is_made(tmp_path: Folder) -> None:
@@ -357,7 +358,7 @@ async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_no_that_stops(t
         stage.submit(Approve(request.id, False, stops=True))
         await stage.ended()
         assert not stage.session.is_busy
-        assert len(stage.session.state.follow_ups) == 1
+        assert len(stage.session.state.conversation.queue.follow_ups) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.call_record import CallRecord
+from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import ClientResult, ClientToolRequested, Interrupt, Prompt, ToolFinished, TurnFailed
+from agentcli.agent.hooks import HookAnswer
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.infra.data_files import DataFolder
@@ -227,7 +228,7 @@ async def test_calls_that_change_one_file_queue_up(tmp_path: Folder) -> None:
     tool = Tool("works", "Works.", Named, run, "none", file_arguments=("name",))
     calls = [call("works", name, id=f"c{n}") for n, name in enumerate(["f", "./f", "g"])]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[tool]) as stage:
-        stage.session.runtime.calls.locks = locks = ProcessLocks()
+        stage.session.runtime.calls.services.locks = locks = ProcessLocks()
         await stage.ask("Go")
     assert works.order[-2:] in (["+./f", "-./f"], ["+f", "-f"])
     assert locks.counts() == (0, 2)
@@ -243,11 +244,11 @@ class Watching:
         self.before: list[tuple[CallRecord, dict[str, Any]]] = []
         self.after: list[tuple[CallRecord, ToolResult]] = []
 
-    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> dict[str, Any] | None:
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
         self.before.append((record, input))
         if input.get("name") == "refuse":
             raise ToolError("The hook says no.", kind="permission_denied")
-        return {"name": "changed"} if input.get("name") == "change" else None
+        return HookAnswer(input={"name": "changed"}) if input.get("name") == "change" else None
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> None:
         self.after.append((record, result))
@@ -257,7 +258,7 @@ async def test_hooks_see_the_record_and_may_change_or_refuse(tmp_path: Folder) -
     works, hooks = Works(), Watching()
     calls = [call("works", name, id=name) for name in ("plain", "change", "refuse")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("works", "edit")]) as stage:
-        stage.session.runtime.calls.hooks = hooks
+        stage.session.runtime.calls.services.hooks = [hooks]
         stage.session.state.mode = "acceptEdits"
         await stage.ask("Go")
     assert {name: result.content for name, result in stage.results.items()} == {
@@ -292,7 +293,7 @@ async def test_structured_results_are_shown_by_the_level_of_the_settings(tmp_pat
     for level in ("brief", "standard", "full"):
         script = [{"tool_calls": [call("things", id="c")]}, END]
         async with on_stage(tmp_path, script, tools=[listing(list(range(12)))]) as stage:
-            stage.session.runtime.calls.levels = Levels(level)  # type: ignore[arg-type]
+            stage.session.runtime.calls.services.levels = Levels(level)  # type: ignore[arg-type]
             await stage.ask("Go")
         shown[level] = str(stage.results["c"].content)
     assert shown["brief"] == "Found 12 items"
@@ -492,7 +493,7 @@ async def test_a_path_that_leads_elsewhere_once_it_was_judged_is_not_used(
         (work / name / "a").write_text("mine")
     replies = [{"tool_calls": [call(tool, id="c", **arguments)]}, END]
     async with on_stage(tmp_path, replies, mode="acceptEdits") as stage:
-        stage.session.runtime.calls.locks = Swapping(work)
+        stage.session.runtime.calls.services.locks = Swapping(work)
         await stage.ask("Go")
     result = stage.results["c"]
     assert result.is_error

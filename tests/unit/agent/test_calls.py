@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from agentcli.agent.events import ApprovalRequested, Approve, Done, SetMode, ToolFinished, ToolOutput, ToolStarted
-from agentcli.agent.loop import Limits
+from agentcli.agent.runtime import Limits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
@@ -252,7 +252,7 @@ async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) ->
         stage.submit(Approve("c", True))
         await stage.ended()
         assert (stage.workspace / "made").exists()
-        assert stage.session.runtime.calls.denials == []
+        assert stage.ends[-1].denials == ()
 
 
 async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
@@ -277,7 +277,7 @@ async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -
         assert done.text == "permission_denied: The user declined this call."
         assert stage.results["c"].is_error
         assert not (stage.workspace / "made").exists()
-        assert [denied.id for denied in stage.session.runtime.calls.denials] == ["c"]
+        assert [denied.id for denied in stage.of(Done)[-1].denials] == ["c"]
 
 
 async def test_a_comment_on_a_declined_command_reaches_the_model(tmp_path: Folder) -> None:
@@ -319,7 +319,7 @@ async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path
         done = await stage.ask("Go")
         assert isinstance(done, Done)
         assert "nobody can be asked" in done.text
-        assert [(denied.id, denied.name) for denied in stage.session.runtime.calls.denials] == [("c", "bash")]
+        assert [(denied.id, denied.name) for denied in stage.of(Done)[-1].denials] == [("c", "bash")]
         assert not (stage.workspace / "made").exists()
         assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 

@@ -256,7 +256,7 @@ async def test_resume_tells_of_messages_that_wait(tmp_path: Folder) -> None:
         desk.stage.submit(Steer((Text("third"),)))
         await desk.says("/clear")
         assert "2 messages from then still wait in the queue." in await desk.says(f"/resume {first}")
-        assert len(desk.session.state.follow_ups) == 2
+        assert len(desk.session.state.conversation.queue.follow_ups) == 2
 
 
 async def test_a_fork_goes_on_in_a_copy(tmp_path: Folder) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.agent.permissions import judge
-from agentcli.agent.rules import Rules
+from agentcli.agent.permissions.decide import decide
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.rules import Rules
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
@@ -43,9 +44,9 @@ def test_an_edit_of_what_git_runs_is_asked_about(work: Path, path: str, decision
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=work.parent / "jobs")
     tool = ToolRegistry(builtin_tools()).get("file_write")
     for mode in ("acceptEdits", "auto"):
-        verdict = judge(tool, tool.parse({"path": path, "content": "x"}), mode, Rules(), Workspace(work, sandbox))
+        judged = judge(tool, tool.parse({"path": path, "content": "x"}), Workspace(work, sandbox))
+        verdict = decide(judged, mode, Rules())
         assert verdict.decision == decision, verdict
-    bypassed = judge(
-        tool, tool.parse({"path": path, "content": "x"}), "bypassPermissions", Rules(), Workspace(work, sandbox)
-    )
+    judged = judge(tool, tool.parse({"path": path, "content": "x"}), Workspace(work, sandbox))
+    bypassed = decide(judged, "bypassPermissions", Rules())
     assert bypassed.decision == "allow"  # this sandbox is told to keep nothing: the profile is danger-full-access

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.agent.masking import Mask
-from agentcli.tools.secrets.masking import Masker
+from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.tool import ToolOutput
 
 SECRET = "ghp_" + "kT9sQ2vXb7LmZr4WcYpH8nDfJ6gA3eU5oR1i"

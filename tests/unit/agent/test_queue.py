@@ -20,8 +20,8 @@ from agentcli.agent.events import (
     TurnFailed,
 )
 from agentcli.agent.interfaces import Appended, Stored
-from agentcli.agent.loop import Limits
-from agentcli.conversation.entries import Body, Entry, SystemEvent, User
+from agentcli.agent.runtime import Limits
+from agentcli.conversation.entries import Body, Entry, Queued, User
 from agentcli.infra.sessions.memory import MemoryLog
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Base64Source, Image, Text
@@ -80,8 +80,8 @@ async def test_a_message_leaves_the_queue_in_the_very_transaction_it_is_said_in(
     for said, left in (("psst", ["second"]), ("second", [])):
         at = next(n for n, e in enumerate(stored) if isinstance(e.body, User) and e.body.text == said)
         event = stored[at + 1].body
-        assert isinstance(event, SystemEvent)
-        assert [m[0]["text"] for m in event.data["steering"] + event.data["follow_ups"]] == left
+        assert isinstance(event, Queued)
+        assert [text_of(message) for message in event.steering + event.follow_ups] == left
     _, again = await store.open(log.session_id)
     assert again == stored
     await store.close()
@@ -93,8 +93,8 @@ async def test_whatever_the_log_holds_when_it_breaks_off_no_message_is_lost_or_d
     async with on_stage(tmp_path, [{"text": "One.", "delay_ms": 20}, END, END, END]) as stage:
         kept = stage.session.runtime.log.append
 
-        def append(*bodies: object) -> object:
-            appended = kept(*bodies)  # type: ignore[arg-type]
+        def append(*bodies: object, **how: object) -> object:
+            appended = kept(*bodies, **how)  # type: ignore[arg-type]
             steps.append([*(steps[-1] if steps else []), *appended.entries])
             return appended
 
@@ -108,7 +108,7 @@ async def test_whatever_the_log_holds_when_it_breaks_off_no_message_is_lost_or_d
     waiting: set[str] = set()
     for log in steps:
         async with on_stage(tmp_path, entries=log) as stage:
-            waits = [text_of(message) for message in stage.session.state.follow_ups]
+            waits = [text_of(message) for message in stage.session.state.conversation.queue.follow_ups]
             said = stage.prompts()
         assert len({*waits, *said}) == len(waits) + len(said)
         waiting |= {*waits, *said}
@@ -127,8 +127,8 @@ async def test_closing_keeps_what_waits_and_a_resumed_session_runs_it_when_asked
         stored = list(stage.entries)
         assert len(stage.provider.requests) == 1
     async with on_stage(tmp_path, [{"text": "One."}, {"text": "Two."}], entries=stored) as stage:
-        assert list(stage.session.state.follow_ups) == [text("psst"), (Text("look"), picture)]
-        assert not stage.session.state.steering
+        assert list(stage.session.state.conversation.queue.follow_ups) == [text("psst"), (Text("look"), picture)]
+        assert not stage.session.state.conversation.queue.steering
         await asyncio.sleep(0.02)
         assert not stage.provider.requests
         stage.submit(RunQueued())
@@ -215,7 +215,7 @@ async def test_what_waits_is_kept_after_a_failure_and_run_when_asked_for(tmp_pat
         stage.say("first")
         stage.say("second")
         await stage.ended()
-        assert len(stage.session.state.follow_ups) == 1
+        assert len(stage.session.state.conversation.queue.follow_ups) == 1
         stage.submit(RunQueued())
         await stage.ended(2)
     assert [type(end) for end in stage.ends] == [TurnFailed, Done]
@@ -257,7 +257,7 @@ async def test_any_message_that_waits_can_be_taken_back(tmp_path: Folder) -> Non
         stage.submit(TakeBack(0))
         stage.submit(TakeBack(7))
         await stage.heard(QueueChanged, 6)
-        assert [block.text for (block,) in stage.session.state.follow_ups] == ["one", "three"]
-        assert not stage.session.state.steering
+        assert [block.text for (block,) in stage.session.state.conversation.queue.follow_ups] == ["one", "three"]
+        assert not stage.session.state.conversation.queue.steering
         stage.submit(Interrupt())
         await stage.ended()

@@ -114,12 +114,12 @@ async def test_the_newest_list_is_what_there_is_to_do(tmp_path: Folder) -> None:
     ]
     bad = {"tool_calls": [call("todo", items=[{"content": "x", "status": "later"}], id="bad")]}
     async with on_stage(tmp_path, [replies[0], END, replies[1], bad, END]) as stage:
-        assert todo_items(stage.entries) == ()
+        assert todo_items(stage.session.state.conversation.path) == ()
         await stage.ask("first")
         await stage.ask("second")
-        assert [(item.content, item.status) for item in todo_items(stage.entries)] == lists[1]
+        assert [(item.content, item.status) for item in todo_items(stage.session.state.conversation.path)] == lists[1]
         assert stage.results["t1"].content == "[x] look\n[>] mend"
         assert "status" in str(stage.results["bad"].content)
         assert [event.summary for event in stage.of(ToolFinished)][:2] == ["0 of 2 done", "1 of 2 done"]
         stage.session.rewind(stage.session.prompts()[1][0])
-        assert [(item.content, item.status) for item in todo_items(stage.entries)] == lists[0]
+        assert [(item.content, item.status) for item in todo_items(stage.session.state.conversation.path)] == lists[0]

@@ -30,8 +30,10 @@ from agentcli.agent.events import (
     UsageReported,
 )
 from agentcli.agent.hooks import NoHooks
-from agentcli.agent.loop import MOST_CONTINUATIONS, Limits
-from agentcli.conversation.entries import Assistant, Entry, Result, SystemEvent, ToolLog, User
+from agentcli.agent.loop import MOST_CONTINUATIONS
+from agentcli.agent.runtime import Limits
+from agentcli.conversation import entries as logged
+from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
 from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.messages import Message, Text, ToolResult, Usage
@@ -87,7 +89,7 @@ async def test_what_is_told_as_ended_is_stored_before(tmp_path: Folder) -> None:
     kinds = [type(event) for event in stage.events]
     first_end = kinds.index(TurnEnded)
     stored = [event.entry.body for event in stage.events[:first_end] if isinstance(event, EntryStored)]
-    assert [type(body) for body in stored] == [User, Assistant, ToolLog]
+    assert [type(body) for body in stored] == [User, Assistant, CallsStarted]
     before_done = [event.entry for event in stage.events[:-1] if isinstance(event, EntryStored)]
     assert before_done == stage.entries
 
@@ -113,7 +115,7 @@ async def test_the_start_of_a_call_is_stored_together_with_the_reply_that_asks_f
         stage.say("Go")
         await works.begun.wait()
         stored = [event.entry.body for event in stage.of(EntryStored)]
-        assert stored[-1] == ToolLog("started", {"ids": ["c1"]})
+        assert stored[-1] == CallsStarted(("c1",))
 
 
 async def test_the_text_before_calls_is_not_the_answer(tmp_path: Folder) -> None:
@@ -561,9 +563,7 @@ async def test_another_model_takes_over_in_mid_conversation(tmp_path: Folder) ->
     assert isinstance(done, Done)
     assert done.text == "I am the other."
     assert stage.of(ProviderSwitched) == [ProviderSwitched("scripted/script", "scripted/other")]
-    assert SystemEvent("provider_switched", {"before": "scripted/script", "after": "scripted/other"}) in [
-        entry.body for entry in stage.entries
-    ]
+    assert logged.ProviderSwitched("scripted/script", "scripted/other") in [entry.body for entry in stage.entries]
     assert [notes_in(message) for message in other.requests[0].messages] == ["one", "First.", "two"]
 
 

@@ -9,9 +9,11 @@ from typing import Any, get_args
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.grants import parse_rules, rule_candidates
-from agentcli.agent.permissions import MODES, Mode, Verdict, judge, parse_mode
-from agentcli.agent.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import Web
@@ -37,7 +39,7 @@ def verdict(
 ) -> Verdict:
     tool = bench.tools.get(name)
     rules = Rules([parse_rule(text) for text in allow], [parse_rule(text) for text in deny])
-    return judge(tool, tool.parse(given), parse_mode(mode), rules, bench.workspace)
+    return decide(judge(tool, tool.parse(given), bench.workspace), parse_mode(mode), rules)
 
 
 def command(bench: Bench, text: str, mode: str = "default", **more: Any) -> str:
@@ -251,11 +253,11 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
     bench: Bench, text: str
 ) -> None:
     tool = bench.tools.get("bash")
-    offered = rule_candidates(tool, tool.parse({"command": text}), "default", Rules(), bench.workspace)
+    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
     rules = Rules([parse_rule(offered[0])])
 
     def decision(of: str) -> str:
-        return judge(tool, tool.parse({"command": of}), "default", rules, bench.workspace).decision
+        return decide(judge(tool, tool.parse({"command": of}), bench.workspace), "default", rules).decision
 
     assert decision(text) == "allow"
     for other in (f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")):
@@ -264,11 +266,14 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
 
 def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:
     tool = bench.tools.get("file_write")
-    offered = rule_candidates(tool, tool.parse(EDIT[1]), "default", Rules(), bench.workspace)
+    offered = suggested_rules(judge(tool, tool.parse(EDIT[1]), bench.workspace), "default", Rules())
     rules = Rules([parse_rule(offered[-1])])
-    assert judge(tool, tool.parse({"path": "b", "content": ""}), "default", rules, bench.workspace).decision == "allow"
+    assert (
+        decide(judge(tool, tool.parse({"path": "b", "content": ""}), bench.workspace), "default", rules).decision
+        == "allow"
+    )
     edit = bench.tools.get("file_edit")
-    assert judge(edit, edit.parse({"path": "b"}), "default", rules, bench.workspace).decision == "ask"
+    assert decide(judge(edit, edit.parse({"path": "b"}), bench.workspace), "default", rules).decision == "ask"
 
 
 # Files that are more than plain ones
@@ -415,10 +420,12 @@ def test_an_ask_rule_asks_though_another_allows(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     rules = Rules([parse_rule("bash(git *)")], ask=[parse_rule("bash(git push *)")])
     for text, decision in (("git push origin", "ask"), ("git add . && git push", "ask"), ("git add .", "allow")):
-        assert judge(tool, tool.parse({"command": text}), "default", rules, bench.workspace).decision == decision
+        assert (
+            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", rules).decision == decision
+        )
     push = tool.parse({"command": "git push"})
-    assert judge(tool, push, "bypassPermissions", rules, bench.workspace).decision == "allow"
-    assert judge(tool, push, "dontAsk", rules, bench.workspace).decision == "deny"
+    assert decide(judge(tool, push, bench.workspace), "bypassPermissions", rules).decision == "allow"
+    assert decide(judge(tool, push, bench.workspace), "dontAsk", rules).decision == "deny"
 
 
 def test_every_part_of_a_command_needs_a_grant(bench: Bench) -> None:
@@ -461,11 +468,13 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
 def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     text = "npm install left-pad && npm test 2>&1 | tail -5"
-    offered = rule_candidates(tool, tool.parse({"command": text}), "default", Rules(), bench.workspace)
+    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
     assert offered[-1] == "bash(npm install *) and bash(npm test *)"
     for rules in offered:
         granted = Rules(parse_rules(rules))
-        assert judge(tool, tool.parse({"command": text}), "default", granted, bench.workspace).decision == "allow"
+        assert (
+            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", granted).decision == "allow"
+        )
 
 
 # Tools of others, and the web
@@ -485,14 +494,14 @@ def foreign(name: str) -> Tool:
 def test_a_deny_rule_binds_the_tools_of_a_server(bench: Bench, rule: str, decision: str) -> None:
     rules = Rules(deny=[parse_rule(rule)])
     tool = foreign("mcp__github__push")
-    assert judge(tool, {}, "bypassPermissions", rules, bench.workspace).decision == decision
+    assert decide(judge(tool, {}, bench.workspace), "bypassPermissions", rules).decision == decision
 
 
 def test_a_tool_of_others_asks_unless_it_is_allowed(bench: Bench) -> None:
     tool = foreign("mcp__github__push")
-    assert judge(tool, {}, "auto", Rules(), bench.workspace).decision == "ask"
-    assert judge(tool, {}, "plan", Rules(), bench.workspace).decision == "deny"
-    assert judge(tool, {}, "default", Rules([parse_rule("mcp__github")]), bench.workspace).decision == "allow"
+    assert decide(judge(tool, {}, bench.workspace), "auto", Rules()).decision == "ask"
+    assert decide(judge(tool, {}, bench.workspace), "plan", Rules()).decision == "deny"
+    assert decide(judge(tool, {}, bench.workspace), "default", Rules([parse_rule("mcp__github")])).decision == "allow"
 
 
 def test_addresses_are_judged_before_they_are_fetched(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.agent.rules import parse_rule
+from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.approval.letters import Letters

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.agent.rules import Rule, escaped
+from agentcli.agent.permissions.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from agentcli.agent.events import ToolFinished
-from agentcli.conversation.entries import Assistant, Entry, Result, Unreadable, User, open_calls, retracted_ids
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Result, Unreadable, User
 from agentcli.frontends.terminal.output.live import said
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.llm.messages import Text, ToolResult, ToolUse
@@ -14,9 +13,8 @@ from agentcli.tools.summary import call_title
 MOST_ENTRIES = 30
 
 
-def replay(entries: Sequence[Entry], view: TurnView) -> None:
-    gone = retracted_ids(entries)
-    shown = [e for e in entries if e.id not in gone and isinstance(e.body, User | Assistant | Result | Unreadable)]
+def replay(conversation: Conversation, view: TurnView) -> None:
+    shown = [e for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
     shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
     if len(shown) > MOST_ENTRIES:
         view.line(f"… {len(shown) - MOST_ENTRIES:,} earlier entries", "muted")
@@ -37,7 +35,7 @@ def replay(entries: Sequence[Entry], view: TurnView) -> None:
                 view.line(f"[{error}]", "warning")
             case _:
                 pass
-    for id in open_calls(entries):  # the program ended while they ran
+    for id in conversation.open_calls:  # the program ended while they ran
         if call := calls.get(id):
             outcome = "cut off; its outcome is unknown"
             cut = ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)

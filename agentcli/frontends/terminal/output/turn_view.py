@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from agentcli.agent.calls.own_command import OWN_CALL
 from agentcli.agent.events import (
     Compaction,
     Done,
@@ -25,7 +26,6 @@ from agentcli.agent.events import (
     TurnFailed,
     TurnStarted,
 )
-from agentcli.agent.own_command import OWN_CALL
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said

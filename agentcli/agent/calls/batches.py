@@ -1,0 +1,85 @@
+"""Runs the calls of one reply: those that may overlap together, the others in order, each with a result in any case."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from agentcli.agent.calls.report import INTERRUPTED
+from agentcli.agent.calls.run import run_call
+from agentcli.agent.calls.scopes import Call, TurnCalls
+from agentcli.agent.events import Steered
+from agentcli.conversation.entries import Result
+from agentcli.llm.messages import ToolResult, ToolUse
+
+
+async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str = "") -> list[Result]:
+    """A result for every call, in the order of the calls; `reply_id` is the entry they stand in.
+
+    Neighbouring calls that only read run together, the others one after another; those that a client has to run come
+    last, all together. Before each start the steering queue is looked at: calls that have not started then are skipped
+    and say so; so do those behind a no that stops the turn. Raises `Interrupted`, with a result for every call, when
+    the turn is cancelled meanwhile.
+    """
+    calls = [Call(use, turn, reply_id=reply_id) for use in uses]
+    try:
+        for batch in _batches(turn, calls):
+            if turn.must_pause:
+                break
+            await _run_batch(turn, batch)
+    except asyncio.CancelledError as interrupt:
+        raise Interrupted([call.result or not_run(call.use, INTERRUPTED) for call in calls]) from interrupt
+    why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
+    skipped = [call.use for call in calls if call.result is None]
+    if skipped and not turn.is_stopped:
+        turn.emit(Steered(tuple(skipped)))
+    return [call.result or not_run(call.use, f"Not run: {why}.") for call in calls]
+
+
+class Interrupted(asyncio.CancelledError):
+    """The turn was interrupted while calls ran; `results` answers every one of them."""
+
+    def __init__(self, results: list[Result]) -> None:
+        super().__init__()
+        self.results = results
+
+
+def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
+    session = turn.session
+    for_client = [call for call in calls if session.is_for_client(call.use)]
+    batch: list[Call] = []
+    for call in calls:
+        if call in for_client:
+            continue
+        if call.use.name in session.tools and session.tools.get(call.use.name).may_overlap:
+            batch.append(call)
+            continue
+        if batch:
+            yield batch
+            batch = []
+        yield [call]
+    if batch:
+        yield batch
+    if for_client:
+        yield for_client
+
+
+async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
+    if len(batch) == 1:
+        await run_call(batch[0])
+        return
+    session = turn.session
+    places = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
+
+    async def run_one(call: Call) -> None:
+        async with places:
+            if not turn.must_pause:
+                await run_call(call)
+
+    async with asyncio.TaskGroup() as group:
+        for call in batch:
+            group.create_task(run_one(call))
+
+
+def not_run(call: ToolUse, why: str) -> Result:
+    return Result(ToolResult(call.id, why, is_error=True), call.name, summary=why)

@@ -1,0 +1,115 @@
+"""Tools that a client runs: their calls are handed over as an event, and answered by an operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from agentcli.agent.events import ClientToolRequested
+from agentcli.conversation.entries import CallsHandedOver
+from agentcli.errors import ToolError
+from agentcli.llm.messages import ToolUse
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import TurnCalls
+
+
+class _AnyArguments(Struct, frozen=True):
+    """What a client's tool takes is in its schema."""
+
+
+def client_tool(spec: ToolSpec) -> Tool:
+    """A tool that whoever registers it runs. Nobody is asked about its calls: the client knows what they do."""
+    return Tool(
+        spec.name,
+        spec.description,
+        _AnyArguments,
+        _runs_elsewhere,
+        "none",
+        source="client",
+        time_limit_s=None,
+        mode="client",
+        schema=spec.input_schema,
+    )
+
+
+async def _runs_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
+    raise ToolError("Only the client can run this tool.", kind="internal_error")
+
+
+def merged(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
+    """`tools` and those a request brings; what it has brought before is there already.
+
+    Raises `UsageError` for a name that another tool has.
+    """
+    new = [spec for spec in brought if not _is_there(tools, spec)]
+    if not new:
+        return tools
+    both = tools.clone()
+    for spec in new:
+        both.register(client_tool(spec))
+    return both
+
+
+def _is_there(tools: ToolRegistry, spec: ToolSpec) -> bool:
+    return spec.name in tools and tools.get(spec.name).mode == "client" and tools.get(spec.name).spec() == spec
+
+
+class ClientCalls:
+    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Future[ToolOutput]] = {}
+        self._untold: list[ToolUse] = []
+        self._has_client = True
+
+    async def result_of(self, call: ToolUse, turn: TurnCalls) -> ToolOutput:
+        """Hand the call to the client and wait for its result. Raises `ToolError`."""
+        if call.id in self._waiting:
+            raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
+        if not self._has_client:
+            raise _client_gone()
+        answer: asyncio.Future[ToolOutput] = asyncio.get_running_loop().create_future()
+        self._waiting[call.id] = answer
+        self._untold.append(call)
+        if len(self._untold) == 1:
+            asyncio.get_running_loop().call_soon(self._hand_over, turn)
+        try:
+            return await answer
+        finally:
+            del self._waiting[call.id]
+
+    def _hand_over(self, turn: TurnCalls) -> None:
+        calls, self._untold = self._untold, []
+        turn.store(CallsHandedOver(tuple(call.id for call in calls)))
+        turn.emit(ClientToolRequested(tuple(calls)))
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """The ids of the calls that have no result yet."""
+        return [id for id, answer in self._waiting.items() if not answer.done()]
+
+    def set_attended(self, is_attended: bool) -> None:
+        """Say whether a client runs its tools. Without one, calls that wait end with an error, and so do later ones."""
+        self._has_client = is_attended
+        for answer in () if is_attended else self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_client_gone())
+
+    def answer(self, call_id: str, output: ToolOutput) -> bool:
+        """Whether a call with that id was waiting."""
+        answer = self._waiting.get(call_id)
+        if answer is None or answer.done():
+            return False
+        answer.set_result(output)
+        return True
+
+
+def _client_gone() -> ToolError:
+    return ToolError("The client that runs this tool has gone: do without it.", kind="dependency_error")

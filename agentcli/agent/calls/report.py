@@ -1,0 +1,172 @@
+"""Publishes the events of one call while it runs, and makes its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentcli.agent.calls.record import CallRecord
+from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.masking import Mask
+from agentcli.conversation.entries import Result
+from agentcli.errors import Declined, ToolError
+from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle, formatted
+from agentcli.tools.summary import call_title
+from agentcli.tools.tool import Later
+from agentcli.tools.tool import ToolOutput as Output
+
+if TYPE_CHECKING:
+    from agentcli.safety.secrets.masking import StreamMask
+
+INTERRUPTED = "Not run: interrupted by the user."
+OMITTED = {"omitted": "larger than 1 MB"}
+_SLICE = 1_000  # entries of a list whose size is looked at together
+
+
+@dataclass
+class Report:
+    """The report on one call; `result` is set once it has ended.
+
+    With `gives_all` a structured result that is made on request is made, else left out. `heard` is the output so far,
+    `waited_s` how long the call waited for the person's answer, which is not its own time.
+    """
+
+    call: ToolUse
+    emit: Emit
+    mask: Mask | None = None
+    gives_all: bool = False
+    result: Result | None = None
+    heard: list[str] = field(default_factory=list)
+    record: CallRecord | None = None
+    is_running: bool = False
+    retry_count: int = 0
+    last_error: str = ""
+    answer: str = ""
+    waited_s: float = 0.0
+    _stream: StreamMask | None = None
+    _started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, time.perf_counter() - self._started - self.waited_s)
+
+    def start(self) -> None:
+        call = self.call
+        self.emit(ToolStarted(call.id, call.name, call.input, call_title(call.name, call.input)))
+
+    def show(self, text: str) -> None:
+        """Output of a call that runs; a word that may be the beginning of a secret waits for its end."""
+        if self.mask is not None:
+            self._stream = self._stream or self.mask.stream()
+            text = self._stream.feed(text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text:
+            self.heard.append(text)
+            self.emit(ToolOutput(self.call.id, text))
+
+    def _end_output(self) -> None:
+        if self._stream is not None:
+            self._tell(self._stream.close())
+            self._stream = None
+
+    def finish(self, output: Output, error: CallError | None = None) -> None:
+        self._end_output()
+        if self.gives_all:
+            output = output.whole()
+        elif isinstance(output.structured, Later):
+            output = msgspec.structs.replace(output, structured=OMITTED)
+        if self.mask is not None:
+            output = self.mask.output(output, tool=self.call.name)
+        call = self.call
+        if error is None and output.error_kind is not None:
+            said, _, why = str(output.content).rpartition("\n")
+            failed = ToolError(why.strip("[]"), kind=output.error_kind)  # tools end with what was out of the ordinary
+            error = self._error(failed)
+            output = msgspec.structs.replace(output, content=_with_partial(failed, said))
+        if self.mask is not None and error is not None:
+            error = msgspec.structs.replace(error, message=self.mask.text(error.message))
+        result = ToolResult(call.id, output.content or "", output.is_error)
+        took_ms = round(self.seconds * 1000, 1)
+        kind = error.kind if error else ""
+        self.result = Result(
+            result,
+            call.name,
+            output.summary,
+            took_ms,
+            _bounded(output.structured),
+            kind,
+            self.retry_count,
+            self.last_error,
+            *((self.record.version, self.record.caller, self.record.mode) if self.record else ("1", "main", "")),
+            self.answer,
+        )
+        self.emit(
+            ToolFinished(
+                call.id,
+                call.name,
+                result,
+                took_ms,
+                output.summary,
+                output.structured,
+                kind,
+                error,
+                self.retry_count,
+                self.last_error,
+                self.answer,
+            )
+        )
+
+    def _error(self, error: ToolError) -> CallError:
+        return CallError(error.kind, error.code, str(error), self.call.id, error.is_retryable)
+
+    def fail(self, error: ToolError) -> None:
+        """Also with what the call had said when its time ran out, as brief as results can be."""
+        self.retry_count, self.last_error = error.retry_count, error.last_error
+        self._end_output()
+        partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
+        shown = _with_partial(error, formatted(partial.strip(), "brief"))
+        if isinstance(error, Declined):
+            self.answer = error.answer
+        summary = self.answer if isinstance(error, Declined) else str(error)
+        self.finish(Output(shown, is_error=True, summary=_first_line(summary)), self._error(error))
+
+    def interrupt(self) -> None:
+        self._end_output()
+        said = cut_middle("".join(self.heard))
+        ended = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
+        self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+
+
+def _bounded(structured: object) -> object:
+    """What the log keeps of a structured result: one that is very large is in the content, or in a data file."""
+    size = 0
+    for part in _parts(structured):
+        size += len(msgspec.json.encode(part, enc_hook=str))
+        if size > LARGEST_KEPT_AS_IS:
+            return OMITTED
+    return structured
+
+
+def _parts(structured: object) -> Iterator[object]:
+    """The values of a mapping, long lists in slices: no more need be encoded than shows that it is too large."""
+    for value in structured.values() if isinstance(structured, dict) else [structured]:
+        if isinstance(value, list):
+            yield from (value[start : start + _SLICE] for start in range(0, len(value), _SLICE))
+        else:
+            yield value
+
+
+def _with_partial(error: ToolError, said: str) -> str:
+    """The error as the model reads it, below what the call said before."""
+    return f"{said.rstrip()}\n[{error.told}]" if said.strip() else error.told
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0][:200]

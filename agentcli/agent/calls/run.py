@@ -1,0 +1,235 @@
+"""Runs one call: parse, hooks, permission, lock, replay, time limit, run, retry, observe, report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.agent.calls.observe import observed
+from agentcli.agent.calls.record import CallRecord
+from agentcli.agent.calls.retry import run_with_retries
+from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
+from agentcli.agent.calls.trying import try_first
+from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.masking import Mask
+from agentcli.agent.permissions.approvals import Permitted, Question, ask_person
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.exposure import decide_with_exposure
+from agentcli.agent.permissions.judge import judge
+from agentcli.conversation.entries import CallDenied, Result, reminder
+from agentcli.errors import ToolError
+from agentcli.llm.messages import Text
+from agentcli.tools.tool import Tool, ToolContext, Workspace
+from agentcli.tools.tool import ToolOutput as Output
+
+LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
+LOCK_PATIENCE_S = 30.0
+
+
+class Parsed(Struct, frozen=True):
+    """A call whose arguments are understood, and what the hooks said of it."""
+
+    record: CallRecord
+    tool: Tool
+    arguments: Any
+    context: ToolContext
+    hooks: HookAnswer = HookAnswer()
+
+
+async def run_call(call: Call) -> Result:
+    """One call, from what the model wrote to what it reads.
+
+    Every failure is a result, and so is a cancellation, which then goes on: `call.result` has it.
+    """
+    report, services = call.report, call.turn.session.services
+    report.start()
+    parsed: Parsed | None = None
+    try:
+        parsed = await parse_call(call)
+        report.record = parsed.record
+        permitted = await permit(call, parsed)
+        report.answer = permitted.answer
+        is_speaking = parsed.tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
+        if is_speaking:
+            await services.know_secrets()
+        output, _ = await asyncio.gather(perform(call, parsed, permitted), services.know_secrets())
+        output = await observed(parsed.tool, output, parsed.context)
+        if is_speaking:
+            await services.know_secrets(is_changed=True)
+        report.mask = await _mask_for(services, parsed, permitted)
+        report.finish(output)
+    except ToolError as error:
+        await services.know_secrets(is_changed=bool(report.heard))  # whatever failed, and however early
+        report.fail(error)
+    except asyncio.CancelledError:
+        report.interrupt()
+        raise
+    finally:
+        if report.result is not None:
+            await _account(call, parsed, report.result)
+    assert report.result is not None, "whatever happens is reported"
+    return report.result
+
+
+async def _mask_for(services: CallServices, parsed: Parsed, permitted: Permitted) -> Mask | None:
+    """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
+    if services.mask is None or parsed.tool.name != "file_read" or not permitted.needs:
+        return services.mask
+    path, sandbox = services.workspace.real_path(parsed.arguments.path), services.workspace.sandbox
+    return services.mask.knowing(await asyncio.to_thread(sandbox.secret_values, apart_from=path))
+
+
+async def parse_call(call: Call) -> Parsed:
+    """The tool and its arguments, as hooks leave them. Raises `ToolError` that names the wrong field."""
+    use, turn, session = call.use, call.turn, call.turn.session
+    tool = session.tools.get(use.name)
+    if use.unparsed:
+        raise ToolError(
+            f"The arguments are not a JSON object: {use.unparsed[:200]!r}. Make the call again.",
+            kind="invalid_parameters",
+        )
+    if len(use.input) and len(msgspec.json.encode(use.input)) > LARGEST_ARGUMENTS:
+        raise ToolError("The arguments are larger than 10 MB.", kind="invalid_parameters")
+    if session.recent is not None and session.recent.is_stuck(use):
+        raise ToolError(
+            f"This call has given the same result {SAME_CALL_LIMIT} times in a row: do something else, or answer.",
+            kind="validation_error",
+        )
+    record = CallRecord(use.id, tool.name, tool.version, session.agent_id, turn.state.mode)
+    arguments = tool.parse(use.input)
+    heeded = await _heed_hooks(call, record)
+    if heeded.input is not None:
+        arguments = tool.parse(heeded.input)
+    asked = getattr(arguments, "output_level", None)
+    services, share = session.services, turn.state.window_share
+    level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
+    context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
+    return Parsed(record, tool, arguments, context, heeded)
+
+
+async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:
+    """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
+    heeded = HookAnswer()
+    for hook in call.turn.session.services.hooks:
+        given = call.use.input if heeded.input is None else heeded.input
+        answer = await hook.before_call(record, given) or HookAnswer()
+        if answer.context:
+            call.turn.state.notes.append(reminder(answer.context))
+        if answer.decision == "deny":
+            raise ToolError(answer.reason or "A hook refused this call.", kind="permission_denied")
+        stronger = answer.decision == "ask" or heeded.decision == ""
+        heeded = HookAnswer(
+            answer.decision if stronger else heeded.decision,
+            answer.reason if stronger else heeded.reason,
+            heeded.input if answer.input is None else answer.input,
+        )
+    return heeded
+
+
+async def permit(call: Call, parsed: Parsed) -> Permitted:
+    """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
+    arguments, state = parsed.arguments, call.turn.state
+    judged = judge(parsed.tool, arguments, call.turn.session.workspace)
+
+    def decided() -> Verdict:
+        return _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
+
+    verdict = decided()
+    if verdict.decision == "allow":
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
+    try:
+        if verdict.decision == "deny":
+            call.turn.store(CallDenied(call.use.id, verdict.reason))
+            raise ToolError(f"{verdict.reason}.", kind="permission_denied")
+        permitted = await ask_person(call, Question(call.use, judged, parsed.context, verdict, decided))
+        return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
+    except ToolError as refusal:
+        if refusal.kind == "permission_denied":
+            call.turn.denials.append(call.use)
+        raise
+
+
+def _with_hooks(verdict: Verdict, hooks: HookAnswer) -> Verdict:
+    """The verdict as hooks change it: they let through what would ask, and ask about what would run."""
+    if hooks.decision == "allow" and verdict.decision == "ask":
+        return msgspec.structs.replace(verdict, decision="allow", reason=hooks.reason)
+    if hooks.decision == "ask" and verdict.decision == "allow":
+        return msgspec.structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
+    return verdict
+
+
+async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
+    """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
+    tool, session, report = parsed.tool, call.turn.session, call.report
+    locked = session.services.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S)
+    async with opened(session.workspace, permitted), locked:
+        if tool.is_idempotent and (before := session.replays.get(call.reply_id, call.use)) is not None:
+            return before
+        report.is_running = True
+        with session.detachable() as sign:
+            context = replace(parsed.context, detach=sign, judged=permitted.judged, only_reads=permitted.only_reads)
+
+            async def run() -> Output:
+                if permitted.is_trial:
+                    return await try_first(call, tool, permitted.arguments, context)
+                if tool.mode == "client":
+                    return await session.client.result_of(call.use, call.turn)
+                return await tool.output(permitted.arguments, context)
+
+            attempts = await run_with_retries(tool, run)
+        report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
+        output = _with_remark(attempts.output, permitted.remark)
+        if tool.is_idempotent and not output.is_error:
+            session.replays.keep(call.reply_id, call.use, output)
+        return output
+
+
+@asynccontextmanager
+async def opened(workspace: Workspace, permitted: Permitted) -> AsyncIterator[None]:
+    """The exceptions the sandbox makes for one call, and no longer."""
+    sandbox = workspace.sandbox
+    for need in permitted.needs:
+        sandbox.grant(need.path, need.access)
+    for host in permitted.hosts:
+        sandbox.grant_host(host)
+    try:
+        yield
+    finally:
+        for need in permitted.needs:
+            sandbox.revoke(need.path, need.access)
+        for host in permitted.hosts:
+            sandbox.revoke_host(host)
+
+
+def _locked(parsed: Parsed) -> tuple[str, ...]:
+    """The real paths of the files a call changes, sorted, so that two calls never wait for each other."""
+    workspace = parsed.context.workspace
+    given = [getattr(parsed.arguments, name, None) for name in parsed.tool.file_arguments]
+    return tuple(sorted({str(workspace.writable(name)) for name in given if isinstance(name, str)}))
+
+
+async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:
+    session, report = call.turn.session, call.report
+    if session.recent is not None:
+        session.recent.remember(call.use, result.result)
+    if parsed is None:
+        return
+    session.metrics.add(parsed.record, seconds=report.seconds, retries=report.retry_count, error_kind=result.error_kind)
+    for hook in session.services.hooks:
+        if context := await hook.after_call(parsed.record, result.result):
+            call.turn.state.notes.append(reminder(context))
+
+
+def _with_remark(output: Output, remark: str) -> Output:
+    """What the person said when they allowed a call belongs to its result."""
+    if not remark:
+        return output
+    content = output.content or ""
+    said = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
+    return msgspec.structs.replace(output, content=said)

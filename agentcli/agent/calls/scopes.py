@@ -1,0 +1,175 @@
+"""The scopes calls live in: what a session's calls share, what a turn adds, and one call on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agentcli.agent.calls.client import ClientCalls
+from agentcli.agent.calls.record import CallMetrics
+from agentcli.agent.calls.replays import Replays
+from agentcli.agent.calls.report import Report
+from agentcli.agent.events import ApprovalRequested, Approve, Emit
+from agentcli.agent.hooks import CallHooks
+from agentcli.agent.interfaces import GrantStore, Locks
+from agentcli.agent.masking import Mask
+from agentcli.agent.permissions.approvals import Ask, Decide
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.state import AgentState
+from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, Result
+from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools.observation import Levels
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Workspace
+
+SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
+
+
+class NoLocks:
+    """For a workspace nobody else works in."""
+
+    @asynccontextmanager
+    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
+        yield
+
+
+@dataclass
+class CallServices:
+    """The parts that calls use for as long as a session lasts.
+
+    `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
+    call. With `gives_all` structured results are given however large they are.
+    """
+
+    workspace: Workspace
+    locks: Locks = field(default_factory=NoLocks)
+    grants: GrantStore | None = None
+    mask: Mask | None = None
+    hooks: Sequence[CallHooks] = ()
+    levels: Levels = Levels()
+    max_parallel: int = 8
+    gives_all: bool = False
+
+    async def know_secrets(self, *, is_changed: bool = False) -> None:
+        """Mask the values that secret files of the workspace hold now."""
+        if self.mask is not None:
+            sandbox = self.workspace.sandbox
+            self.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
+
+    async def masked(self, text: str) -> str:
+        """Mask the output of a command that has just run, also secrets it has only now written to a file."""
+        await self.know_secrets(is_changed=True)
+        return text if self.mask is None else self.mask.text(text)
+
+
+class RecentCalls:
+    """The newest calls and their results, to notice a model that repeats itself."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[str, str]] = []
+
+    def is_stuck(self, call: ToolUse) -> bool:
+        """Whether this very call has just given the same result several times."""
+        recent = self._calls[-SAME_CALL_LIMIT:]
+        return len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+
+    def remember(self, call: ToolUse, result: ToolResult) -> None:
+        self._calls = [*self._calls[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
+
+    def clear(self) -> None:
+        """Forget them: what a person asks for again is done again."""
+        self._calls = []
+
+
+def _key(call: ToolUse) -> str:
+    return f"{call.name} {msgspec.json.encode(call.input, order='sorted').decode()}"
+
+
+@dataclass
+class SessionCalls:
+    """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
+
+    `agent_id` names the agent whose calls these are. Without `recent` a model may repeat itself without end.
+    """
+
+    services: CallServices
+    tools: ToolRegistry
+    ask: Ask | None = None
+    agent_id: str = "main"
+    client: ClientCalls = field(default_factory=ClientCalls)
+    recent: RecentCalls | None = field(default_factory=RecentCalls)
+    replays: Replays = field(default_factory=Replays)
+    metrics: CallMetrics = field(default_factory=CallMetrics)
+    _detaching: set[asyncio.Event] = field(default_factory=set)
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.services.workspace
+
+    def is_for_client(self, call: ToolUse) -> bool:
+        return call.name in self.tools and self.tools.get(call.name).mode == "client"
+
+    @contextmanager
+    def detachable(self) -> Iterator[asyncio.Event]:
+        """An event that tells a running command to go on in the background."""
+        sign = asyncio.Event()
+        self._detaching.add(sign)
+        try:
+            yield sign
+        finally:
+            self._detaching.discard(sign)
+
+    def to_background(self) -> None:
+        for sign in self._detaching:
+            sign.set()
+
+
+@dataclass
+class TurnCalls:
+    """The calls of one turn. `store` adds entries to the log. Once it `is_stopped`, no further call is begun."""
+
+    session: SessionCalls
+    state: AgentState
+    emit: Emit
+    store: Callable[[Body], object] = lambda body: None
+    denials: list[ToolUse] = field(default_factory=list)
+    is_stopped: bool = False
+
+    @property
+    def must_pause(self) -> bool:
+        """Whether no further call may start: the person said something, or stopped the turn."""
+        return self.is_stopped or bool(self.state.conversation.queue.steering)
+
+
+class Call:
+    """One call on its way; `reply_id` is the entry of the reply it stands in, `result` what it came to."""
+
+    def __init__(self, use: ToolUse, turn: TurnCalls, *, reply_id: str = "") -> None:
+        self.use = use
+        self.turn = turn
+        self.reply_id = reply_id
+        services = turn.session.services
+        self.report = Report(use, turn.emit, mask=services.mask, gives_all=services.gives_all)
+
+    @property
+    def result(self) -> Result | None:
+        return self.report.result
+
+    async def ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+        """Ask the person about this call; question and answer are entries. Their time is not the call's own."""
+        assert self.turn.session.ask is not None, "whoever asks has looked whether anybody can answer"
+        self.turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+        since = time.perf_counter()
+        try:
+            answer = await self.turn.session.ask(request, decide)
+        finally:
+            self.report.waited_s += time.perf_counter() - since
+        is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
+        why = answer.comment if isinstance(answer, Approve) else answer.reason
+        self.turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
+        return answer

@@ -1,0 +1,208 @@
+"""Asks the person about one call, and makes of the answer what is run, what is granted and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.agent.calls.trying import may_be_tried
+from agentcli.agent.events import ApprovalRequested, Approve, Notice
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.effects import told_effects
+from agentcli.agent.permissions.judge import Judged, Need
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
+from agentcli.agent.state import AgentState
+from agentcli.errors import Declined, StorageError, ToolError, UsageError
+from agentcli.llm.messages import ToolUse
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.summary import call_title
+from agentcli.tools.text_diff import diff_hunks
+from agentcli.tools.tool import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import Call
+
+NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
+Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
+# Gives the person's answer, or the verdict that settled the question before they gave one.
+Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
+
+
+class Permitted(Struct, frozen=True):
+    """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
+
+    `judged` and `only_reads` as in `Verdict`; `answer` is what the person said, in words for them.
+    """
+
+    arguments: Any
+    remark: str = ""
+    needs: tuple[Need, ...] = ()
+    hosts: tuple[str, ...] = ()
+    judged: frozenset[Path] | None = None
+    only_reads: bool = False
+    is_trial: bool = False
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
+
+    call: ToolUse
+    judged: Judged
+    context: ToolContext
+    verdict: Verdict
+    decide: Decide
+
+    @property
+    def tool(self) -> Tool:
+        return self.judged.tool
+
+
+async def ask_person(asker: Call, question: Question) -> Permitted:
+    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    call, tool, context = question.call, question.tool, question.context
+    judged, arguments = question.judged, question.judged.arguments
+    state = asker.turn.state
+    preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
+    if asker.turn.session.ask is None:
+        raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
+    hunks = diff_hunks(preview) if tool.narrow is not None else ()
+    rules = suggested_rules(judged, state.mode, state.rules)
+    title = call_title(call.name, call.input)
+    verdict = question.verdict
+    can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
+    reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
+    why = msgspec.structs.replace(verdict, reason=reason)
+    effects = await asyncio.to_thread(told_effects, judged, why)
+    request = ApprovalRequested(
+        call.id,
+        call,
+        title,
+        reason,
+        preview,
+        rules,
+        hunks,
+        effects.lines,
+        can_try,
+        effects.grave,
+        _mode_for_all_like_it(state, question),
+    )
+    answer = await asker.ask(request, question.decide)
+    if isinstance(answer, Verdict):
+        return _settled(answer, arguments, state.mode)
+    try:
+        check_offered(request, answer)
+    except UsageError as error:
+        raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
+    chosen = _chosen(answer, hunks)
+    if not answer.allowed and answer.comment == NOBODY_LEFT:
+        raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
+    if not chosen:
+        raise Declined(answer.comment)
+    if answer.scope == "try":
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True, answer="tried first")
+    context.workspace.exposed.update(verdict.exposes)
+    if answer.scope in ("session", "always") and not answer.mode:
+        await _grant(asker, question, answer, rules)
+    if tool.narrow is None or len(chosen) == max(len(hunks), 1):
+        said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
+        return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
+    narrowed = await tool.narrow(arguments, context, chosen)
+    some = f"{len(chosen)} of {len(hunks)} hunks"
+    remark = _rejected(hunks, chosen, answer.comment)
+    return Permitted(narrowed, remark, verdict.needs, answer=_answer_told(answer, some))
+
+
+def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Literal[""]:
+    """The mode that lets this edit and its like through; empty for any other call."""
+    if question.tool.effect != "edit":
+        return ""
+    verdict = decide(question.judged, "acceptEdits", state.rules)
+    return "acceptEdits" if verdict.decision == "allow" else ""
+
+
+def _settled(verdict: Verdict, arguments: Any, mode: Mode) -> Permitted:
+    """What a verdict that needs no answer comes to. Raises `ToolError` (permission_denied)."""
+    if verdict.decision == "deny":
+        raise ToolError(f"{verdict.reason}.", kind="permission_denied")
+    return Permitted(arguments, "", verdict.needs, verdict.hosts, answer=f"allowed by {mode}")
+
+
+_SCOPES = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}
+
+
+def _answer_told(answer: Approve, some: str = "") -> str:
+    """The answer in words for the person; `some` says which part of a change they took."""
+    scope = "" if some and answer.scope == "once" else _SCOPES.get(answer.scope, "")
+    return " · ".join(part for part in (some, scope, f"“{answer.comment}”" if answer.comment else "") if part)
+
+
+def check_offered(request: ApprovalRequested, answer: Approve) -> None:
+    """Raises `UsageError` for a yes to what was not offered: a try, or parts that the change does not have."""
+    if not answer.allowed:
+        return
+    if answer.scope == "try" and not request.can_try:
+        raise UsageError('This call cannot be tried: its question says "can_try": false.')
+    unknown = [number for number in answer.hunks or () if not 0 <= number < len(request.hunks)]
+    if unknown:
+        there_is = f"numbers from 0 to {len(request.hunks) - 1}" if request.hunks else "no hunk; leave hunks out"
+        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
+
+
+def check_named_rule(text: str, tools: ToolRegistry) -> None:
+    """Raises `UsageError` for the rule of an answer that allows nothing."""
+    for rule in parse_rules(text):
+        if warning := check_rule(rule, "allow", tools):
+            raise UsageError(warning)
+
+
+def _chosen(answer: Approve, hunks: tuple[str, ...]) -> tuple[int, ...]:
+    """The hunks to be made, by index; the one index 0 for a call that is made as a whole, none for a no."""
+    every = tuple(range(max(len(hunks), 1)))
+    if not answer.allowed or answer.hunks == ():
+        return ()
+    return every if answer.hunks is None or not hunks else tuple(n for n in every if n in answer.hunks)
+
+
+def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> str:
+    left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen)
+    said = f"\nThey say: {comment}" if comment else ""
+    return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
+
+
+async def _grant(asker: Call, question: Question, answer: Approve, offered: tuple[str, ...]) -> None:
+    """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
+    state, emit, session = asker.turn.state, asker.turn.emit, asker.turn.session
+    text = answer.rule or next(iter(offered), "")
+    if not text:
+        emit(Notice("No rule covers this call: it is allowed this once."))
+        return
+    grants = session.services.grants
+    is_for_good = answer.scope == "always" and grants is not None
+    try:
+        granted = parse_rules(text, "granted" if is_for_good else "session")
+        for rule in granted:
+            check_rule(rule, "allow", session.tools)
+    except UsageError as error:
+        emit(Notice(f"{error} The call is allowed this once."))
+        return
+    state.rules.allow += granted
+    alone = Rules(granted, state.rules.deny, state.rules.ask)
+    if decide(question.judged, state.mode, alone).decision != "allow":
+        emit(Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once."))
+    if is_for_good and grants is not None:
+        try:
+            for rule in granted:
+                await asyncio.to_thread(grants.add, str(rule))
+        except StorageError as error:
+            emit(Notice(f"{error} {text} is allowed for this session."))

@@ -1,0 +1,86 @@
+"""Holds rules against a shell command: which of them refuse any part of it, and which allow all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentcli.agent.permissions.judge import Judged, known, real_or_given
+from agentcli.agent.permissions.rules import Rule, escaped, matches_host
+from agentcli.agent.permissions.targets import Target, ground_of, is_covered, is_refused, look_at_real
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
+from agentcli.safety.commands.rules import covers, touches
+from agentcli.safety.paths.secret import is_secret
+from agentcli.tools.sandbox import Access
+from agentcli.tools.tool import Workspace
+
+# A path refused to one tool is refused to those that do the same to it.
+READERS = frozenset(("file_read", "file_list", "grep_search"))
+EDITORS = frozenset(("file_edit", "file_write"))
+
+
+def refusing_rule(judged: Judged, rules: Sequence[Rule]) -> Rule | None:
+    """The first restricting rule that speaks of a command: of any part of it, or of a file or host it uses."""
+    assert judged.command is not None
+    return next((rule for rule in rules if _touches(rule, judged, judged.command)), None)
+
+
+def _touches(rule: Rule, judged: Judged, command: CommandAnalysis) -> bool:
+    if rule.names(judged.tool.name):
+        if not rule.pattern:
+            return True
+        text = " ".join(judged.text.split())
+        return any(touches(rule.pattern, segment) for segment in (*command.segments, _whole(text)))
+    if not rule.pattern:
+        return False
+    effects = command.effects | command.hidden
+    if rule.tool in READERS:
+        return _speaks_of(rule.pattern, effects.reads, "read", judged.workspace)
+    if rule.tool in EDITORS:
+        return _speaks_of(rule.pattern, (*effects.writes, *effects.deletes), "write", judged.workspace)
+    return rule.tool == "web_fetch" and any(matches_host(rule.pattern, host) for host in effects.hosts)
+
+
+def _whole(text: str) -> Segment:
+    return Segment(text, None, "unknown", "", deny_forms=(text,))
+
+
+def _speaks_of(pattern: str, paths: tuple[str, ...], access: Access, workspace: Workspace) -> bool:
+    targets = (Target(path, real_or_given(path, workspace), access, "plain") for path in known(paths))
+    return any(is_refused(pattern, target, workspace) for target in targets)
+
+
+def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> list[Rule]:
+    """The grants that together speak of every part of a command that is not harmless; none when a part is left.
+
+    A grant of a program does not open files with secrets: the very command has to be granted, or the file.
+    """
+    command = judged.command
+    assert command is not None
+    mine = [rule for rule in rules if rule.names(judged.tool.name)]
+    whole = escaped(judged.text.strip())
+    if exact := next((rule for rule in mine if rule.pattern == whole), None):
+        return [exact]
+    if command.problem:
+        return []
+    found: list[Rule] = []
+    for segment in command.segments:
+        if segment.verdict == "harmless":
+            continue
+        rule = next((rule for rule in mine if not rule.pattern or covers(rule.pattern, segment)), None)
+        if rule is None:
+            return []
+        found.append(rule)
+    if not found or _opens_secrets(command.effects, rules, judged.workspace):
+        return []
+    return found
+
+
+def _opens_secrets(effects: Effects, rules: Sequence[Rule], workspace: Workspace) -> bool:
+    ground = ground_of(workspace)
+    for path in known((*effects.reads, *effects.writes, *effects.deletes)):
+        if is_secret(Path(path), workspace.home):
+            target = look_at_real(Path(path), "read", workspace)
+            if not any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules):
+                return True
+    return False

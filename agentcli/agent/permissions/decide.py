@@ -1,0 +1,199 @@
+"""Decides whether a call may run: by what it does, by rule, by mode, else by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule
+from agentcli.agent.permissions.judge import Judged, Need
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rule, Rules, matches_host
+from agentcli.agent.permissions.targets import (
+    Target,
+    ground_of,
+    has_secrets,
+    is_covered,
+    is_kept_from_edits,
+    is_refused,
+)
+from agentcli.safety.commands.records import CommandAnalysis
+from agentcli.tools.tool import Workspace
+
+CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
+
+
+class Verdict(Struct, frozen=True):
+    """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
+
+    `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
+    a command that `only_reads` to that. `exposes` as in exposure.py.
+    """
+
+    decision: Literal["allow", "ask", "deny"]
+    reason: str
+    needs: tuple[Need, ...] = ()
+    hosts: tuple[str, ...] = ()
+    judged: frozenset[Path] | None = None
+    only_reads: bool = False
+    exposes: tuple[Path, ...] = ()
+
+
+def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    """Whether a call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
+    tool = judged.tool
+    if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
+        return Verdict("deny", f"the rule {by_name} denies it")
+    if judged.command is not None:
+        only_reads = judged.command.verdict == "harmless" or mode == "plan"
+        return replace(_decide_command(judged, judged.command, mode, rules), only_reads=only_reads)
+    match tool.effect:
+        case "read" | "edit":
+            paths = frozenset(target.real for target in judged.targets)
+            return replace(_decide_files(judged, mode, rules), judged=paths)
+        case "web":
+            return _decide_address(judged, mode, rules)
+        case "foreign" | "command":
+            return _decide_foreign(judged, mode, rules)
+        case _ if asking := _first(rule for rule in rules.ask if rule.names(tool.name)):
+            return _asks(mode, f"the rule {asking} wants you to be asked")
+        case _:
+            return Verdict("allow", "it changes nothing")
+
+
+def _decide_files(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    tool, targets, needs, workspace = judged.tool, judged.targets, judged.needs, judged.workspace
+    kin = {tool.name} | (EDITORS if tool.effect == "edit" else READERS)
+    for rule in rules.deny:
+        is_meant = rule.pattern and any(rule.names(name) for name in kin)
+        if is_meant and any(is_refused(rule.pattern, target, workspace) for target in targets):
+            return Verdict("deny", f"the rule {rule} denies it")
+    if asking := _asking_rule(judged, rules):
+        return _asks(mode, f"the rule {asking} wants you to be asked", needs)
+    if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
+        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
+    if mode == "plan" and tool.effect == "edit":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    ground = ground_of(workspace)
+    for rule in rules.allow:
+        if rule.names(tool.name) and all(is_covered(rule, target, ground) for target in targets):
+            return Verdict("allow", f"the rule {rule} allows it", needs)
+    if mode == "bypassPermissions":
+        return _bypassed(targets, needs, workspace)
+    if special := _first(target for target in targets if target.kind != "plain"):
+        return _asks(mode, special.why, needs)
+    if tool.effect == "read":
+        return Verdict("allow", "it only looks")
+    if mode in ("acceptEdits", "auto"):
+        return Verdict("allow", "edits inside the workspace are accepted")
+    return _asks(mode, CHANGES_A_FILE, needs)
+
+
+def _asking_rule(judged: Judged, rules: Rules) -> Rule | None:
+    for rule in rules.ask:
+        if rule.names(judged.tool.name) and (
+            not rule.pattern or any(is_refused(rule.pattern, target, judged.workspace) for target in judged.targets)
+        ):
+            return rule
+    return None
+
+
+def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
+    """No mode is a yes to secrets, and none widens the sandbox."""
+    for target in targets:
+        if has_secrets(target, workspace):
+            tool = "Edit" if target.access == "write" else "Read"
+            return Verdict(
+                "deny", f"{target.why}: it needs a rule of its own, such as {tool}({_as_rule(target.given)})"
+            )
+        if workspace.sandbox.profile != "danger-full-access" and is_kept_from_edits(target, workspace):
+            return Verdict("deny", f"{target.why}, and the sandbox ({workspace.sandbox.profile}) keeps that")
+    return Verdict("allow", "permissions are bypassed", needs)
+
+
+def _as_rule(path: str) -> str:
+    """A path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
+    if path.startswith("/"):
+        return f"/{path}"
+    return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
+
+
+def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+    if mode == "bypassPermissions":
+        return Verdict("allow", "permissions are bypassed", needs, hosts)
+    return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
+
+
+def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules: Rules) -> Verdict:
+    tool, needs, hosts, sandbox = judged.tool, judged.needs, judged.hosts, judged.workspace.sandbox
+    if command.verdict == "catastrophic":
+        return Verdict("deny", f"refused in every mode: {command.reason}")
+    if refusing := refusing_rule(judged, rules.deny):
+        return Verdict("deny", f"the rule {refusing} denies it")
+    cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
+    if command.hidden_catastrophe:
+        return Verdict(cannot_ask, f"a script in it would be refused: {command.hidden_catastrophe}", needs, hosts)
+    if command.unreadable and (denying := _first(rule for rule in rules.deny if rule.names(tool.name))):
+        why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
+        return Verdict(cannot_ask, why, needs, hosts)
+    if asking := refusing_rule(judged, rules.ask):
+        return _asks(mode, f"the rule {asking} wants you to be asked", needs, hosts)
+    if getattr(judged.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
+        return Verdict(
+            cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
+        )
+    granting = allowing_rules(judged, rules.allow)
+    if mode == "bypassPermissions" and not granting:
+        return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
+    if command.verdict == "harmless":
+        if sandbox.confines or sandbox.profile == "danger-full-access":
+            return Verdict("allow", "the command only reads inside the workspace")
+        return _asks(mode, "no sandbox holds commands here, so every one is asked about")
+    if mode == "plan":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    if granting:
+        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
+    if mode == "auto" and sandbox.confines and not needs and not hosts:
+        return Verdict("allow", "it stays inside the sandbox")
+    return _asks(mode, command.reason, needs, hosts)
+
+
+def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    name, host, address = judged.tool.name, judged.host, judged.address
+    for rule in rules.deny:
+        if rule.pattern and rule.names(name) and matches_host(rule.pattern, host):
+            return Verdict("deny", f"the rule {rule} denies it")
+    if address is not None and address.verdict == "block":
+        return Verdict("deny", f"the address is never fetched: {address.reason}")
+    for rule in rules.ask:
+        if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
+            return _asks(mode, f"the rule {rule} wants you to be asked")
+    for rule in rules.allow:
+        if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
+            return Verdict("allow", f"the rule {rule} allows it")
+    if address is not None and address.verdict == "ask":
+        return _asks(mode, address.reason)
+    return Verdict("allow", "it only looks something up")
+
+
+def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    """A tool whose effects nobody here knows: an MCP server's, or one that a library brought without saying."""
+    name = judged.tool.name
+    for rule in rules.ask:
+        if rule.names(name):
+            return _asks(mode, f"the rule {rule} wants you to be asked")
+    if mode == "bypassPermissions":
+        return Verdict("allow", "permissions are bypassed")
+    if mode == "plan":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+    if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(name)):
+        return Verdict("allow", f"the rule {granting} allows it")
+    return _asks(mode, f"what {name} does is not known here")
+
+
+def _first(found: Iterable[Any]) -> Any:
+    return next(iter(found), None)

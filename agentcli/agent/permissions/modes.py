@@ -1,0 +1,38 @@
+"""Permission modes, and the notes that tell the model of them: the system text never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from agentcli.conversation.entries import Body, User, reminder
+from agentcli.errors import UsageError
+
+Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+_LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
+
+_PLAN_ON = reminder("Plan mode is on: only look, change nothing, and end with a plan.")
+_PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
+
+
+def parse_mode(text: str) -> Mode:
+    """Raises `UsageError` naming the modes there are."""
+    mode = _LIKE_MODES.get(text, text)
+    if mode not in MODES:
+        raise UsageError(f"No permission mode {text!r}; there is {', '.join(MODES)}.")
+    return mode
+
+
+def mode_notes(before: str, after: str) -> list[User]:
+    """The notes for the model on a change of mode: only plan mode asks something of it."""
+    if after == "plan":
+        return [_PLAN_ON]
+    return [_PLAN_OFF] if before == "plan" else []
+
+
+def untold_mode(mode: Mode, told: Iterable[Body]) -> list[User]:
+    """The note that is missing among what the model was told, where the one about the mode was taken back."""
+    newest = next((body for body in reversed([*told]) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
+    due = _PLAN_ON if mode == "plan" else _PLAN_OFF
+    return [] if newest == due else [due]

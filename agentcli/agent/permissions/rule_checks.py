@@ -1,0 +1,199 @@
+"""Checks a permission rule against the tools there are: a rule that can never hold is an error, not a promise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentcli.agent.permissions.rules import (
+    ALIASES,
+    ELSEWHERE,
+    TO_COME,
+    PathGround,
+    Rule,
+    Verb,
+    host_meant,
+    is_literal,
+    matches_path,
+)
+from agentcli.errors import UsageError
+from agentcli.near_names import did_you_mean
+from agentcli.safety.commands import analyse, refusal_of
+from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.rules import covers
+from agentcli.tools.tool import Tool
+
+# What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
+Form = Literal["command", "path", "host", ""]
+
+_EXAMPLES: dict[Form, str] = {
+    "command": "a command, such as {name}(git log *)",
+    "path": "a path, such as {name}(src/**)",
+    "host": "a host, such as {name}(domain:example.org)",
+    "": "nothing in brackets: write {name}",
+}
+_NOWHERE = Path("/workspace")
+_PLACES = Places(_NOWHERE, (_NOWHERE,), Path("/home"), lambda path: False)
+_GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
+
+
+def check_rule(
+    rule: Rule,
+    verb: Verb,
+    tools: Iterable[Tool],
+    *,
+    written: str = "",
+    more_may_come: bool = False,
+    under_any_name: bool = False,
+) -> str:
+    """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
+
+    `written` is the text it was read from, for the message. `more_may_come`: a caller may bring further tools, so that
+    an unknown name may yet mean one, unless it is nearly that of a tool; `under_any_name`: also then.
+    """
+    known, shown = list(tools), written.strip() or str(rule)
+    if rule.pattern and rule.tool.startswith("mcp__"):
+        raise UsageError(f"{shown}: {_takes('', rule.tool)}.")
+    mine = [tool for tool in known if rule.names(tool.name)]
+    if not mine:
+        return _why_unknown(
+            rule.tool, [tool.name for tool in known], shown, more_may_come=more_may_come, under_any_name=under_any_name
+        )
+    problems = [_problem(rule, verb, tool) for tool in mine] if rule.pattern else [""]
+    if all(problems):
+        raise UsageError(f"{shown}: {problems[0]}.")
+    return ""
+
+
+def _why_unknown(name: str, known: list[str], shown: str, *, more_may_come: bool, under_any_name: bool) -> str:
+    """Raises `UsageError` unless the name may come to mean something."""
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+        return f"{shown}: no server offers such a tool yet."
+    if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
+        return f"{shown}: no tool has such a name yet."
+    if name in TO_COME:
+        return f"{shown}: there is no tool {name} yet."
+    if name in ELSEWHERE:
+        return f"{shown}: no tool here does what {name} does elsewhere."
+    hint = did_you_mean(name, [*known, *ALIASES])
+    if under_any_name or (more_may_come and not hint):
+        return f"{shown}: there is no tool {name} yet{hint}."
+    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
+
+
+def _may_meet(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def form_of(tool: Tool) -> Form:
+    """What a rule about this tool may say in brackets: what its calls are judged by."""
+    schema = tool.schema
+    fields = (
+        set(schema.get("properties", ()))
+        if schema is not None
+        else {field.name for field in msgspec.structs.fields(tool.arguments)}
+    )
+    if tool.effect == "command" and "command" in fields:
+        return "command"
+    if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
+        return "path"
+    return "host" if tool.effect == "web" and "url" in fields else ""
+
+
+def _takes(form: Form, name: str) -> str:
+    return f"{name} takes {_EXAMPLES[form].format(name=name)}"
+
+
+def _problem(rule: Rule, verb: Verb, tool: Tool) -> str:
+    """Why a rule's pattern can match no call of a tool; empty where it may match one."""
+    form, pattern = form_of(tool), rule.pattern
+    is_for_hosts = pattern.startswith("domain:")
+    if not form or is_for_hosts != (form == "host"):
+        return _takes(form, tool.name)
+    match form:
+        case "host" if host_meant(pattern) is None:
+            return f"{pattern.removeprefix('domain:')!r} is no host; {_takes(form, tool.name)}"
+        case "path":
+            return _why_no_path(pattern)
+        # A grant without wildcards is a yes to this very text, though bash may refuse it.
+        case "command" if (verb != "allow" or not is_literal(pattern)) and (refusal := _why_no_command(pattern)):
+            return f"it speaks of no command that could run: {refusal}"
+        case "command" if verb == "allow" and not _may_cover(pattern):
+            return (
+                "it covers no command: each part of a pipe or list needs a rule of its own, and a command that writes "
+                "into a file, or that is refused in every mode, is never covered"
+            )
+    return ""
+
+
+def _why_no_path(pattern: str) -> str:
+    if "\0" in pattern:
+        return "no path holds a NUL"
+    if ".." in pattern.split("/"):
+        return "no path it is held against has a .. in it: write //from/the/root, ~/from/home or /from/the/project"
+    if pattern[0] in "\"'" or pattern.startswith("$") or re.match(r"~[^/]", pattern):
+        return "quotes, variables and ~user mean nothing here: write the path itself, ~/from/home or //from/the/root"
+    if pattern.endswith(" *") or re.match(r"[A-Za-z]:\\|file:", pattern):
+        return "it is no path as this system has it: write src/**, ~/from/home or //from/the/root"
+    try:
+        matches_path(pattern, _NOWHERE, _GROUND)
+    except re.error as error:
+        return f"its brackets make no sense ({error})"
+    return ""
+
+
+def _why_no_command(pattern: str) -> str:
+    """Why bash would refuse whatever the pattern matches; empty where it may match a command."""
+    if re.fullmatch(_PLAIN, pattern):
+        return ""
+    if re.match(r"(?:''|\"\")+(?:\s|$)", pattern):
+        return "the name of its program is empty"
+    # Whitespace does not count, and `echo it's` is how `echo "it's"` is held against it.
+    in_a_line = " ".join(pattern.split())
+    texts = (in_a_line, pattern, re.sub(r"(?<=\S)['\"|&;]+(?=\S)", "x", in_a_line))
+    refusals = [refusal_of(_WILDCARD.sub(partial(_filled, "x"), _certain(text))) for text in texts]
+    return refusals[0] if all(refusals) else ""
+
+
+_PLAIN = r"[\w./:=,@%+*? -]+"
+_OPENS_OR_CLOSES = re.compile(
+    r"['\"`(){}\[\]#\\$]|\b(?:if|then|elif|else|fi|for|while|until|select|case|in|do|done|esac|function)\b"
+)
+
+
+def _certain(pattern: str) -> str:
+    """The pattern, or only the operators at its ends where a `*` may stand for what opens or closes something."""
+    if "*" not in pattern or not _OPENS_OR_CLOSES.search(pattern):
+        return pattern
+    return re.sub(r"(?s)^([&|;<>\s]*).*?(?<!\\)([&|<>\s]*)$", r"\1x\2", pattern)
+
+
+def _may_cover(pattern: str) -> bool:
+    """Whether some command is covered: the pattern's own examples are looked at."""
+    for example in _examples(pattern):
+        analysis = analyse(example, places=_PLACES)
+        if analysis.verdict == "catastrophic":
+            continue
+        # A rule without wildcards is also held against a command as a whole.
+        if is_literal(pattern) or any(covers(pattern, segment) for segment in analysis.segments):
+            return True
+    within_words = re.sub(r"(?<=\S)[|&;]+(?=\S)", "x", pattern)  # `grep a|b *` is how `grep 'a|b' .` is held against it
+    return within_words != pattern and _may_cover(within_words)
+
+
+def _examples(pattern: str) -> Iterator[str]:
+    for word in ("x", "1", ""):
+        yield _WILDCARD.sub(partial(_filled, word), pattern)
+
+
+_WILDCARD = re.compile(r"\[([*?[])\]|\[[^]]*\]|[*?]")
+
+
+def _filled(word: str, found: re.Match[str]) -> str:
+    """The character that brackets escape, else the word."""
+    return found[1] or word

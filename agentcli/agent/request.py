@@ -1,0 +1,224 @@
+"""Asks the model once: what the request holds, its stream as events, and the reply in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from agentcli.agent.events import (
+    Compaction,
+    Notice,
+    ProviderSwitched,
+    Retry,
+    TurnEnded,
+    UsageReported,
+)
+from agentcli.agent.reply_blocks import ReplyBlocks
+from agentcli.agent.runtime import Prefix
+from agentcli.agent.turn_log import Turn, add, book, settled
+from agentcli.conversation import entries as log
+from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted
+from agentcli.errors import UserError
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import ContextOverflow, ProviderError
+from agentcli.llm.messages import Text, Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider, Request
+from agentcli.llm.retry import stream_with_retry, with_wait
+from agentcli.llm.tokens import estimate
+
+MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
+
+
+async def request_reply(turn: Turn) -> llm.Done:
+    """One request to the model, its text passed on as it arrives; the reply is stored before this returns."""
+    try:
+        return await _request(turn)
+    except ProviderError as error:
+        fallback = turn.runtime.fallback_model
+        if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
+            raise
+        turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
+        turn.state.model = fallback
+        return await _request(turn)
+
+
+async def _request(turn: Turn) -> llm.Done:
+    provider, info = await turn.runtime.resolve(turn.state)
+    is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
+    add_notes(turn)
+    prefix = turn.runtime.prefix(info)
+    await make_room(turn, info, prefix)
+    request = await next_request(turn, info, prefix)
+    if turn.round == 1:
+        refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
+        await settled(turn)  # an answer that could not be stored is not asked for
+    turn.state.sent_messages = len(request.messages)
+    reply = await _streamed(turn, provider, info, request)
+    await keep_reply(turn, reply, provider, info)
+    return reply
+
+
+def add_notes(turn: Turn) -> None:
+    """Tell the model what has changed since its last request; appended, so that earlier bytes stay the same."""
+    while turn.state.notes:
+        add(turn, turn.state.notes.popleft())
+
+
+def note_switch(turn: Turn, now: str) -> bool:
+    """Tell that another model answers now; False if it is the same."""
+    before = turn.state.last_used
+    if before in ("", now):
+        return False
+    add(turn, log.ProviderSwitched(before, now))
+    turn.emit(ProviderSwitched(before, now))
+    turn.state.last_used = now
+    return True
+
+
+async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
+    """Let the context policy compact the conversation."""
+    conversation = turn.state.conversation
+    compaction = await turn.runtime.context_policy(conversation, model=info, prefix=prefix, tell=turn.emit)
+    if compaction is None:
+        return
+    add(turn, compaction)
+    turn.state.sent_messages = 0
+    turn.emit(
+        Compaction(
+            compaction.tokens_before,
+            compaction.tokens_after,
+            compaction.strategy,
+            compaction.trigger,
+            compaction.cost_usd,
+        )
+    )
+
+
+async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
+    """The prefix, and the conversation's messages as library users have them transformed."""
+    state, runtime = turn.state, turn.runtime
+    messages = await runtime.context_transform(state.conversation.valid_messages())
+    return Request(
+        prefix.system,
+        messages,
+        prefix.tools,
+        max_tokens=reply_tokens(turn, info),
+        temperature=runtime.temperature,
+        effort=state.effort or runtime.effort,
+        earlier_messages=min(state.sent_messages, len(messages)),
+    )
+
+
+def reply_tokens(turn: Turn, info: ModelInfo) -> int:
+    """How long the reply may be; doubled after one that was cut inside a call."""
+    usual = turn.runtime.limits.max_tokens or min(info.max_output, 32_000)
+    return min(usual * max(1, turn.more_tokens), info.max_output)
+
+
+def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
+    """Raise `ContextOverflow` for many times the window: some servers cut it silently, or bill it.
+
+    The first `known` messages fitted this model before and are not counted.
+    """
+    added = Request(request.system, request.messages[known:], request.tools)
+    tokens = estimate(added, info).tokens
+    if tokens > MOST_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
+        raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
+
+
+async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
+    """The provider's stream as events. If it breaks off, its text so far is kept, and the tokens counted until then."""
+    text_so_far: list[str] = []
+    blocks = ReplyBlocks(provider, turn.emit)
+    used = Usage()
+
+    def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
+        nonlocal used
+        keep_partial(turn, provider, info, "", used)
+        used = Usage()
+        turn.emit(Retry(number, delay_s, told(error)))
+
+    stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
+    try:
+        async with aclosing(stream) as events:
+            async for event in events:
+                blocks.feed(event)
+                match event:
+                    case llm.TextDelta(text):
+                        text_so_far.append(text)
+                    case llm.UsageUpdate(usage):
+                        used = usage
+                    case llm.Done():
+                        blocks.end()
+                        return event
+                    case _:
+                        pass
+    except (asyncio.CancelledError, ProviderError):
+        blocks.end()
+        text = "".join(text_so_far)
+        if text.strip():
+            turn.has_half_answer = not blocks.has_call
+        keep_partial(turn, provider, info, text, used)
+        raise
+    raise AssertionError(f"{provider.name} ended its stream without Done")
+
+
+async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
+    """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
+    state = turn.state
+    state.last_used = f"{provider.name}/{provider.model}"
+    cost = book(turn, state.last_used, info, reply.usage)
+    if reply.stop_reason == "refusal":
+        refused = Paid(state.last_used, reply.usage, cost, "refused", reply.note)
+        add(turn, refused, Retracted(tuple(turn.entry_ids)))
+        why = reply.note or "the provider's safety rules"
+        raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
+    turn.answer.append(reply.message.text)
+    turn.has_half_answer = False
+    bodies: list[Body] = [
+        Assistant(reply.message.content, provider.name, provider.model, reply.usage, reply.stop_reason, cost)
+    ]
+    if reply.message.tool_uses:
+        bodies.append(CallsStarted(tuple(use.id for use in reply.message.tool_uses)))
+    add(turn, *bodies)
+    await settled(turn)
+    turn.emit(UsageReported(reply.usage, cost, state.meter.cost_usd, provider.model, provider.name))
+    turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
+    if reply.note:
+        turn.emit(Notice(reply.note))
+    warn_when_full(turn, reply.usage, info)
+    if reply.stop_reason == "model_context_window_exceeded":
+        raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
+
+
+def keep_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage) -> None:
+    """Keep the text of a broken reply, and the tokens counted for it (`used`) even where there is no text.
+
+    Unsigned thinking and calls are not kept, since nothing of them may run.
+    """
+    if not text.strip() and used == Usage():
+        return
+    model = f"{provider.name}/{provider.model}"
+    cost = book(turn, model, info, used) if used != Usage() else None
+    if text.strip():
+        turn.answer.append(text)
+        add(turn, Assistant((Text(text),), provider.name, provider.model, used, "interrupted", cost))
+    else:
+        add(turn, Paid(model, used, cost))
+    if used.prompt_tokens:
+        turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
+
+
+def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+    used = turn.state.window_share = usage.context_tokens / info.window
+    if info.is_known and used >= turn.runtime.warn_at:
+        turn.emit(Notice(f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."))
+
+
+def told(error: ProviderError | UserError) -> str:
+    """The error in the provider's words, with the HTTP status, and the wait it asks for where that is too long."""
+    if not isinstance(error, ProviderError):
+        return str(error)
+    text = f"{str(error).rstrip('.')} (HTTP {error.status})" if error.status else str(error)
+    return with_wait(text, error)

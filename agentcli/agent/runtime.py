@@ -1,0 +1,93 @@
+"""Everything a session's turns work with and do not change: providers, calls, the log, limits, hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.events import Emit
+from agentcli.agent.hooks import NoHooks, TurnHooks
+from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.state import AgentState
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Compaction
+from agentcli.llm.messages import Message
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Effort, Provider, ToolSpec
+from agentcli.llm.retry import RetryPolicy
+from agentcli.tools.registry import ToolRegistry
+
+Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
+ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
+
+    With `asks` the person is asked at the limit of requests whether the turn goes on.
+    """
+
+    max_turns: int = 25
+    max_tokens: int | None = None
+    max_budget_usd: float | None = None
+    asks: bool = False
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """The fixed beginning of every request to a kind of model: the same objects, so the same bytes, each time."""
+
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
+class ContextPolicy(Protocol):
+    """Decides before each request whether the conversation has to shrink."""
+
+    async def __call__(
+        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+    ) -> Compaction | None:
+        """The compaction that is added to the conversation before the request, or None. Raises `UserError`."""
+        ...
+
+
+async def no_policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> Compaction | None:
+    """Let the conversation grow."""
+    return None
+
+
+async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Send the messages as they are."""
+    return messages
+
+
+@dataclass
+class Runtime:
+    """The parts of a session. `resolve` chooses the provider before each request.
+
+    `fallback_model` is used when the chosen one is overloaded. From the share `warn_at` of the window on, the person
+    is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
+    `context_policy` may compact the conversation; `context_transform` may change the messages of one request.
+    """
+
+    resolve: Resolve
+    calls: SessionCalls
+    log: SessionLog
+    prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
+    limits: Limits = Limits()
+    fallback_model: str = ""
+    warn_at: float = 0.8
+    most_breaks: int = 0
+    retry: RetryPolicy = RetryPolicy()
+    temperature: float | None = None
+    effort: Effort | None = None
+    hooks: TurnHooks = field(default_factory=NoHooks)
+    context_policy: ContextPolicy = no_policy
+    context_transform: ContextTransform = unchanged
+
+    def prefix(self, info: ModelInfo) -> Prefix:
+        """The prefix of requests to a model: the same bytes while the tools are the same."""
+        return self.prefix_for(info, self.calls.tools)

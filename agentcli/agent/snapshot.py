@@ -1,0 +1,45 @@
+"""What a front end shows of a session: its state at one moment, read in one place."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from agentcli.agent.permissions.modes import Mode
+from agentcli.conversation.conversation import Conversation
+from agentcli.llm.messages import Usage
+from agentcli.llm.provider import Effort
+from agentcli.tools.tool import Workspace
+
+
+class SessionSnapshot(Struct, frozen=True):
+    """A session as a front end reads it; operations change it.
+
+    `mode_before_plan` is the mode that plan mode was switched on from. `usage` and `cost_usd` (None: a price is
+    unknown) are of the session so far, `by_model` the same by `provider/model`. `conversation` is only read.
+    """
+
+    id: str
+    model: str
+    mode: Mode
+    mode_before_plan: Mode
+    effort: Effort | None
+    workspace: Workspace
+    tools: tuple[str, ...]
+    conversation: Conversation
+    usage: Usage
+    cost_usd: float | None
+    by_model: dict[str, tuple[Usage, float | None]]
+    max_budget_usd: float | None
+    max_turns: int
+    is_busy: bool
+
+    @property
+    def running_jobs(self) -> int:
+        """How many of its background jobs run now."""
+        return sum(job.is_running for job in self.workspace.sandbox.jobs())
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the newest reply and of its request; 0 before the first reply."""
+        usages = (getattr(entry.body, "usage", None) for entry in reversed(self.conversation.path))
+        return next((usage.context_tokens for usage in usages if usage is not None), 0)

@@ -1,0 +1,162 @@
+"""One turn's state, and how what happens in it reaches the conversation, the log and the hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentcli.agent.calls.batches import not_run
+from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
+from agentcli.agent.interfaces import Appended
+from agentcli.agent.runtime import Runtime
+from agentcli.agent.state import AgentState
+from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, Rewound
+from agentcli.errors import StorageError, UserError
+from agentcli.llm.messages import ToolUse, Usage
+from agentcli.llm.models import ModelInfo
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
+NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
+
+
+@dataclass
+class Turn:
+    """One prompt being answered. `round` counts its requests, from 1.
+
+    `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
+    broke off in its text, and no other has come since. `pending` are entries being stored, oldest first.
+    """
+
+    state: AgentState
+    runtime: Runtime
+    emit: Emit
+    calls: TurnCalls
+    most_rounds: int
+    round: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    answer: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    more_tokens: int = 0
+    continuations: int = 0
+    breaks: int = 0
+    has_half_answer: bool = False
+    pending: list[asyncio.Task[None]] = field(default_factory=list)
+    prompt_ids: list[str] = field(default_factory=list)
+    entry_ids: list[str] = field(default_factory=list)
+
+
+def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
+    """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
+    entries, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
+    turn.entry_ids += [entry.id for entry in entries]
+    turn.pending.append(stored)
+    return entries
+
+
+def store(
+    state: AgentState, runtime: Runtime, emit: Emit, *bodies: Body
+) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
+    """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
+    match bodies:
+        case (Rewound(before), *_):
+            appended = runtime.log.append(*bodies, parent_id=state.conversation.parent_of(before))
+        case _:
+            appended = runtime.log.append(*bodies)
+    state.conversation.add(*appended.entries)
+    stored = asyncio.ensure_future(_announce(runtime, emit, appended))
+    # One failure ends the turn; nobody waits for the tasks behind it, which must not complain of theirs.
+    stored.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return appended.entries, stored
+
+
+async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
+    stored = await appended.committed
+    for position, entry in enumerate(stored.entries):
+        emit(EntryStored(entry, stored.first_seq + position))
+        if isinstance(entry.body, Assistant | Result):
+            await tell_message(runtime, entry)
+
+
+async def settled(turn: Turn) -> None:
+    """Wait until everything added is on disk. Raises `StorageError`."""
+    while turn.pending:
+        await asyncio.shield(turn.pending[0])
+        turn.pending.pop(0)
+
+
+async def settled_in_any_case(turn: Turn) -> None:
+    """As `settled`, also through further interrupts; entries that could not be stored are only told of."""
+    while True:
+        try:
+            return await settled(turn)
+        except asyncio.CancelledError:
+            continue
+        except StorageError as unstored:
+            return turn.emit(Notice(str(unstored)))
+
+
+def answer_open_calls(turn: Turn, why: str = "") -> None:
+    """Give calls left open by an interrupt or a crash a result; providers refuse a request without one."""
+    conversation = turn.state.conversation
+    calls = tuple(conversation.open_calls.values())
+    if calls:
+        otherwise = {call.id: NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME for call in calls}
+        add(turn, *(not_run(call, why or otherwise[call.id]) for call in calls))
+
+
+def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
+    if calls:
+        add(turn, *(not_run(call, why) for call in calls))
+
+
+def queue_changed(state: AgentState) -> QueueChanged:
+    queue = state.conversation.queue
+    return QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
+
+
+def take_back_prompt(turn: Turn) -> None:
+    add(turn, Retracted(tuple(turn.prompt_ids)))
+
+
+def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
+    """Count a request's tokens; gives its price in USD, None where that is not known."""
+    cost = info.cost(usage)
+    turn.state.meter.add(model, usage, cost)
+    turn.usage = turn.usage + usage
+    turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
+    return cost
+
+
+def over_budget(turn: Turn) -> bool:
+    budget, spent = turn.runtime.limits.max_budget_usd, turn.state.meter.cost_usd
+    return budget is not None and spent is not None and spent >= budget
+
+
+async def hook_allows(turn: Turn, usage: Usage) -> bool:
+    """False if on_turn_end ends the turn. Its error does too: a guard that fails must not let anything through."""
+    name, _, model = turn.state.last_used.partition("/")
+    try:
+        return await turn.runtime.hooks.on_turn_end(turn.round, usage, model, name)
+    except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
+        log.exception("on_turn_end failed")
+        raise UserError(f"The on_turn_end hook failed: {error!r}") from error
+
+
+async def tell_message(runtime: Runtime, entry: Entry) -> None:
+    try:
+        await runtime.hooks.on_message(entry)
+    except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
+        log.exception("on_message failed")
+
+
+async def tell_error(runtime: Runtime, text: str, *, is_retryable: bool) -> None:
+    try:
+        await runtime.hooks.on_error(text, is_retryable)
+    except Exception:  # a hook is foreign code: while an error is handled another one is only in the way
+        log.debug("on_error failed", exc_info=True)

@@ -1,0 +1,228 @@
+"""Holds a session's entries as a tree, and the messages of its next request, kept up to date with each entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    CallAllowed,
+    CallAsked,
+    CallDenied,
+    Compaction,
+    Entry,
+    Queued,
+    Result,
+    Retracted,
+    Rewound,
+    User,
+)
+from agentcli.conversation.queue import Queue
+from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, without_empty_text
+from agentcli.llm.transcript import doctor, is_valid
+
+
+class Conversation:
+    """All entries of a session in the order they were stored, and the branch of them that counts.
+
+    Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
+    from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
+    id, oldest first; about those in `unanswered` the person was asked and has not answered.
+
+    Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
+    """
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries: list[Entry] = []
+        self.path: list[Entry] = []
+        self.open_calls: dict[str, ToolUse] = {}
+        self.unanswered: set[str] = set()
+        self.last_reply: Entry | None = None
+        self._messages: list[Message] = []
+        self._valid = 0  # so many messages are known to be in the form that providers take
+        self.add(*entries)
+        self.queue = Queue(self._stored_queue())
+
+    def add(self, *entries: Entry) -> None:
+        """Append entries that were given ids and parents by a log."""
+        for entry in entries:
+            self._place(entry)
+            self.entries.append(entry)
+
+    def parent_of(self, entry_id: str) -> str | None:
+        """The id of the entry that an entry of the path follows; None for the first. Raises `KeyError`."""
+        position = self._position(entry_id)
+        return self.path[position - 1].id if position else None
+
+    @property
+    def inactive_ids(self) -> frozenset[str]:
+        """Ids of the entries that are not on the path: they were taken back, or left by going back."""
+        return frozenset(entry.id for entry in self.entries) - {entry.id for entry in self.path}
+
+    @property
+    def request_entries(self) -> list[Entry]:
+        """The entries a request is made of: the path, or the newest compaction on it and what that kept."""
+        newest = (n for n in range(len(self.path) - 1, -1, -1) if isinstance(self.path[n].body, Compaction))
+        at = next(newest, None)
+        if at is None:
+            return list(self.path)
+        compaction = self.path[at].body
+        assert isinstance(compaction, Compaction)
+        first = next((n for n in range(at) if self.path[n].id == compaction.first_kept), at)
+        kept = [entry for entry in self.path[first:at] if not isinstance(entry.body, Compaction)]
+        return [self.path[at], *(_stubbed(entry, compaction.stubs) for entry in kept), *self.path[at + 1 :]]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the next request, neighbours of one role joined.
+
+        Results come first in their message, as the Messages API wants; replies without content are left out.
+        """
+        return tuple(self._messages)
+
+    def valid_messages(self) -> tuple[Message, ...]:
+        """The messages, repaired where a provider would refuse them; only those added since are looked at."""
+        messages = self.messages
+        if not is_valid(messages, start=self._valid):
+            return doctor(messages)
+        self._valid = max(0, len(messages) - 1)  # the last one may still grow
+        return messages
+
+    def _place(self, entry: Entry) -> None:
+        """Put an entry at the end of the path, which branches where its parent is not the head."""
+        body = entry.body
+        if isinstance(body, Rewound):
+            self._cut(self._find(body.before, len(self.path)))
+        elif entry.parent_id is not None and self.path and entry.parent_id != self.path[-1].id:
+            self._branch_off(entry.parent_id)
+        if isinstance(body, Retracted):
+            self._retract(body.ids)
+        self.path.append(entry)
+        if isinstance(body, Compaction):
+            self._rebuild()
+        else:
+            self._follow(entry)
+
+    def _branch_off(self, parent_id: str) -> None:
+        """Go on from an entry of the path or of another branch; one that is not there is taken for the head."""
+        on_path = self._find(parent_id, -1)
+        if on_path >= 0:
+            self._cut(on_path + 1)
+            return
+        way: list[Entry] = []
+        wanted: str | None = parent_id
+        for entry in reversed(self.entries):  # parents stand before their children
+            if entry.id == wanted:
+                way.append(entry)
+                wanted = entry.parent_id
+        if way:
+            self.path = way[::-1]
+            self._rebuild()
+
+    def _find(self, entry_id: str, otherwise: int) -> int:
+        """The newest position of an id on the path: ids of results are a model's and may come again."""
+        found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
+        return next(found, otherwise)
+
+    def _position(self, entry_id: str) -> int:
+        position = self._find(entry_id, -1)
+        if position < 0:
+            raise KeyError(entry_id)
+        return position
+
+    def _cut(self, length: int) -> None:
+        if length < len(self.path):
+            del self.path[length:]
+            self._rebuild()
+
+    def _retract(self, ids: Sequence[str]) -> None:
+        start = min((self._find(id, len(self.path)) for id in ids[:1]), default=len(self.path))
+        rest = [entry for entry in self.path[start:] if entry.id not in ids]
+        if len(rest) < len(self.path) - start:
+            self.path[start:] = rest
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self.open_calls, self.unanswered, self.last_reply = {}, set(), None
+        self._messages, self._valid = [], 0
+        for entry in self.path:
+            self._note_calls(entry)
+        for entry in self.request_entries:
+            self._add_message(entry.body)
+
+    def _follow(self, entry: Entry) -> None:
+        self._note_calls(entry)
+        self._add_message(entry.body)
+
+    def _note_calls(self, entry: Entry) -> None:
+        match entry.body:
+            case Assistant(content):
+                self.last_reply = entry
+                self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+            case Result(result):
+                self.open_calls.pop(result.tool_use_id, None)
+                self.unanswered.discard(result.tool_use_id)
+            case CallAsked(id):
+                self.unanswered.add(id)
+            case CallAllowed(id) | CallDenied(id):
+                self.unanswered.discard(id)
+            case _:
+                pass
+
+    def _add_message(self, body: Body) -> None:
+        message = _message(body)
+        if message is None:
+            return
+        last = self._messages[-1] if self._messages else None
+        if last is not None and last.role == message.role == "user":
+            self._messages[-1] = Message("user", _results_first(last.content + message.content))
+        else:
+            self._messages.append(message)
+
+    def _stored_queue(self) -> tuple[tuple[Block, ...], ...]:
+        """The messages that waited when the log ended, in the order they were to be said."""
+        newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
+        queued = next(newest, Queued())
+        return (*queued.steering, *queued.follow_ups)
+
+
+def _message(body: Body) -> Message | None:
+    match body:
+        case User():
+            content = without_empty_text(body.content)
+            return Message("user", content) if content else None
+        case Compaction():
+            return Message("user", (Text(body.carried),)) if body.carried.strip() else None
+        case Result():
+            return Message("user", (body.result,))
+        case Assistant():
+            content = without_empty_text(body.content)
+            return Message("assistant", content) if content else None
+        case _:
+            return None
+
+
+def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
+    results = tuple(block for block in content if isinstance(block, ToolResult))
+    return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
+
+
+def _stubbed(entry: Entry, stubs: dict[str, str]) -> Entry:
+    """The entry with its stub in place of its content; calls stay, since their results do."""
+    if entry.id not in stubs:
+        return entry
+    stub, body = stubs[entry.id], entry.body
+    match body:
+        case User():
+            shown: Body = User((Text(stub),), body.is_reminder)
+        case Result(result):
+            shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
+        case Assistant(content):
+            calls = tuple(block for block in content if isinstance(block, ToolUse))
+            shown = replace(body, content=(Text(stub), *calls))
+        case _:
+            return entry
+    return replace(entry, body=shown)

@@ -1,0 +1,245 @@
+"""Finds commands refused in every mode: deleting everything, overwriting disks, reverse shells."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+from agentcli.safety.commands.judge.handover import HANDING_OVER
+from agentcli.safety.commands.judge.system_paths import find_ruins_system, is_system_path
+from agentcli.safety.commands.programs.effects import sources_and_targets
+from agentcli.safety.commands.reader.expansion import Field, State, normal
+from agentcli.safety.commands.reader.globs import finds
+
+DISK = re.compile(
+    r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
+    r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
+)
+
+
+def catastrophe(fields: Sequence[Field], state: State) -> str:
+    """The reason why a command must never run, or an empty string. Wrappers are off; redirections are judged apart."""
+    if not fields or not fields[0].is_known:
+        return ""
+    name = fields[0].text.rpartition("/")[2]
+    if name in _COREUTILS and len(fields) > 1 and fields[1].text in ("--help", "--version"):
+        return ""  # as the first option: the program answers or complains, and ends
+    if _MKFS_WITH_DRY_RUN.fullmatch(name) and len(fields) > 1 and fields[1].text == "-n":
+        return ""  # only as the first option: further on it may be the value of another one
+    judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
+    return judge(fields[1:], state) if judge else ""
+
+
+_COREUTILS = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_MKFS_WITH_DRY_RUN = re.compile(r"mkfs\.ext[234]|mke2fs")
+_MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
+
+
+def write_catastrophe(path: Field) -> str:
+    """The reason why a file must never be written, or an empty string."""
+    text = normal(path.text) if path.text.startswith("/") else path.text
+    if DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
+        return "it overwrites a disk"
+    if text == "/proc/sysrq-trigger":
+        return "it stops the machine"
+    return ""
+
+
+def _finds_disk(glob: str) -> bool:
+    if glob.startswith(("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd")):
+        return True
+    folder, _, name = glob.rpartition("/")
+    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "mmcblk0")
+    return finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
+
+
+def _operands(arguments: Sequence[Field]) -> list[Field]:
+    """The arguments that are not options, also those behind `--`."""
+    operands: list[Field] = []
+    for at, field in enumerate(arguments):
+        if field.text == "--":
+            return [*operands, *arguments[at + 1 :]]
+        if not field.text.startswith("-") or field.text == "-":
+            operands.append(field)
+    return operands
+
+
+def _has(arguments: Sequence[Field], letter: str, *names: str) -> bool:
+    """True if an option is given, alone or among other letters; a long one also if abbreviated."""
+    for field in arguments:
+        text = field.text
+        if text == "--":
+            return False
+        if text.startswith("--"):
+            name = text.partition("=")[0]
+            if len(name) > 3 and any(full.startswith(name) for full in names):
+                return True
+        elif text.startswith("-") and letter and letter in text:
+            return True
+    return False
+
+
+def _rm(arguments: Sequence[Field], state: State) -> str:
+    if _has(arguments, "", "--no-preserve-root"):
+        return "it deletes everything"
+    # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
+    meant = [field for field in _operands(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
+    return "it deletes everything" if any(is_system_path(field, state) for field in meant) else ""
+
+
+def _mv(arguments: Sequence[Field], state: State) -> str:
+    sources, _ = sources_and_targets(arguments)
+    if any(is_system_path(field, state, of_home=False) for field in sources):
+        return "it moves away what the system stands on"
+    return ""
+
+
+def _permissions(arguments: Sequence[Field], state: State) -> str:
+    """Modes, attributes and access lists are checked like paths, which does no harm."""
+    if not _has(arguments, "R", "--recursive"):
+        return ""
+    if _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in _operands(arguments)):
+        return "it changes the permissions of the whole system"
+    return ""
+
+
+def _owner(arguments: Sequence[Field], state: State) -> str:
+    """Like `_permissions`, but an owner can have the name of a folder: `cd / && chown -R root x`."""
+    is_named = not _has(arguments, "", "--reference")
+    options = [field for field in arguments if field.text.startswith("-")]
+    return _permissions([*options, Field("--"), *_operands(arguments)[is_named:]], state)
+
+
+def _mkfs(arguments: Sequence[Field], state: State) -> str:
+    if any(field.text.startswith("/dev/") or not field.is_known for field in arguments):
+        return "it formats a disk"
+    return ""
+
+
+def _dd(arguments: Sequence[Field], state: State) -> str:
+    given = ((*field.text.partition("="), field.is_glob) for field in arguments)
+    return _writes_operands([Field(path, is_glob) for name, _, path, is_glob in given if name in _DD_WRITES], state)
+
+
+_DD_WRITES = ("of", "hof", "ofs", "wipe", "hwipe")  # the last four of dc3dd
+
+
+def _writes_operands(arguments: Sequence[Field], state: State) -> str:
+    return next((why for field in _operands(arguments) if (why := write_catastrophe(field))), "")
+
+
+def _output(*names: str) -> Callable[[Sequence[Field], State], str]:
+    """A check for programs that write where an option says: its letter, then its names."""
+    letter, *long = names
+    form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|({'|'.join(long)})=(?P<long>.*)", re.DOTALL)
+
+    def judge(arguments: Sequence[Field], state: State) -> str:
+        targets = []
+        for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
+            if field.text in long:
+                targets.append(follower)
+            elif found := form.fullmatch(field.text):
+                target = found["short"] or found["long"]
+                targets.append(Field(target, field.is_glob) if target else follower)
+        return next((why for target in targets if (why := write_catastrophe(target))), "")
+
+    return judge
+
+
+def _ddrescue(arguments: Sequence[Field], state: State) -> str:
+    return _writes_operands(_operands(arguments)[1:], state)
+
+
+def _sed(arguments: Sequence[Field], state: State) -> str:
+    is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
+    return _writes_operands(arguments, state) if is_in_place else ""
+
+
+def _copy(arguments: Sequence[Field], state: State) -> str:
+    return _writes_operands(_operands(arguments)[-1:], state)
+
+
+def _wipefs(arguments: Sequence[Field], state: State) -> str:
+    is_dry = _has(arguments, "n", "--no-act")
+    return "it wipes a disk" if _has(arguments, "a", "--all") and not is_dry and _on_disk(arguments) else ""
+
+
+def _on_disk(arguments: Sequence[Field]) -> bool:
+    return any(DISK.fullmatch(field.text) for field in arguments)
+
+
+def _disk_tool(*verbs: str) -> Callable[[Sequence[Field], State], str]:
+    def judge(arguments: Sequence[Field], state: State) -> str:
+        is_told = not verbs or any(verb in field.text for field in arguments for verb in verbs)
+        return "it wipes a disk" if is_told and _on_disk(arguments) else ""
+
+    return judge
+
+
+def _kill(arguments: Sequence[Field], state: State) -> str:
+    """`kill -9 -1` and `kill -- -1` end every process there is."""
+    texts = [field.text for field in arguments]
+    if texts[:1] in (["-s"], ["-n"]):
+        texts = texts[2:]
+    elif texts and re.fullmatch(r"-([A-Z]+|[a-z]+|\d+)", texts[0]) and len(texts) > 1:
+        texts = texts[1:]
+    return "it ends every process" if "-1" in texts and (len(texts) > 1 or len(arguments) > 1) else ""
+
+
+def _find(arguments: Sequence[Field], state: State) -> str:
+    return "it deletes or spoils everything" if find_ruins_system(arguments, state) else ""
+
+
+def _rsync(arguments: Sequence[Field], state: State) -> str:
+    deletes = any(field.text.startswith("--del") for field in arguments)
+    target = _operands(arguments)[-1:]
+    return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
+
+
+_JUDGES = {
+    "rm": _rm,
+    "srm": _rm,
+    "mv": _mv,
+    "chmod": _permissions,
+    "chown": _owner,
+    "chgrp": _owner,
+    "setfacl": _permissions,
+    "chattr": _permissions,
+    "mkfs": _mkfs,
+    "dd": _dd,
+    "dcfldd": _dd,
+    "dc3dd": _dd,
+    "ddrescue": _ddrescue,
+    "shred": _writes_operands,
+    "wipe": _writes_operands,
+    "scrub": _writes_operands,
+    "nwipe": _writes_operands,
+    "sed": _sed,
+    "curl": _output("o", "--output"),
+    "wget": _output("O", "--output-document"),
+    "truncate": _writes_operands,
+    "tee": _writes_operands,
+    "sponge": _writes_operands,
+    "cp": _copy,
+    "install": _copy,
+    "wipefs": _wipefs,
+    "blkdiscard": _disk_tool(),
+    "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),
+    "sfdisk": _disk_tool("--delete", "--wipe"),
+    "hdparm": _disk_tool("--security-erase", "--trim-sector"),
+    "nvme": _disk_tool("format", "sanitize"),
+    "cryptsetup": _disk_tool("luksFormat", "luksErase", "erase"),
+    "badblocks": _disk_tool("-w"),
+    "parted": _disk_tool("mklabel", "mktable"),
+    "diskutil": lambda arguments, state: (
+        "it wipes a disk"
+        if any(re.match(r"(?i)erase|zeroDisk|secureErase|partitionDisk", field.text) for field in arguments)
+        else ""
+    ),
+    "kill": _kill,
+    "killall5": lambda arguments, state: "it ends every process",
+    "find": _find,
+    "rsync": _rsync,
+    **HANDING_OVER,
+}

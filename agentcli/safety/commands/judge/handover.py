@@ -1,0 +1,102 @@
+"""Finds programs and program texts that hand a shell to another machine or fork without end."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+from agentcli.safety.commands.reader.expansion import Field, State
+
+REVERSE_SHELL = "it hands the shell to another machine"
+NETWORK_CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
+
+_SHELL = re.compile(r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b")
+_EXECUTES = re.compile(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>.*)", re.DOTALL)
+
+
+def _netcat(arguments: Sequence[Field], state: State) -> str:
+    """`nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
+    for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
+        if not (found := _EXECUTES.fullmatch(field.text)):
+            continue
+        is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
+        if is_hidden or _SHELL.search(found["program"]) or _SHELL.search(follower.text):
+            return REVERSE_SHELL
+    return ""
+
+
+def _socat(arguments: Sequence[Field], state: State) -> str:
+    runs = any(re.match(r"(exec|system|shell):", field.text, re.IGNORECASE) for field in arguments)
+    remote = any(re.match(r"(tcp|udp|openssl|ssl|sctp|socks)", field.text, re.IGNORECASE) for field in arguments)
+    return REVERSE_SHELL if runs and remote else ""
+
+
+def _interpreter(arguments: Sequence[Field], state: State) -> str:
+    """A program text that connects and hands over a shell, or forks without end."""
+    for field in arguments:
+        text = field.text
+        if re.search(r"[(\s]", text) and _connects(text) and (_HANDS_OVER.search(text) or _obeys(text)):
+            return REVERSE_SHELL
+        if _FORKS.search(_without_quoted(text)):
+            return "it is a fork bomb"
+    return ""
+
+
+_OPENS = re.compile(
+    r"\bTCP(Socket|Server)\b|\bIO::Socket::|\bSocket\.tcp|fsockopen|socket_client|\bopen_connection\b"
+    r"|\bnet\.Socket|\bnet\.connect|createConnection|/inet/(tcp|udp)|/dev/(tcp|udp)/"
+)
+_HANDS_OVER = re.compile(rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL.pattern}")
+
+
+def _connects(text: str) -> bool:
+    """True if it opens a connection. Asking a socket for the machine's own name does not."""
+    if _OPENS.search(text):
+        return True
+    return bool(re.search(r"\b[sS]ocket\b", text) and re.search(r"\b(connect(_ex)?|create_connection|accept)\b", text))
+
+
+_TAKES = re.compile(r"\b(recv\w*|receive|f?gets|fread|readline|getline)\b")
+_RUNS = (
+    r"\b(?:popen|system|shell_exec|passthru|proc_open|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
+)
+_RUNS_WHAT_IT_TAKES = re.compile(rf"{_RUNS}[\s(\[]*(?:\w+\.)?{_TAKES.pattern}|{_RUNS}\s*\(?\s*\$_\b")
+_RUNS_VARIABLE = re.compile(rf"{_RUNS}[\s(\[$]*(?P<name>\w+)|\(\s*(?P<piped>\w+)\s*\|&?\s*getline")
+
+
+def _obeys(text: str) -> bool:
+    """True if it runs what the other side sends: `os.popen(s.recv(9))`, or `d = s.recv(9); os.system(d)`."""
+    if _RUNS_WHAT_IT_TAKES.search(text):
+        return True
+    taken = set(re.findall(r"\|&\s*getline\s+(\w+)", text))
+    for statement in re.split(r"[;\n{}]", text):
+        if _TAKES.search(statement):
+            taken.update(re.findall(r"(\w+)\s*:?=", statement))
+    return any((found["name"] or found["piped"]) in taken for found in _RUNS_VARIABLE.finditer(text))
+
+
+_FORKS = re.compile(
+    r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
+    r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
+)
+_QUOTED = re.compile(
+    r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"  # what exec and eval get is code
+)
+
+
+def _without_quoted(text: str) -> str:
+    return _QUOTED.sub(lambda found: found[0] if found["runs"] else "''", text)
+
+
+# By program.
+HANDING_OVER: dict[str, Callable[[Sequence[Field], State], str]] = {
+    **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
+    "socat": _socat,
+    **dict.fromkeys(
+        (
+            "python python2 python3 pypy pypy3 perl ruby php node nodejs deno bun lua luajit awk gawk mawk tclsh expect"
+        ).split(),
+        _interpreter,
+    ),
+}

@@ -1,0 +1,202 @@
+"""Tells the person the effects of a command: by program where they are known, else everything is open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from agentcli.safety.commands.reader.expansion import Field, State, normal
+from agentcli.safety.commands.records import UNKNOWN, Effects
+
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
+_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
+UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
+
+
+def effects_of(fields: Sequence[Field], state: State) -> Effects:
+    """The effects of a simple command without wrappers that is not known to only read."""
+    if not fields or not fields[0].is_known:
+        return UNKNOWN_EFFECTS
+    name = fields[0].text.rpartition("/")[2]
+    if table := _TABLE.get(name):
+        return table(fields[1:], state)
+    return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (name,))
+
+
+def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
+    """The effects of a redirection."""
+    if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
+        return Effects(hosts=(found[1],))
+    return Effects(reads=shown([target], state)) if operator == "<" else Effects(writes=shown([target], state))
+
+
+def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
+    """The paths of `fields`: absolute paths or globs."""
+    return tuple(path for field in fields for path in _shown(field, state))
+
+
+def _shown(field: Field, state: State) -> tuple[str, ...]:
+    if not field.is_known:
+        return (UNKNOWN,)
+    if field.text.startswith("/"):
+        return (normal(field.text),)
+    if state.places is None:
+        return (UNKNOWN,)
+    return tuple(normal(f"{place}/{field.text}") for place in state.places)
+
+
+def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
+    """The arguments that are neither options nor their values. `values` are the short options that take one."""
+    operands: list[Field] = []
+    skips = False
+    for at, field in enumerate(arguments):
+        if field.text == "--":
+            return [*operands, *arguments[at + 1 :]]
+        if skips:
+            skips = False
+        elif not field.text.startswith("-") or field.text == "-":
+            operands.append(field)
+        else:
+            skips = len(field.text) == 2 and field.text[1] in values
+    return operands
+
+
+def _reads(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(reads=shown(_operands(arguments, "nc"), state))
+
+
+def _searches(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(reads=shown(_operands(arguments, "mABC")[1:], state))
+
+
+def _deletes(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(deletes=shown(_operands(arguments), state))
+
+
+def _writes(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(writes=shown(_operands(arguments, "srm"), state))
+
+
+def _changes_mode(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(writes=shown(_operands(arguments)[1:], state))
+
+
+def _copies(arguments: Sequence[Field], state: State) -> Effects:
+    sources, targets = sources_and_targets(arguments)
+    return Effects(reads=shown(sources, state), writes=shown(targets, state))
+
+
+def _moves(arguments: Sequence[Field], state: State) -> Effects:
+    sources, targets = sources_and_targets(arguments)
+    return Effects(deletes=shown(sources, state), writes=shown(targets, state))
+
+
+def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
+    """The last operand is the target, unless `-t` names it."""
+    for at, field in enumerate(arguments):
+        if field.text in ("-t", "--target-directory") and at + 1 < len(arguments):
+            return _operands([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
+        if field.text.startswith("--target-directory="):
+            return _operands(arguments), [Field(field.text.partition("=")[2])]
+    operands = _operands(arguments)
+    return operands[:-1], operands[-1:]
+
+
+def _links(arguments: Sequence[Field], state: State) -> Effects:
+    return Effects(writes=shown(sources_and_targets(arguments)[1], state))
+
+
+def _dd(arguments: Sequence[Field], state: State) -> Effects:
+    def named(prefix: str) -> list[Field]:
+        return [Field(field.text[len(prefix) :]) for field in arguments if field.text.startswith(prefix)]
+
+    return Effects(reads=shown(named("if="), state), writes=shown(named("of="), state))
+
+
+_INTO_FILE = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix")
+
+
+def _downloads(arguments: Sequence[Field], state: State) -> Effects:
+    places = [at + 1 for at, field in enumerate(arguments[:-1]) if _INTO_FILE.fullmatch(field.text)]
+    writes = [arguments[at] for at in places]
+    hosts = tuple(host for at, field in enumerate(arguments) if at not in places for host in _hosts_in(field))
+    reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
+    return Effects(shown(reads, state), shown(writes, state), hosts=hosts or (UNKNOWN,))
+
+
+def _hosts_in(field: Field) -> list[str]:
+    if found := _URL.match(field.text):
+        return [found[1]]
+    if re.fullmatch(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?", field.text):
+        return [re.split(r"[:/]", field.text)[0]]
+    return []
+
+
+def _connects(arguments: Sequence[Field], state: State) -> Effects:
+    """For ssh: the first operand is a host, and the rest runs there."""
+    operands = _operands(arguments, "bcDEeFIiJLlmOopQRSWw")
+    host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
+    return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
+
+
+def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
+    sources, targets = sources_and_targets(arguments)
+    hosts = tuple(found[1] for field in (*sources, *targets) if (found := _REMOTE_PATH.match(field.text)))
+    local = [[field for field in some if not _REMOTE_PATH.match(field.text)] for some in (sources, targets)]
+    return Effects(shown(local[0], state), shown(local[1], state), hosts=hosts)
+
+
+def _git(arguments: Sequence[Field], state: State) -> Effects:
+    words = [field.text for field in _operands(arguments, "Cc")]
+    name = words[0] if words else ""
+    here = shown([Field(".")], state)
+    if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
+        hosts = tuple(host for word in words for host in _git_hosts(word)) or (UNKNOWN,)
+        return Effects(here, () if name == "push" else here, hosts=hosts, runs=("git",))
+    deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
+    return Effects(here, here, deletes, (), ("git",))
+
+
+def _git_hosts(word: str) -> list[str]:
+    found = _URL.match(word) or _REMOTE_PATH.match(word)
+    return [found[1]] if found else []
+
+
+def _sed(arguments: Sequence[Field], state: State) -> Effects:
+    is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
+    paths = shown(_operands(arguments, "ef")[1:], state)
+    return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
+
+
+def _runs_script(name: str) -> Callable[[Sequence[Field], State], Effects]:
+    def effects(arguments: Sequence[Field], state: State) -> Effects:
+        script = shown(arguments[:1], state) if arguments and not arguments[0].text.startswith("-") else ()
+        return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (name, *script))
+
+    return effects
+
+
+# Programs that never write: only what they read is worth telling.
+_ONLY_READ = (
+    "cat head tail wc nl tac rev od hexdump strings md5sum sha1sum sha256sum sha512sum cksum stat file diff cmp cut ls "
+    "less more"
+).split()
+
+_TABLE: dict[str, Callable[[Sequence[Field], State], Effects]] = {
+    **dict.fromkeys(_ONLY_READ, _reads),
+    **dict.fromkeys(("grep", "egrep", "fgrep"), _searches),
+    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _deletes),
+    **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _writes),
+    **dict.fromkeys(("chmod", "chown", "chgrp"), _changes_mode),
+    "cp": _copies,
+    "install": _copies,
+    "mv": _moves,
+    "ln": _links,
+    "dd": _dd,
+    **dict.fromkeys(("curl", "wget", "http", "https", "xh"), _downloads),
+    "ssh": _connects,
+    **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
+    "git": _git,
+    "sed": _sed,
+    **{name: _runs_script(name) for name in ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")},
+}

@@ -1,0 +1,187 @@
+"""Reads a program's arguments by a list of the options that only read. Any other option is a problem."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec import field as struct_field
+
+from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field
+
+
+class Options(Struct, frozen=True):
+    """The options and operands that a program may be given.
+
+    `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
+    it reads, "?" an optional value in the same word; "!" says that the option does more than read. `operands` says what
+    the other arguments are: "content" (files it shows), "lines" (the same, but it shows nothing of a folder), "sizes"
+    (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths it only
+    describes), "text", or "none".
+
+    `is_tolerant`: no option the program has or may get can write, run or send. `most`: operands after this many are
+    written to. `has_responses`: an argument `@x` is replaced by the contents of the file x, options included.
+    """
+
+    operands: str
+    kinds: dict[str, str]
+    is_tolerant: bool = False
+    most: int | None = None
+    has_responses: bool = False
+
+
+@functools.cache
+def options(row: str) -> Options:
+    """Read a row of a table: the kind of operands, then options as `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`.
+
+    Also `tolerant`, `most=1`, and `@` for `has_responses`.
+    """
+    operands, *words = row.split()
+    kinds: dict[str, str] = {}
+    is_tolerant, has_responses, most = False, False, None
+    for word in words:
+        if word == "tolerant":
+            is_tolerant = True
+        elif word == "@":
+            has_responses = True
+        elif word.startswith("most="):
+            most = int(word[5:])
+        else:
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
+            given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
+            assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
+            for option in given:
+                assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
+                kinds[option] = kind
+    return Options(operands, kinds, is_tolerant, most, has_responses)
+
+
+class Arguments(Struct):
+    """The arguments of a call: operands, names of options, files and globs that options name.
+
+    `problem` says why they cannot be judged.
+    """
+
+    operands: list[Field]
+    files: list[Field]
+    given: list[str]
+    problem: str = ""
+    filters: list[Field] = struct_field(default_factory=list)
+
+
+def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
+    """Options may stand among the operands, up to `--`. `stops_at_operand`: only before the first operand."""
+    read = Arguments([], [], [])
+    if known.has_responses and any(field.text.startswith("@") or may_be_option(field) for field in fields):
+        read.problem = "an argument may turn out to be a file of options"
+    rest = list(reversed(fields))
+    while rest and not read.problem:
+        field = rest.pop()
+        text = field.text
+        if text == "--":
+            read.operands += reversed(rest)
+            break
+        if not text.startswith("-") or text == "-":
+            if may_be_option(field) and not known.is_tolerant and known.operands != "text":
+                read.problem = "an argument may turn out to be an option"
+            read.operands.append(field)
+            if stops_at_operand:
+                read.operands += reversed(rest)
+                break
+        elif text.startswith("--"):
+            _read_long(field, rest, known, read)
+        else:
+            _read_short(field, rest, known, read)
+    if known.most is not None:
+        if any(field.is_glob or field.may_vanish for field in read.operands):
+            read.problem = read.problem or "an argument may turn out to be several, of which the last is written"
+        if len(read.operands) > known.most:
+            read.problem = read.problem or f"{read.operands[known.most].text} is one operand too many"
+    return read
+
+
+def without_pattern(operands: list[Field]) -> list[Field]:
+    """The files among the operands of a search: all of them if the pattern may turn out to be several words."""
+    return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
+
+
+def may_be_option(field: Field) -> bool:
+    """True if an argument that is not known to the letter could begin with a dash."""
+    starts_open = field.text.startswith((HOLE, MAYBE)) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+    return starts_open or field.may_vanish
+
+
+_WITH_VALUE = (":", "@", "*")
+_NAMING = ("@", "*")
+
+
+def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+    name, has_value, value = field.text.partition("=")
+    kind = known.kinds.get(name)
+    read.given.append(name)
+    if kind in (None, "!") or (kind == "" and has_value):
+        _refuse(field.text, known, read)
+    elif kind in _WITH_VALUE and not has_value:
+        _take_value(kind, rest, read)
+    elif kind in _NAMING:
+        _note_value(kind, Field(value, field.is_glob, field.may_vanish, field.shows_secret), read)
+    elif field.may_vanish:
+        read.problem = f"what follows {name} cannot be told"
+
+
+def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+    text = field.text
+    if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
+        return
+    for at in range(1, len(text)):
+        name = f"-{text[at]}"
+        kind = known.kinds.get(name)
+        read.given.append(name)
+        value = text[at + 1 :]
+        if kind in (None, "!"):
+            _refuse(text if kind is None else name, known, read)
+            return
+        if kind == "":
+            continue
+        if kind in _WITH_VALUE and not value:
+            _take_value(kind, rest, read)
+        elif kind in _NAMING:
+            for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
+                _note_value(kind, Field(each, field.is_glob, field.may_vanish, field.shows_secret), read)
+        elif field.may_vanish:
+            read.problem = f"what follows {name} cannot be told"
+        return
+
+
+def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
+    if not rest:
+        return  # the program complains and ends
+    value = rest.pop()
+    if value.may_vanish or value.is_glob:
+        read.problem = f"what follows {read.given[-1]} cannot be told"
+    else:
+        _note_value(kind, value, read)
+
+
+def _note_value(kind: str, value: Field, read: Arguments) -> None:
+    if kind == "@":
+        read.files.append(value)
+    elif kind == "*":
+        read.filters.append(value)
+
+
+def _refuse(text: str, known: Options, read: Arguments) -> None:
+    """Handle an unlisted option. A tolerant program can only complain, unless the word may name a file."""
+    if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
+        read.problem = f"the option {text.partition('=')[0]} is not known to only read"
+
+
+def _matters(text: str, known: Options) -> bool:
+    """True if it may be an option that does more than read or, abbreviated, takes a word: `grep --incl .env`."""
+    return any(
+        name == text or (text.startswith("--") and name.startswith(text))
+        for name, kind in known.kinds.items()
+        if kind == "!" or kind in _WITH_VALUE
+    )

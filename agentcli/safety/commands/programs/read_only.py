@@ -1,0 +1,297 @@
+"""Decides if one simple command, without wrappers, only reads inside the workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from agentcli.safety.commands.programs.archives import ARCHIVES
+from agentcli.safety.commands.programs.conditions import condition_problem
+from agentcli.safety.commands.programs.embedded_scripts import awk_problem, jq_problem, sed_problem
+from agentcli.safety.commands.programs.find import find_problem
+from agentcli.safety.commands.programs.git import git_problem
+from agentcli.safety.commands.programs.options import may_be_option, options, read_arguments, without_pattern
+from agentcli.safety.commands.programs.read_check import ReadCheck
+from agentcli.safety.commands.programs.read_only_options import READERS, VERSIONS
+from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field, may_be_shown
+
+_TRUSTED_FOLDER = re.compile(r"/(usr/)?s?bin/")
+
+
+def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
+    """The reason why a command may do more than read in the workspace, or an empty string. `fields` is not empty."""
+    program, arguments = fields[0], fields[1:]
+    if not program.is_known or program.is_glob or program.may_vanish:
+        return "which program runs cannot be told"
+    name = _TRUSTED_FOLDER.sub("", program.text) if _TRUSTED_FOLDER.match(program.text) else program.text
+    if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
+        return ""
+    secret = next((field for field in arguments if field.shows_secret), None)
+    if secret is not None and name not in ("[", "test"):
+        return check.problem([secret], "text")
+    if special := _SPECIAL.get(name):
+        return special(arguments, check)
+    if row := READERS.get(name):
+        return _reader_problem(row, arguments, check)
+    return f"{name} is not known to only read"
+
+
+def _reader_problem(row: str, arguments: Sequence[Field], check: ReadCheck) -> str:
+    known = options(row)
+    read = read_arguments(arguments, known)
+    if read.problem:
+        return read.problem
+    operands = read.operands
+    if known.operands == "none" and operands:
+        return f"{operands[0].text} may be something to change"
+    if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
+        operands = without_pattern(operands)
+    return (
+        check.problem(operands, known.operands)
+        or check.problem(read.files, "content")
+        or check.filter_problem(read.filters)
+    )
+
+
+def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    if not arguments:
+        return ""
+    form = arguments[0].text
+    if "\\%" not in form:
+        form = form.replace("%%", "")
+    if (
+        not arguments[0].is_known
+        or arguments[0].may_vanish
+        or form.startswith("-")
+        or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form)
+    ):
+        return "printf can set a variable"
+    return check.problem(arguments, "text")
+
+
+def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    read = read_arguments(arguments, options(READERS["date"]))
+    if read.problem:
+        return read.problem
+    if any(not field.text.startswith("+") for field in read.operands):
+        return "date can set the clock"
+    return check.problem(read.files, "facts")
+
+
+# Options whose last letter takes the next word. A letter before it that takes a value would take the rest of the word.
+_PS_TAKES_VALUE = re.compile(
+    r"-[^oOpCGgUutsqkN-]*[oOpCGgUutsq]|[^oOpqtUkN-]*[oOpqtUk]|--(format|sort|pid|ppid|user|group|cols|columns|lines|rows)"
+)
+
+
+def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """`ps` shows the environment of processes for the BSD option `e` and, on macOS, for `-E`."""
+    takes_value = False
+    for field in arguments:
+        text = field.text
+        if not field.is_known or field.is_glob or "env" in text.lower():
+            return "ps may show the environment of processes"
+        if text.startswith("--"):
+            pass
+        elif text.startswith("-"):
+            if not re.fullmatch(r"-[A-DF-Za-z]+[\d,]*|-[oOpCGgUutsqk]\S+", text):
+                return "ps may show the environment of processes"
+        elif takes_value:
+            takes_value = False
+            continue
+        elif not re.fullmatch(r"[a-df-zA-DF-Z]+|[\d,]+", text):
+            return "ps may show the environment of processes"
+        takes_value = _PS_TAKES_VALUE.fullmatch(text) is not None
+    return ""
+
+
+_SS_WORDS = frozenset(
+    "dst src dport sport state exclude and or not eq ne neq gt ge geq lt le leq all connected synchronized bucket big "
+    "established syn-sent syn-recv fin-wait-1 fin-wait-2 time-wait closed close-wait last-ack listen listening closing"
+    "".split()
+)
+_SS_ADDRESS = re.compile(
+    r"((\*|\d{1,3}(\.\d{1,3}){0,3}|\[[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*\])(/\d+)?)?(:([\w-]+|\*))?", re.IGNORECASE
+)
+
+
+def _ss_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """`ss` asks name servers about the hosts in its filter (ss(8), HOST SYNTAX)."""
+    read = read_arguments(arguments, options(READERS["ss"]))
+    for field in read.operands:
+        words = re.split(r"[\s()=<>!&|,]+", field.text)
+        is_plain = field.is_known and not field.is_glob and not field.may_vanish
+        if not is_plain or not all(word in _SS_WORDS or _SS_ADDRESS.fullmatch(word) for word in words):
+            return "ss may look up the name of a host"
+    return read.problem
+
+
+def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    read = read_arguments(arguments, options(READERS["sed"]))
+    if read.problem:
+        return read.problem
+    scripts = _values_of(arguments, ("-e", "--expression"))
+    operands = read.operands
+    if not {"-e", "--expression"} & set(read.given):
+        scripts, operands = [field.text for field in operands[:1]], operands[1:]
+    if any(field.is_glob for field in read.operands[: len(read.operands) - len(operands)]):
+        return "what sed does cannot be told"
+    if any(HOLE in script or MAYBE in script for script in scripts):
+        return "what sed does cannot be told"
+    return sed_problem("\n".join(scripts)) or check.problem(operands, "content")
+
+
+def _values_of(arguments: Sequence[Field], names: tuple[str, str]) -> list[str]:
+    """The values of an option, however it is written; rather too many than too few."""
+    short, long = names
+    values = []
+    for at, field in enumerate(arguments):
+        text, follower = field.text, arguments[at + 1].text if at + 1 < len(arguments) else ""
+        if text.startswith(f"{long}="):
+            values.append(text[len(long) + 1 :])
+        elif text == long:
+            values.append(follower)
+        elif re.match(r"-[A-Za-z]*" + short[1], text) and not text.startswith("--"):
+            rest = text[text.index(short[1]) + 1 :]
+            values.append(rest or follower)
+    return values
+
+
+def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    rest = list(arguments)
+    while rest and rest[0].text.startswith("-") and rest[0].text != "--":
+        text = rest.pop(0).text
+        if not re.match(r"-[Fv]", text):
+            return f"the option {text} of awk is not known to only read"
+        if len(text) == 2 and rest:
+            rest.pop(0)
+    if rest and rest[0].text == "--":
+        rest.pop(0)
+    if not rest:
+        return ""
+    if not rest[0].is_known or rest[0].may_vanish or rest[0].is_glob:
+        return "what awk does cannot be told"
+    if any(field.may_vanish for field in arguments):
+        return "what awk reads cannot be told"
+    files = [field for field in rest[1:] if not re.match(r"[A-Za-z_]\w*=", field.text)]
+    return awk_problem(rest[0].text) or check.problem(files, "content")
+
+
+def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """`--arg` and `--argjson` take two words, which are taken off first.
+
+    Behind `--` they are file names, but options for jq 1.6.
+    """
+    rest: list[Field] = []
+    words = list(reversed(arguments))
+    while words:
+        field = words.pop()
+        if field.text == "--" and any(word.text.startswith("-") or may_be_option(word) for word in words):
+            return "an argument may turn out to be an option"
+        if field.text in ("--arg", "--argjson"):
+            if any(word.may_vanish or word.is_glob for word in words[-2:]):
+                return f"what follows {field.text} cannot be told"
+            del words[-2:]
+        else:
+            rest.append(field)
+    read = read_arguments(rest, options(READERS["jq"]))
+    if read.problem or not read.operands:
+        return read.problem
+    program, *files = read.operands
+    if not program.is_known or program.is_glob or program.may_vanish:
+        return "what jq does cannot be told"
+    return jq_problem(program.text) or check.problem(files, "content")
+
+
+def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    targets = [field.text for field in arguments if field.text not in ("-a", "-i", "-p", "--append")]
+    outside = [text for text in targets if text not in ("/dev/null", "/dev/stdout", "/dev/stderr")]
+    return f"tee writes {outside[0]}" if outside else ""
+
+
+def _xxd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    read = read_arguments(arguments, options(READERS["xxd"]))
+    return read.problem or check.problem(read.operands, "content")
+
+
+def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
+    if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
+        return "where it goes cannot be told"
+    return check.problem(targets or [Field(check.state.home)], "names")
+
+
+def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    words = " ".join(field.text for field in arguments)
+    is_plain = re.fullmatch(r"([-+][efux]+|[-+][efux]*o (pipefail|errexit|nounset|noglob))( |$)(\S.*)?", words)
+    if is_plain and all(re.fullmatch(r"[-+][efuxo]+|pipefail|errexit|nounset|noglob", word) for word in words.split()):
+        return ""
+    return "set shows all variables, or sets an option that is not known"
+
+
+def _read_variable_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    words = [field.text for field in arguments]
+    while words and re.fullmatch(r"-[rs]+|-d|-n|-t", words[0]):
+        words = words[2:] if words[0] in ("-d", "-n", "-t") else words[1:]
+    if all(re.fullmatch(r"[a-z_][a-z0-9_]*|REPLY", word) for word in words):
+        return ""
+    return "read asks a person, or sets a variable that matters to programs"
+
+
+def _printenv_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    if arguments and all(may_be_shown(field.text) for field in arguments):
+        return ""
+    return "it shows the environment, where secrets are"
+
+
+def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """`command -v name`: the form of `command` that runs nothing."""
+    names = [field.text for field in arguments if field.text not in ("-v", "-V", "-p")]
+    return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
+
+
+def _name_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """`local x`, `unset x`: names of the command's own that no program reads."""
+    names = (field.text.partition("=")[0] for field in arguments)
+    if all(re.fullmatch(r"[a-z_][a-z0-9_]*", name) for name in names):
+        return ""
+    return "it changes a variable that matters to programs"
+
+
+def _top_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    read = read_arguments(arguments, options(READERS["top"]))
+    return read.problem or ("" if "-b" in read.given or "-l" in read.given else "top takes keys")
+
+
+def _tput_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    is_question = len(arguments) == 1 and arguments[0].text in ("cols", "lines", "colors", "longname")
+    return "" if is_question else "tput changes the terminal, or runs what sets it up"
+
+
+_SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
+    **ARCHIVES,
+    "[": lambda arguments, check: condition_problem(arguments[:-1], check, is_double=False),
+    "awk": _awk_problem,
+    "cd": _cd_problem,
+    "command": _command_problem,
+    "date": _date_problem,
+    "find": find_problem,
+    "gawk": _awk_problem,
+    "git": git_problem,
+    "jq": _jq_problem,
+    "mawk": _awk_problem,
+    "printenv": _printenv_problem,
+    "printf": _printf_problem,
+    "ps": _ps_problem,
+    "read": _read_variable_problem,
+    "sed": _sed_problem,
+    "ss": _ss_problem,
+    "set": _set_problem,
+    "tee": _tee_problem,
+    "test": lambda arguments, check: condition_problem(arguments, check, is_double=False),
+    "top": _top_problem,
+    "tput": _tput_problem,
+    "unset": _name_problem,
+    "local": _name_problem,
+    "xxd": _xxd_problem,
+}

@@ -1,0 +1,272 @@
+"""Takes off programs that run the command they are given: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from agentcli.safety.commands.programs.find import read_find
+from agentcli.safety.commands.programs.options import options, read_arguments
+from agentcli.safety.commands.programs.read_only_options import VERSIONS
+from agentcli.safety.commands.reader.expansion import HOLE, Field
+
+
+class Layer(Struct, frozen=True):
+    """A wrapper that was taken off.
+
+    `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why the
+    wrapper makes the command do more than it does alone, or why the wrapper's own options cannot be read; then
+    `candidates` are the commands it may run. `sets` are variables it sets. `is_shell`: a shell that reads commands from
+    its input. `script_files` are the files it reads scripts from.
+    """
+
+    inner: tuple[Field, ...] = ()
+    script: str | None = None
+    parameters: tuple[Field, ...] = ()
+    problem: str = ""
+    candidates: tuple[tuple[Field, ...], ...] = ()
+    sets: tuple[Field, ...] = ()
+    is_same_shell: bool = False
+    is_shell: bool = False
+    script_files: tuple[Field, ...] = ()
+
+
+def take_off(fields: Sequence[Field]) -> Layer | None:
+    """The outermost wrapper of a command, or None if its program is not a known wrapper."""
+    if not fields or not fields[0].is_known:
+        return None
+    name = fields[0].text.rpartition("/")[2]
+    if len(fields) == 2 and fields[1].text in VERSIONS.get(name, ()):
+        return None
+    if name in _PLAIN:
+        row, operands, problem = _PLAIN[name]
+        return _plain(fields[1:], row, operands, problem)
+    if name in _SPECIAL:
+        return _SPECIAL[name](fields[1:])
+    if name in _SHELLS:
+        return _shell(fields[1:], "" if name in ("sh", "bash", "dash") else f"{name} is another shell")
+    if name in _DOUBTFUL:
+        return Layer(problem=f"{name} runs what it is given", candidates=_candidates(fields[1:]))
+    return None
+
+
+_SUDO = (
+    "text -AbBEHkKnNPSsi -u: -g: -h: -p: -C: -D: -R: -T: -r: -t: -U: --user: --group: --host: --prompt: --chdir: "
+    "--non-interactive --login --preserve-env? --set-home --shell --stdin --background"
+)
+# The options of each, the number of words before the command, and the problem with running commands that way.
+_PLAIN = {
+    "builtin": ("text", 0, ""),
+    "caffeinate": ("text -dimsu -t: -w:", 0, ""),
+    "chronic": ("text", 0, ""),
+    "chroot": ("text --groups: --skip-chdir --userspec:", 1, "it runs in another root"),
+    "doas": ("text -Lns -u: -C:", 0, "it runs as another user"),
+    "exec": ("text -cl -a:", 0, ""),
+    "ionice": ("text -t -c: -n: --class: --classdata: --ignore", 0, ""),
+    "nice": ("text -# -n: --adjustment:", 0, ""),
+    "nohup": ("text", 0, "it goes on when the shell has ended"),
+    "pkexec": ("text --user: --disable-internal-agent --keep-cwd", 0, "it runs as another user"),
+    "setsid": ("text -cfw --ctty --fork --wait", 0, "it goes on when the shell has ended"),
+    "stdbuf": ("text -i: -o: -e: --input: --output: --error:", 0, ""),
+    "sudo": (_SUDO, 0, "it runs as another user"),
+    "taskset": ("text -ac --all-tasks --cpu-list", 1, ""),
+    "chrt": ("text -abdfiorRv --all-tasks --batch --fifo --idle --other --rr", 1, "it changes how it is scheduled"),
+    "time": ("text -p --portability -v", 0, ""),
+    "timeout": (
+        "text -v -k: -s: --foreground --preserve-status --verbose --kill-after: --signal:",
+        1,
+        "",
+    ),
+    "busybox": ("text", 0, "the programs of busybox take other options"),
+    "toybox": ("text", 0, "the programs of toybox take other options"),
+}
+_SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
+_DOUBTFUL = frozenset(
+    (
+        "strace ltrace unshare nsenter systemd-run setpriv catchsegv unbuffer eatmydata proxychains proxychains4 "
+        "firejail dbus-run-session xvfb-run faketime cgexec prlimit gosu su-exec fakeroot torsocks entr setarch i386 "
+        "x86_64 linux32 linux64 numactl run0 rlwrap valgrind perf proot choom cpulimit"
+    ).split()
+)
+
+
+def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) -> Layer:
+    read = read_arguments(arguments, options(row), stops_at_operand=True)
+    if read.problem:
+        return Layer(problem=read.problem, candidates=_candidates(arguments))
+    words = read.operands
+    if any(not field.is_known or field.may_vanish for field in words[:operands]):
+        return Layer(problem="what runs cannot be told", candidates=_candidates(arguments))
+    while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
+        words = words[1:]  # sudo sets variables, as env does
+    return Layer(inner=tuple(words[operands:]), problem=problem)
+
+
+def _candidates(arguments: Sequence[Field]) -> tuple[tuple[Field, ...], ...]:
+    """The commands that may run if a wrapper's options cannot be read."""
+    starts = [at for at, field in enumerate(arguments) if not field.text.startswith("-")]
+    return tuple(tuple(arguments[at:]) for at in starts[:8])
+
+
+STANDARD_INPUT = Field("/dev/stdin")
+_SHELL_WORD = re.compile(r"[-+][A-Za-z]+")
+_PLAIN_SHELL_OPTIONS = frozenset(("--norc", "--noprofile", "--posix"))
+
+
+def _shell(arguments: Sequence[Field], problem: str) -> Layer:
+    """`sh -c script name arguments`. Of its own options only `-e` and `-u` do not matter."""
+    runs_text = reads_input = False
+    files: list[Field] = []
+    rest = list(arguments)
+    while rest and rest[0].text.startswith(("-", "+")) and rest[0].is_known:
+        text = rest.pop(0).text
+        if text in ("--", "-"):
+            break
+        if text.startswith("--"):
+            if text not in _PLAIN_SHELL_OPTIONS:
+                problem = problem or f"the option {text} of a shell is not known"
+                if text in ("--rcfile", "--init-file"):
+                    files, rest = [*files, *rest[:1]], rest[1:]
+        elif _SHELL_WORD.fullmatch(text):
+            runs_text = runs_text or ("c" in text and text[0] == "-")
+            reads_input = reads_input or "s" in text
+            if set(text[1:]) - set("ceu"):
+                problem = problem or f"the option {text} of a shell is not known"
+            rest = rest[text.count("o") + text.count("O") :]
+    if not runs_text:
+        files += rest[:1] if rest and not reads_input else [STANDARD_INPUT]
+        problem = problem or "it runs a script that is not shown here"
+        return Layer(problem=problem, is_shell=not rest, script_files=tuple(files))
+    if not rest or not rest[0].is_known:
+        return Layer(problem=problem or "what the shell runs cannot be told")
+    return Layer(script=rest[0].text, parameters=tuple(rest[1:]), problem=problem)
+
+
+def _env(arguments: Sequence[Field]) -> Layer:
+    row = "text -i0v -u: -C: -S: --ignore-environment --null --unset: --chdir: --split-string: --debug"
+    read = read_arguments(arguments, options(row), stops_at_operand=True)
+    is_split = {"-S", "--split-string"} & set(read.given)
+    if read.problem or is_split or any(option in ("-C", "--chdir") for option in read.given):
+        texts = [field.text for field in arguments]
+        split = [Field(word) for text in texts for word in text.removeprefix("-S").split()] if is_split else arguments
+        return Layer(
+            problem=read.problem or "env changes more than variables", candidates=_candidates([*split, *arguments])
+        )
+    words = read.operands
+    sets = []
+    while words and re.match(r"[A-Za-z_]\w*=", words[0].text):
+        sets.append(words[0])
+        words = words[1:]
+    if words and words[0].text == "-":
+        words = words[1:]
+    if not words:
+        return Layer(problem="it shows the environment, where secrets are")
+    return Layer(inner=tuple(words), sets=tuple(sets))
+
+
+_XARGS = (
+    "text -0rtxo -I: -n: -P: -L: -s: -d: -E: -i? -l? -e? --null --no-run-if-empty --verbose --exit --max-args: "
+    "--max-procs: --max-chars: --max-lines? --delimiter: --eof? --replace?"
+)
+
+
+def _xargs(arguments: Sequence[Field]) -> Layer:
+    """The words it reads go behind the command, or in place of the text that `-I` names."""
+    read = read_arguments(arguments, options(_XARGS), stops_at_operand=True)
+    if read.problem:
+        return Layer(problem=read.problem, candidates=_candidates(arguments))
+    words = tuple(read.operands) or (Field("echo"),)
+    replaced = _replaced_text(arguments[: len(arguments) - len(read.operands)])
+    if replaced is None:
+        return Layer(inner=(*words, Field(HOLE, may_vanish=True)))
+    return Layer(inner=tuple(_with_hole(field, replaced) for field in words))
+
+
+def _replaced_text(given: Sequence[Field]) -> str | None:
+    replaced = None
+    for at, field in enumerate(given):
+        text = field.text
+        if text == "-I" and at + 1 < len(given):
+            replaced = given[at + 1].text
+        elif re.match(r"-[0rtxo]*I", text) or text.startswith("-i"):
+            replaced = re.sub(r"^-[0rtxo]*[Ii]", "", text) or "{}"
+        elif text == "--replace" or text.startswith("--replace="):
+            replaced = text.partition("=")[2] or "{}"
+    return replaced
+
+
+def _with_hole(field: Field, replaced: str) -> Field:
+    return Field(field.text.replace(replaced, HOLE), field.is_glob, field.may_vanish, field.shows_secret)
+
+
+def _eval(arguments: Sequence[Field]) -> Layer:
+    if not all(field.is_known for field in arguments):
+        return Layer(problem="what is evaluated cannot be told")
+    words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
+    return Layer(script=" ".join(field.text for field in words), is_same_shell=True)
+
+
+def _trap(arguments: Sequence[Field]) -> Layer:
+    words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
+    if len(words) < 2 or words[0].text == "-":
+        return Layer(script="")
+    if not words[0].is_known or words[0].text.startswith("-"):
+        return Layer(problem="what is run at the end cannot be told")
+    return Layer(script=words[0].text)
+
+
+def _watch(arguments: Sequence[Field]) -> Layer:
+    read = read_arguments(
+        arguments, options("text -bcdegtxwr -n: -q: --interval: --differences?"), stops_at_operand=True
+    )
+    if read.problem or not all(field.is_known for field in read.operands):
+        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments))
+    return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
+
+
+# `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
+_BEHIND_C = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL)
+
+
+def _text_behind_c(arguments: Sequence[Field]) -> Layer:
+    """`su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
+    for at, field in enumerate(arguments):
+        found = _BEHIND_C.fullmatch(field.text)
+        script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
+        if script is not None and script.is_known:
+            problem = "it runs in another way than here"
+            return Layer(script=script.text, problem=problem, candidates=_candidates(arguments))
+    return Layer(problem="it runs what it is given", candidates=_candidates(arguments))
+
+
+def _find(arguments: Sequence[Field]) -> Layer | None:
+    """`find -exec`: `{}` stands for the name of the found file."""
+    runs = read_find(arguments).runs
+    if not runs:
+        return None
+    candidates = tuple(tuple(_with_hole(field, "{}") for field in words) for words in runs if words)
+    return Layer(problem="find runs a program on what it finds", candidates=candidates)
+
+
+def _command(arguments: Sequence[Field]) -> Layer | None:
+    """`command -v` runs nothing."""
+    if arguments and re.fullmatch(r"-[pvV]*[vV][pvV]*", arguments[0].text):
+        return None
+    return _plain(arguments, "text -p", 0, "")
+
+
+_SPECIAL: dict[str, Callable[[Sequence[Field]], Layer | None]] = {
+    "command": _command,
+    "env": _env,
+    "eval": _eval,
+    "find": _find,
+    "flock": _text_behind_c,
+    "runuser": _text_behind_c,
+    "script": _text_behind_c,
+    "su": _text_behind_c,
+    "trap": _trap,
+    "watch": _watch,
+    "xargs": _xargs,
+}

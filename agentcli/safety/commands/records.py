@@ -1,0 +1,88 @@
+"""Defines what the judge of commands takes and gives: places, segments, effects, the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+Verdict = Literal["harmless", "unknown", "catastrophic"]
+
+# In `Effects`: a path, host or program that the text does not tell.
+UNKNOWN = "?"
+
+
+class Places(Struct, frozen=True):
+    """The place where a command would run.
+
+    `cwd` is the shell's folder, `roots` are the folders of the workspace, `home` is the person's; all absolute. The
+    last two are the judge's only looks at the disk: `is_readable` is true for an absolute path that lies, symlinks
+    followed, inside the workspace and holds no secret; `program_of_git` names the setting that makes git run a program
+    there, if any.
+    """
+
+    cwd: Path
+    roots: tuple[Path, ...]
+    home: Path
+    is_readable: Callable[[Path], bool]
+    program_of_git: Callable[[Path], str] = lambda folder: ""
+
+
+class Effects(Struct, frozen=True):
+    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    def __or__(self, other: Effects) -> Effects:
+        return Effects(
+            *(
+                tuple(dict.fromkeys((*mine, *its)))
+                for mine, its in (
+                    (self.reads, other.reads),
+                    (self.writes, other.writes),
+                    (self.deletes, other.deletes),
+                    (self.hosts, other.hosts),
+                    (self.runs, other.runs),
+                )
+            )
+        )
+
+
+class Segment(Struct, frozen=True):
+    """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
+
+    `text` is as written. `words` are its literal words without quotes and wrappers such as `timeout 5`, globs as
+    written; None if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules
+    `deny_forms` (see rules.py).
+    """
+
+    text: str
+    words: tuple[str, ...] | None
+    verdict: Verdict
+    reason: str
+    effects: Effects = Effects()
+    allow_forms: tuple[str, ...] = ()
+    deny_forms: tuple[str, ...] = ()
+
+
+class CommandAnalysis(Struct, frozen=True):
+    """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
+
+    `hidden` are the effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe`
+    says why one of those scripts would be refused. No rule can be checked against what `unreadable` names.
+    """
+
+    segments: tuple[Segment, ...]
+    verdict: Verdict
+    reason: str
+    effects: Effects
+    problem: str = ""
+    hidden: Effects = Effects()
+    hidden_catastrophe: str = ""
+    unreadable: str = ""

@@ -1,0 +1,228 @@
+"""Masks secrets in text: a marker that names the kind replaces each of them, all else stays as it is.
+
+A `Masker` also knows secrets by their value, such as the keys this program itself uses. A `StreamMask`, fed a text in
+pieces, gives what `mask` gives for the whole, wherever the text is cut. One thing only `mask` can find: the end of a
+private key whose beginning is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+from agentcli.safety.secrets.finding import Found, bytes_for_search, find_tokens
+from agentcli.safety.secrets.plain import PlainText
+from agentcli.safety.secrets.private_keys import LONGEST_MARK, Begun, find_key, find_key_ends, follow_key
+from agentcli.safety.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
+
+PRIVATE_KEY = "private-key"
+# Least characters of a known value; shorter ones occur in ordinary words.
+SHORTEST_KNOWN = 8
+SHORTEST_MIXED = 6  # if it mixes letters and digits
+_MOST_IN_TABLES = 20_000  # characters of known values; beyond that a DFA would take hundreds of megabytes
+
+
+def mask(text: str) -> str:
+    """Replace every secret of a known format in `text` by `[masked: kind]`."""
+    return _FORMATS.mask(text)
+
+
+def find_secrets(text: str) -> list[Found]:
+    """The secrets of known formats in `text`, as `Masker.secrets` returns them."""
+    return _FORMATS.secrets(text)
+
+
+class Masker:
+    """Masks secrets of known formats, and `known_values` wherever they stand, also in base64, hexadecimal and URLs."""
+
+    def __init__(self, known_values: Iterable[str] = ()) -> None:
+        values = {value for value in known_values if is_long_enough(value)}
+        self._forms = sorted({form for value in values for form in _forms(value) if is_long_enough(form)})
+        self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
+        raw = [bytes_for_search(form) for form in self._forms]
+        is_small = sum(map(len, raw)) <= _MOST_IN_TABLES
+        kind = Implementation.DFA if is_small else Implementation.ContiguousNFA
+        self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
+
+    def mask(self, text: str) -> str:
+        stream = self.stream()
+        return stream.feed(_without_key_ends(text)) + stream.close()
+
+    def secrets(self, text: str) -> list[Found]:
+        """The secrets in `text`, in order. Overlapping ones are one secret, named by the first."""
+        found = self.stream().secrets_in(text)
+        for start, end in find_key_ends(text):
+            found = [one for one in found if one.end <= start or one.start >= end]
+            found.append(Found(start, end, PRIVATE_KEY))
+        return sorted(found, key=lambda one: one.start)
+
+    def stream(self) -> StreamMask:
+        """A mask for a text that comes in pieces."""
+        return StreamMask(self)
+
+    def find(self, text: str) -> list[Found]:
+        """Known values and secrets without line ends, in the order they begin. They may overlap."""
+        raw = bytes_for_search(text)
+        found = find_tokens(text, raw)
+        if self._places is not None:
+            for index, start, end in self._places.find_matches_as_indexes(raw, overlapping=True):
+                if text.startswith(self._forms[index], start):
+                    found.append(Found(start, end, "known-secret"))
+        found.sort(key=lambda one: (one.start, -one.end))
+        return found
+
+    def settled_end(self, text: str) -> int:
+        """The position before which no further text can change what is a secret: the start of the last word."""
+        end = max(map(text.rfind, " \n\t\r")) + 1
+        end = max(end, len(text) - LONGEST_MATCH)
+        return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
+
+
+def _without_key_ends(text: str) -> str:
+    """Mask private keys whose beginning is missing, which only a whole text can tell."""
+    for start, end in reversed(find_key_ends(text)):
+        text = f"{text[:start]}[masked: {PRIVATE_KEY}]{text[end:]}"
+    return text
+
+
+def is_long_enough(value: str) -> bool:
+    """True if a known value is long enough to be searched for."""
+    is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
+    return len(value) >= (SHORTEST_MIXED if is_mixed else SHORTEST_KNOWN)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """The forms in which a value may be written."""
+    raw = value.encode("utf-8", "replace")
+    yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
+    yield from (PlainText().add(value, is_all=True), html.escape(value), value.rstrip("$"))
+    if _LONG_BASE64.fullmatch(value):  # a line of a key
+        return
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(raw).decode().rstrip("=")
+        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others.
+        for before in range(3):
+            end = (before + len(raw)) % 3
+            encoded = encode(bytes(before) + raw).decode().rstrip("=")
+            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]
+
+
+def _beginning_of(form: str, text: str) -> int:
+    """The position where `text` ends in the middle of `form`; its end if it does not."""
+    longest = min(len(form) - 1, len(text))
+    return next((len(text) - size for size in range(longest, 0, -1) if text.endswith(form[:size])), len(text))
+
+
+class StreamMask:
+    """Masks a text that comes in pieces. What `feed` returns can be shown; the rest waits for more or for `close`.
+
+    What waits: the last word, of a very long one its last 8,000 characters, and anything that may begin a private key.
+    """
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._plain = PlainText()
+        self._text = ""  # the text that waits, and the context before it that rules may look at
+        self._done = 0  # the text before this was given out or masked,
+        self._masked = 0  # and the text before this, from the last marker on, was masked
+        self._searched = 0  # private keys are searched from here
+        self._key: Begun | None = None  # the one that continues
+
+    def feed(self, text: str) -> str:
+        self._text += self._plain.add(text)
+        return self._give(is_all=False)
+
+    def close(self) -> str:
+        self._text += self._plain.add("", is_all=True)
+        return self._give(is_all=True)
+
+    def secrets_in(self, text: str) -> list[Found]:
+        """The secrets of a complete text, by their positions in it."""
+        self._text = self._plain.add(text, is_all=True)
+        found = self.settle(is_all=True)
+        return [
+            one._replace(start=start, end=end)
+            for one, (start, end) in zip(found, self._plain.places(found), strict=True)
+        ]
+
+    def _give(self, *, is_all: bool) -> str:
+        position = self._done
+        pieces: list[str] = []
+        for start, end, rule in self.settle(is_all=is_all):
+            pieces += (
+                self._plain.written(self._text, position, start),
+                self._plain.hidden_in(start, end),
+                f"[masked: {rule}]" if rule else "",
+            )
+            position = end
+        pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
+        self._forget(self._done - 2 * LONGEST_CONTEXT)
+        return "".join(pieces)
+
+    def settle(self, *, is_all: bool) -> list[Found]:
+        """The secrets that are certain by now. One without a rule continues the one before."""
+        found = self._masker.find(self._text)
+        keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
+        if keys:
+            found = sorted(found + keys, key=lambda one: (one.start, -one.end))
+        settled: list[Found] = []
+        for secret in found:
+            if secret.start >= end:
+                break
+            if secret.end <= max(self._masked, self._done):
+                continue
+            if secret.start >= self._masked:
+                settled.append(secret)
+            elif settled:
+                settled[-1] = settled[-1]._replace(end=secret.end)
+            else:
+                settled.append(Found(self._done, secret.end, ""))
+            self._masked = secret.end
+        self._done = max(end, self._masked)
+        return settled
+
+    def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Found], int]:
+        """The private keys as far as they are known, and the position up to which all is settled, at most `end`."""
+        keys: list[Found] = []
+        key, start = self._key, self._searched
+        self._key = None
+        while True:
+            if key is None:
+                key = find_key(self._text, start, is_all=is_all)
+                if key is None:
+                    # The mark of a beginning may itself be incomplete.
+                    self._searched = max(start, len(self._text) - LONGEST_MARK)
+                    return keys, end
+                if key.position is None or key.start >= end:
+                    self._searched = key.start
+                    return keys, min(end, key.start)
+            assert key.position is not None
+            position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
+            keys.append(Found(key.start, position, PRIVATE_KEY))
+            if goes_on:
+                self._key = Begun(position - 1, position, key.frame)
+                return keys, position
+            end = max(end, position)
+            start, key = position, None
+
+    def _forget(self, count: int) -> None:
+        """Drop the first `count` characters of the text."""
+        if count <= 0:
+            return
+        self._text = self._text[count:]
+        self._done -= count
+        self._masked = max(0, self._masked - count)
+        self._searched = max(0, self._searched - count)
+        self._plain.forget(count)
+        if self._key is not None and self._key.position is not None:
+            self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
+
+
+_LONG_BASE64 = re.compile(r"[0-9A-Za-z+/=]{60,}")
+_FORMATS = Masker()

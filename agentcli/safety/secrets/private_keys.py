@@ -1,0 +1,167 @@
+"""Finds private keys (PEM, OpenPGP, PuTTY): blocks of base64 between marker lines, in files and as tools print them.
+
+The block may be quoted, indented, one line with `\\n` in place of line ends, or prefixed on every line with a number, a
+file name or an author. If its end is missing, lines that look like more of the key still belong to it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LONGEST_MARK = 15  # characters of a mark that begins a key
+
+_LONGEST_LINE = 400  # characters of a line that are looked at
+_LONGEST_FRAME = 300
+_MOST_LINES = 8  # consecutive lines without base64: headers, empty lines
+# Characters that one look may need: only with so many at hand is it certain that nothing more follows.
+_LONGEST_LOOK = 4_200
+
+_BASE64 = "[0-9A-Za-z+/=]"
+# Between two lines of a key: line ends, quotes, marks of a diff or quotation, `file:12:` of a search, numbers.
+_MARKS = r"(?:\\+[nrt]|[\s\\\"'`,;>|│┃#*+$~-])"
+_FRAME = r"(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|│→]{1,3})"
+_BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
+_END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
+_beginning = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
+_mark = re.compile("|".join(_BEGINNINGS))
+_run = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
+_rest_of_run = re.compile(rf"{_BASE64}*")
+_end = re.compile(
+    rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
+)
+# Line by line, for frames that need more than that.
+_line_end = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
+_any_line_end = re.compile(r"\n|\\+n")
+_known_frame = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
+# Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
+_header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
+_last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
+_long = re.compile(rf"{_BASE64}{{32}}")
+_short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
+
+
+_end_alone = re.compile(_END)
+_body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
+_SHORTEST_BODY = 16
+
+
+class Begun(NamedTuple):
+    """The beginning of a private key, the position up to which it is known, and what stands before each of its lines.
+
+    If `position` is None, it takes more text to tell if it is one.
+    """
+
+    start: int
+    position: int | None
+    frame: re.Pattern[str] = _known_frame
+
+
+def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
+    """The next private key from `start` on. `is_all`: no more text will come."""
+    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
+        return None
+    while marked := _mark.search(text, start):
+        start = marked.start()
+        if begun := _beginning.match(text, start):
+            frame = _frame_before(text, start)
+            position, ends = _step(text, begun.end(), frame)
+            if position is not None and not ends:
+                return Begun(start, position, frame)
+        if not is_all and len(text) - start <= _LONGEST_LOOK + 80:
+            return Begun(start, None)
+        start += 1
+    return None
+
+
+def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
+    """The position up to which the key around `position` continues, and if more text may belong to it."""
+    while True:
+        if rest := _rest_of_run.match(text, position):
+            position = rest.end()
+        further, ends = _step(text, position, frame)
+        if further is None:
+            return position, not is_all and len(text) - position <= _LONGEST_LOOK
+        position = further
+        if ends:
+            return position, False
+
+
+def find_key_ends(text: str) -> list[tuple[int, int]]:
+    """Ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
+    found: list[tuple[int, int]] = []
+    before = 0
+    for end in _end_alone.finditer(text) if "-----END " in text else ():
+        if not _mark.search(text, before, end.start()):
+            start = _first_body_line(text, before, end.start())
+            if start < end.start():
+                found.append((start, end.end()))
+        before = end.end()
+    return found
+
+
+def _first_body_line(text: str, start: int, end: int) -> int:
+    """The start of the base64 lines that lead up to `end`; `end` if there are none."""
+    lines: list[tuple[int, int]] = []
+    for line_end in _any_line_end.finditer(text, start, end):
+        lines.append((start, line_end.start()))
+        start = line_end.end()
+    frames = (_frame_before(text, end), _known_frame)
+    first = end
+    for begin, stop in reversed(lines):
+        line = text[begin:stop]
+        bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
+        shortest = _SHORTEST_BODY if first < end else 1
+        if not any(len(body) >= shortest and _body.match(body) for body in bodies):
+            break
+        first = begin
+    return first
+
+
+def _frame_before(text: str, begin: int) -> re.Pattern[str]:
+    """A pattern for what precedes the first line in its own line; the other lines may have other words and numbers."""
+    before = text[max(0, begin - _LONGEST_FRAME) : begin]
+    line = _any_line_end.split(before)[-1]
+    if len(line) == _LONGEST_FRAME or not line:
+        return _known_frame
+    parts = re.findall(r"\w+|\s+|.", line.strip())
+    return re.compile(r"\s*" + "".join(map(_alike, parts)) + r"\s*")
+
+
+def _alike(part: str) -> str:
+    if part.isspace():
+        return r"\s+"
+    return "[:-]" if part in ":-" else re.escape(part) if not re.match(r"\w", part) else r"\w+"
+
+
+def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
+    """The position up to which the next line is known; True if the key ends there. None if nothing follows."""
+    if found := _end.match(text, position):
+        return found.end(), True
+    if found := _run.match(text, position):
+        return found.end(), False
+    shorts = 0
+    for _ in range(_MOST_LINES):
+        if not (line_end := _line_end.match(text, position)):
+            break
+        start = line_end.end()
+        next_end = _any_line_end.search(text, start, start + _LONGEST_LINE)
+        position = next_end.start() if next_end else min(len(text), start + _LONGEST_LINE)
+        line = text[start:position]
+        for framed in (frame.match(line), _known_frame.match(line)):
+            if framed is None:
+                continue
+            body = framed.end()
+            if found := _last_line.match(line, body):
+                return start + found.end(), True
+            if found := _long.match(line, body):
+                return start + found.end(), False
+            if _header.match(line, body):
+                break
+            if shorts < 2 and _short.match(line, body):
+                shorts += 1
+                break
+        else:
+            break
+    return None, False

@@ -1,0 +1,144 @@
+"""Finds the secret values in a file of settings: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
+
+In a file that exists to hold secrets, a value is one if its key says so or a rule knows its form. Values that occur in
+ordinary output are left out: those of fewer than 8 characters (6 if letters and digits are mixed), plain numbers of
+fewer than 10 digits, placeholders, paths, and words that many settings have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from urllib.parse import unquote
+
+from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
+from agentcli.safety.secrets.tables import read_table
+from agentcli.safety.secrets.values import is_hidden_setting
+
+SHORTEST_NUMBER = 10  # characters
+SHORTEST_KEY_LINE = 20
+MOST_VALUES = 2_000  # in one file
+
+_QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
+# A quote that is not closed in its line, or a triple quote, opens a value of several lines.
+_OPENS = rf"\"\"\"|'''|(?!{_QUOTED})[\"'`]"
+_CLOSED = {  # only the end of a setting may follow the value
+    quote: re.compile(rf"((?:\\.|(?!{quote})[^\\]){{0,4000}}){quote}[ \t]{{0,20}}(?=[,;}})\]#\r\n]|\Z)", re.DOTALL)
+    for quote in ('"""', "'''", '"', "'", "`")
+}
+_PAIR = re.compile(
+    rf"(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.\-]{{0,100}})(?P=quote)\]?[ \t]{{0,20}}(?:=>|:=|=|:(?![/:]))[ \t]{{0,20}}"
+    rf"(?:(?P<opens>{_OPENS})|(?P<quoted>{_QUOTED})|"
+    rf"(?P<block>[|>][+-]?[ \t]{{0,9}}(?:\n(?P<indent>[ \t]{{1,40}})[^\n]{{0,4000}})"
+    r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,1000}))"
+)
+_ELEMENT = re.compile(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
+_NETRC = re.compile(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
+_KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{SHORTEST_KEY_LINE},}}")
+_ALONE = re.compile(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_TABLE = read_table("words")
+_NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
+_COMMON = frozenset(_TABLE["values"]["common"])
+# Dictionary words: they say how or where.
+_WORD = re.compile(
+    r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
+)
+
+
+def secret_values(text: str) -> set[str]:
+    """The values in `text` to be masked everywhere; of a private key each line."""
+    found = {value for value in islice(_candidates(text), MOST_VALUES) if _is_rare(value)}
+    for secret in find_secrets(text):
+        stretch = text[secret.start : secret.end]
+        if secret.rule == PRIVATE_KEY:
+            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
+        elif _is_rare(stretch):
+            found.add(stretch)
+    if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
+        found.add(alone[1])
+    return found | {value for value in map(unquote, found) if _is_rare(value)}
+
+
+def _candidates(text: str) -> Iterator[str]:
+    for expression in (_PAIR, _ELEMENT, _NETRC):
+        position = 0
+        while pair := expression.search(text, position):
+            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next.
+            groups = pair.groupdict()
+            position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
+            weight, ends = _weight(pair["key"])
+            if weight:
+                readings = (value for value in _readings(pair) if ends or not _WORD.fullmatch(value))
+                yield from (value for value in readings if is_hidden_setting(value, is_vague=weight == 1))
+
+
+def _weight(key: str) -> tuple[int, bool]:
+    """2 if a name says that its value is secret, 1 if it may be, 0 for other names and those about a secret.
+
+    The second result is true if the name ends in the secret: `DB_PASSWORD` does, `PASSWORD_STORE` does not.
+    """
+    words = [word.lower() for word in _WORDS.findall(key)]
+    while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
+        words.pop()
+    if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
+        return 0, False
+    named = [_names_secret(words[:count]) for count in range(1, len(words) + 1)]
+    return (2 if any(named) else int(not _NAMES["vague"].isdisjoint(words))), named[-1]
+
+
+def _names_secret(words: Sequence[str]) -> bool:
+    """True if the last word, or the last two, name a secret."""
+    one, other = words[-2:] if len(words) > 1 else ("", words[-1])
+    return (
+        other in _NAMES["secret"]
+        or one + other in _NAMES["secret"]
+        or (one in _NAMES["key_owners"] and other in ("key", "keys"))
+    )
+
+
+def _readings(pair: re.Match[str]) -> Iterable[str]:
+    """The values that may be meant: with and without a comment, up to the end of the line or of the list item."""
+    groups = pair.groupdict()
+    if block := groups.get("block"):
+        return [line.strip() for line in block.split("\n")[1:]]
+    if opens := groups.get("opens"):
+        return _lines(pair.string, pair.end("opens"), opens)
+    if quoted := groups.get("quoted"):
+        inner = quoted[1:-1]
+        return {inner, *_rows(_unescaped(inner))} if quoted[0] == '"' else {inner}
+    if pair["bare"].startswith("["):
+        return {quoted[1:-1] for quoted in re.findall(_QUOTED, pair["bare"])}
+    bare = pair["bare"].strip().rstrip(",;").rstrip()
+    return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}
+
+
+def _lines(text: str, start: int, quote: str) -> Iterable[str]:
+    """The lines of a value that begins at `start`; one line if the quote is never closed."""
+    closed = _CLOSED[quote].match(text, start)
+    inner = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
+    lines = {line.rstrip("\\") for line in _rows(inner)}
+    return lines | set(map(_unescaped, lines)) if quote.startswith('"') else lines
+
+
+def _rows(text: str) -> Sequence[str]:
+    """The lines of a value, but none of JSON, which has pairs of its own."""
+    rows = [row.strip() for row in text.splitlines()]
+    return () if len(rows) > 1 and text.lstrip().startswith(("{", "[")) else rows
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
+
+
+def _is_rare(value: str) -> bool:
+    """True if a value can be masked wherever it occurs."""
+    if value.lower() in _COMMON or value.startswith("-----") or (value.isdigit() and len(value) < SHORTEST_NUMBER):
+        return False
+    return is_long_enough(value)

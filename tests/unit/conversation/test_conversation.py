@@ -1,0 +1,196 @@
+"""A conversation: the branch of its entries that counts, the messages made of it, and the calls open in it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    CallsStarted,
+    Compaction,
+    ContextNote,
+    Entry,
+    Paid,
+    Queued,
+    Result,
+    Retracted,
+    Rewound,
+    User,
+)
+from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.transcript import doctor, is_valid
+
+quick = settings(max_examples=150, deadline=None)
+
+# Random logs: what a person, a model and crashes can write one after another.
+
+TEXTS = st.sampled_from(["", " ", "\n", "a", "b c"])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Entry]:
+    """A log in which calls may be answered late, twice or never, and entries may be taken back."""
+    log: list[Entry] = []
+    calls: list[str] = []
+
+    def add(body: Body, id: str | None = None) -> None:
+        log.append(Entry(id or f"e{len(log)}", log[-1].id if log else None, float(len(log)), body))
+
+    for _ in range(draw(st.integers(0, 14))):
+        match draw(st.integers(0, 9)):
+            case 0 | 1:
+                add(User((Text(draw(TEXTS)),), draw(st.booleans())))
+            case 2 | 3 | 4:
+                uses = []
+                for _ in range(draw(st.integers(0, 3))):
+                    calls.append(f"c{len(calls)}")
+                    uses.append(ToolUse(calls[-1], "think", {}))
+                add(Assistant((Text(draw(TEXTS)), *uses), "p", "m"))
+            case 5 | 6:
+                id = draw(st.sampled_from(calls)) if calls else "stray"
+                add(Result(ToolResult(id, draw(TEXTS)), "think"), id)
+            case 7:
+                add(Compaction("so far"))
+            case 8:
+                add(draw(st.sampled_from([ContextNote("secret"), CallsStarted(("secret",)), Paid("secret")])))
+            case _:
+                ids = draw(st.lists(st.sampled_from([entry.id for entry in log]), max_size=2)) if log else []
+                add(Retracted(tuple(ids)) if draw(st.booleans()) or not ids else Rewound(ids[0]))
+    return log
+
+
+@given(logs())
+@settings(max_examples=400, deadline=None)
+def test_whatever_a_log_holds_the_messages_made_of_it_can_be_sent(log: list[Entry]) -> None:
+    messages = Conversation(log).valid_messages()
+    assert is_valid(messages)
+    for before, after in pairwise(messages):
+        assert before.role != after.role
+    asked = [use.id for message in messages for use in message.tool_uses]
+    answered = [b.tool_use_id for message in messages for b in message.content if isinstance(b, ToolResult)]
+    assert answered == asked
+    for message in messages:
+        assert message.content
+        assert not any(isinstance(block, Text) and not block.text.strip() for block in message.content)
+        kinds = [isinstance(block, ToolResult) for block in message.content]
+        assert kinds == sorted(kinds, reverse=True)
+    assert not messages or messages[0].role == "user"
+    assert "secret" not in str(messages)
+
+
+@given(logs())
+@settings(max_examples=200, deadline=None)
+def test_entries_added_at_the_end_leave_earlier_messages_as_they_are(log: list[Entry]) -> None:
+    """But for a summary and for what is taken back, which are there to change them."""
+    before = Conversation(log).messages
+    after = Conversation([*log, Entry("new", None, 0.0, User((Text("new"),)))]).messages
+    assert after[: len(before) - 1] == before[:-1]
+    assert "new" in after[-1].text
+
+
+@given(logs())
+@quick
+def test_open_calls_are_those_without_a_result(log: list[Entry]) -> None:
+    remaining = Conversation(log).path
+    asked = [
+        use.id
+        for entry in remaining
+        if isinstance(entry.body, Assistant)
+        for use in Message("assistant", entry.body.content).tool_uses
+    ]
+    assert set(Conversation(log).open_calls) == {id for id in asked if not any(entry.id == id for entry in remaining)}
+
+
+def made(*log: Body) -> list[Entry]:
+    ids = [body.result.tool_use_id if isinstance(body, Result) else f"e{n}" for n, body in enumerate(log)]
+    return [Entry(id, parent, 0.0, body) for id, parent, body in zip(ids, [None, *ids], log, strict=False)]
+
+
+def test_what_is_taken_back_from_an_entry_on_is_gone_and_what_came_before_stays() -> None:
+    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+    result = Result(ToolResult("call_1", "a"), "think")
+    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result, Queued())
+    log += made(*[ContextNote("")] * 7, Rewound("e3"), User((Text("three"),)))[7:]
+    assert [entry.id for entry in Conversation(log).path] == ["e0", "e1", "call_1", "e7", "e8"]
+    assert is_valid(Conversation(log).messages)
+
+
+def test_an_id_that_came_again_is_taken_back_only_from_the_first_one_named_on() -> None:
+    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+    result = Result(ToolResult("call_1", "a"), "think")
+    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result)
+    log += made(*[ContextNote("")] * 6, Retracted(("e3", "e4", "call_1")))[6:]
+    assert [entry.id for entry in Conversation(log).path] == ["e0", "e1", "call_1", "e6"]
+
+
+def test_a_call_with_the_id_of_an_answered_one_is_open_until_it_is_answered_itself() -> None:
+    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+    answer = Result(ToolResult("call_1", "x"), "think")
+    assert list(Conversation(made(use, answer, use)).open_calls) == ["call_1"]
+    assert not Conversation(made(use, answer, use, answer)).open_calls
+
+
+def test_a_summary_stands_for_everything_before_it() -> None:
+    log = made(User((Text("a"),)), Assistant((Text("b"),), "p", "m"), Compaction("a and b"), User((Text("c"),)))
+    assert [message.text for message in Conversation(log).messages] == ["a and bc"]
+
+
+def test_a_summary_that_was_taken_back_brings_back_what_it_stood_for() -> None:
+    log = made(User((Text("a"),)), Compaction("s"), Retracted(("e1",)), User((Text("c"),)))
+    assert [message.text for message in Conversation(log).messages] == ["ac"]
+
+
+def test_thinking_keeps_its_signature_and_its_place() -> None:
+    content = (Thinking("Hm.", "sig"), Text("a"), ToolUse("c", "think", {}))
+    (message,) = Conversation(made(Assistant(content, "p", "m"))).messages
+    assert message.content == content
+
+
+def test_an_image_beside_an_empty_text_stays() -> None:
+    picture = Image(Base64Source("image/png", "AAAA"))
+    (message,) = Conversation(made(User((Text(" "), picture)))).messages
+    assert message.content == (picture,)
+
+
+@given(logs())
+@settings(max_examples=300, deadline=None)
+def test_a_conversation_that_grew_is_the_one_that_was_read_whole(log: list[Entry]) -> None:
+    """Whatever was asked of it meanwhile."""
+    grown = Conversation()
+    for entry in log:
+        grown.add(entry)
+        grown.valid_messages()
+    whole = Conversation(log)
+    assert grown.path == whole.path
+    assert grown.open_calls == whole.open_calls
+    assert grown.messages == whole.messages
+    assert grown.valid_messages() == doctor(whole.messages)
+
+
+def test_a_compaction_keeps_the_entries_it_names_and_shows_stubs_for_what_they_held() -> None:
+    use = Assistant((Thinking("Hm.", "sig"), Text("Let me look."), ToolUse("call_1", "think", {})), "p", "m")
+    result = Result(ToolResult("call_1", "a long result"), "think")
+    compaction = Compaction("so far", ("e0", "e1"), first_kept="e2", stubs={"call_1": "a lo… (recall call_1)"})
+    log = made(User((Text("one"),)), Assistant((Text("1"),), "p", "m"), User((Text("two"),)), use, result, compaction)
+    log += made(*[ContextNote("")] * 6, User((Text("three"),)))[6:]
+    messages = Conversation(log).messages
+    assert [message.text for message in messages] == ["so fartwo", "Let me look.", "three"]
+    assert messages[2].content[0] == ToolResult("call_1", "a lo… (recall call_1)")
+    assert messages[1].content == use.content
+    assert is_valid(messages)
+
+
+def test_entries_that_follow_another_parent_begin_a_branch_and_the_way_back_is_open() -> None:
+    log = made(*(User((Text(text),)) for text in ("a", "b", "c")))
+    conversation = Conversation(log)
+    conversation.add(Entry("branch", "e0", 3.0, User((Text("d"),))))
+    assert [entry.id for entry in conversation.path] == ["e0", "branch"]
+    assert conversation.inactive_ids == {"e1", "e2"}
+    conversation.add(Entry("back", "e2", 4.0, User((Text("e"),))))
+    assert [entry.id for entry in conversation.path] == ["e0", "e1", "e2", "back"]
+    assert [message.text for message in conversation.messages] == ["abce"]

@@ -1,0 +1,282 @@
+"""What is harmless, what is asked and what no mode runs; the commands stand in the text files beside this one."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agentcli.safety.commands import Places, analyse
+from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged
+
+DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
+
+
+# Thousands of commands: each group is one test, which names what it did not expect.
+
+
+def test_what_only_reads_inside_the_workspace_is_harmless() -> None:
+    analyses = {command: judged(command) for command in cases("harmless")}
+    wrong = {command: analysis.reason for command, analysis in analyses.items() if analysis.verdict != "harmless"}
+    assert not wrong
+    assert all(segment.verdict == "harmless" for analysis in analyses.values() for segment in analysis.segments)
+
+
+def test_what_may_write_run_send_or_leave_the_workspace_is_unknown_and_says_why() -> None:
+    analyses = {command: judged(command) for command in cases("unknown")}
+    assert not {command: found.verdict for command, found in analyses.items() if found.verdict != "unknown"}
+    assert not [command for command, found in analyses.items() if not found.reason]
+
+
+def test_a_catastrophe_is_seen_through_quotes_wrappers_and_variables() -> None:
+    verdicts = {command: judged(command).verdict for command in cases("catastrophic")}
+    assert not {command: verdict for command, verdict in verdicts.items() if verdict != "catastrophic"}
+
+
+def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
+    analyses = {command: judged(command) for command in cases("never_refused")}
+    assert not {command: found.reason for command, found in analyses.items() if found.verdict == "catastrophic"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "z=(['y[$(touch q)]']=1)",
+        "read x < f; z=([x]=1)",
+        "x='y[$(touch z)]'; z+=([$x]=b)",
+        "for x in 'y[$(touch z)]'; do z=([x]=1); done",
+        "z=([0]=a [y]+=b)",
+        "z=({[x]=1,2})",
+        "z=(\\\n[x]=1)",
+    ],
+)
+def test_the_subscript_of_an_element_may_run_a_command(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
+def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> None:
+    assert judged(f"printf '%{modifier}n' PATH; ls").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'BEGIN{print "a",\n"b" > "out"}',
+        'BEGIN{print 1 &&\n2 > "out"}',
+        '{print $1 ||\n$2 > "out"}',
+        'BEGIN{printf "%s",\n"b" >> "out"}',
+        'BEGIN{print "a", # c\n\n"b" > "out"}',
+        'BEGIN{print "a", \\\n"b" > "out"}',
+    ],
+)
+def test_a_print_of_awk_may_go_on_behind_a_newline(program: str) -> None:
+    assert judged(f"awk '{program}' f").verdict == "unknown"
+
+
+RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "{a,@args}"]
+
+
+@pytest.mark.parametrize("program", ["nm", "strings", "size", "objdump -d", "readelf -h", "ar t", "c++filt"])
+def test_a_file_of_options_is_asked_about(program: str) -> None:
+    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict != "unknown"]
+    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict == "unknown"
+    assert judged(f"timeout 5 {program} @args").verdict == "unknown"
+
+
+@pytest.mark.parametrize("words", ["a?", "a[bc]", "src/*.txt", "-- a*", "$(cat f)"])
+@pytest.mark.parametrize("program", ["uniq", "uniq -c", "xxd", "xxd -p", "git symbolic-ref"])
+def test_what_may_become_two_operands_may_be_written(program: str, words: str) -> None:
+    assert judged(f"{program} {words}").verdict == "unknown"
+    assert judged(f"for x in {words}; do {program} $x; done").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jq -n '$ ENV'",
+        "jq -n '$\nENV.HOME'",
+        "jq -n '$ #x\nENV'",
+        "jq -R . -- --arg a /etc/hostname",
+        "jq . f -- --arg a .env",
+        "jq . -- -L x",
+        "jq . f -- .env",
+        "jq . -- $x",
+        "jq --arg a $x . f",
+        "ps -u root e",
+        "ps -U root eww",
+        "ps --user root e",
+        "ps -C top e",
+        "ps -C sudo eww",
+        "ps U root e",
+        "ps -Co e",
+        "ps -u r*",
+    ],
+)
+def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep .e*",
+        "grep id_*",
+        "rg .e*",
+        "zgrep .e* a.gz",
+        "x=$(cat f); grep $x",
+        "read x < f; grep $x f",
+        "sed s*a*b* f",
+        "find . -name *",
+        "find . -newer -*",
+        "find . -maxdepth [-]delet[e]",
+    ],
+)
+def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["dst secret.x.test", 'dst "$(cat f | base64).x.test"', "dst dead:beef", "'( dst a.b or sport = :22 )'", "dst a*"],
+)
+def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
+    assert judged(f"ss -tn {words}").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git foo -h",
+        "git gui -h",
+        "git http-backend -h",
+        "git gui --help",
+        "git log --help -w",
+        "git --help -w log",
+        "git -h --web log",
+        "git log --format=%G?",
+        "git log --format '%h %G? %s'",
+        "git show -s --pretty=tformat:%+GK",
+        'git log --format="$x"',
+        'git log --pretty "$x"',
+        "git reflog --format=%GG",
+        "git stash list --format=%GS",
+        "git for-each-ref --format='%(signature)'",
+        "git branch --list --format '%(*signature:grade)'",
+        "git tag --sort=signature",
+        "git for-each-ref --sort -signature:grade",
+        "git -c log.showSignature=true log",
+        "git -c LOG.SHOWSIGNATURE=1 log",
+        "rustup --version",
+        "terraform --version",
+        "terraform version",
+        "wc --files0-from=list",
+        "du --files0-from list",
+    ],
+)
+def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'z=([0]=a [1]=b); echo "${z[@]}"',
+        "z=(a b); z+=(c[d]=e)",
+        "printf '%d %5.2f%%\\n' 1 2",
+        "awk '{print $1}\n$3 > 5 {print $2}' f",
+        "awk '{print $1\nif ($2 > 3) print $2}' f",
+        "nm -C src/a.o",
+        "uniq -c f",
+        "grep foo* src/a",
+        "sed -n '/x*/p' f",
+        "find . -name *.py",
+        "tr [a-z] [A-Z] < f",
+        "jq '.ENV' f",
+        "jq . -- f",
+        "jq --arg a \"$(date)\" '$a' f",
+        "ps -u root -o pid,cmd",
+        "ps axo pid,time",
+        "ps -C node -o pid",
+        "ps U root u",
+        "ss -tn state established",
+        "ss -tn dst 10.0.0.0/8",
+        "ss -tn '( dport = :443 or sport = :ssh )'",
+        "ss -tn 'dst [2001:db8::1]:80'",
+        "git grep -h foo",
+        "git grep -h",
+        "git log -h",
+        "git --help log",
+        "git log --pretty=format:'%h %an %ad %s'",
+        "git -c log.date=iso log",
+    ],
+)
+def test_what_looks_like_one_of_these_and_only_reads_stays_harmless(command: str) -> None:
+    assert judged(command).verdict == "harmless"
+
+
+@pytest.mark.parametrize("command", ["r\\\nm -rf /", "ls; su\\\ndo /bin/r\\\nm -rf ~", "ba\\\nsh -c 'rm -rf /'"])
+def test_a_name_over_two_lines_is_read_as_bash_joins_it(command: str) -> None:
+    assert judged(command).verdict == "catastrophic"
+
+
+@pytest.mark.parametrize("command", ["i\\\nf true; then ls; fi", "f\\\noo () { ls; }; foo", "a\\\n=b ls", "l\\\ns"])
+def test_other_words_over_two_lines_are_asked_about(command: str) -> None:
+    assert judged(command).verdict == "unknown"
+
+
+def test_a_dry_run_formats_no_disk() -> None:
+    assert judged("mkfs.ext4 -n /dev/sda1").verdict == "unknown"
+    assert judged("mkfs.ext4 -L -n /dev/sda1").verdict == "catastrophic"
+    assert judged("mkfs.fat -n X /dev/sda1").verdict == "catastrophic"
+
+
+def test_paths_are_judged_where_the_shell_stands() -> None:
+    below = Places(Path("/ws/src"), (Path("/ws"),), Path("/home/u"), is_readable)
+    assert judged("cat ../a", below).verdict == "harmless"
+    assert judged("cat ../../a", below).verdict == "unknown"
+    assert judged("cd .. && cat a", below).verdict == "harmless"
+    assert judged("rm -rf ../../*", below).verdict == "catastrophic"
+
+
+def test_a_home_folder_is_protected_wherever_it_is() -> None:
+    places = Places(Path("/srv/p"), (Path("/srv/p"),), Path("/srv/people/ann"), is_readable)
+    for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
+        assert judged(command, places).verdict == "catastrophic"
+    assert judged("rm -rf /srv/people/ann/x", places).verdict == "unknown"
+
+
+# Both really delete everything: a redirection changes nothing about `rm`, and `builtin eval` is `eval`.
+LABELLED_TOO_MILDLY = {"rm -rf >'file`name' /", "builtin eval 'rm -rf ~'"}
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the data are not here")
+def test_every_command_of_the_data_is_judged_as_its_label_says() -> None:
+    wanted = {"allow": {"harmless"}, "ask": {"unknown"}, "block": {"catastrophic"}}
+    wrong = []
+    counted: Counter[str] = Counter()
+    for line in DATA.read_text(encoding="utf-8").strip().split("\n"):
+        row = json.loads(line)
+        counted[row["expected"]] += 1
+        verdicts = wanted[row["expected"]] | ({"harmless"} if row.get("lenient") else set())
+        verdict = analyse(row["input"], places=PLACES).verdict
+        if verdict not in verdicts and row["input"] not in LABELLED_TOO_MILDLY:
+            wrong.append((row["expected"], verdict, row["input"]))
+    assert not wrong
+    assert counted["allow"] > 100
+    assert counted["block"] > 50
+    assert counted["ask"] > 500
+
+
+def test_a_path_is_asked_about_as_it_was_written() -> None:
+    asked: list[str] = []
+
+    def note(path: Path) -> bool:
+        asked.append(posixpath.normpath(path))
+        return True
+
+    judged("cd src && cat link/../a b", Places(Path("/ws"), (Path("/ws"),), Path("/home/u"), note))
+    assert asked == ["/ws/src", "/ws/src/a", "/ws/src/b"]

@@ -1,0 +1,219 @@
+"""A path is judged by its text: secrets, files that make programs run, disguises, places outside."""
+
+import json
+from pathlib import Path, PurePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcli.safety.paths.disguises import is_special
+from agentcli.safety.paths.judge import PathKind, judge_path
+from agentcli.safety.paths.protected import PROTECTED_FILES, PROTECTED_FOLDERS, is_protected
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
+
+SHARED = Path(__file__).parents[3].parent / "shared/data/paths.jsonl"
+WORKSPACE, HOME = Path("/ws"), Path("/home/u")
+
+
+def judged(path: str, access: str = "read", **places: object) -> PathKind:
+    return judge_path(path, **({"access": access, "cwd": WORKSPACE, "roots": [WORKSPACE], "home": HOME} | places))
+
+
+@pytest.mark.parametrize(
+    "path",
+    """
+    src/main.py /ws/./a//b.txt a/../b . ./... ... a/..b/c -rf $HOME 文件/测试.py src/e\u0301.py 100%.txt a%20b.txt
+    price-5%25.csv ﬁle.txt wait….md café.md 👨\u200d👩.txt a:b.txt build~ docs/aux/notes.md src/aux.c conduit.py
+    nullable.rs proc/cpuinfo.txt dev/notes.md src/key.py keys.md test.key.js public.pem ca.pem id_rsa.pub
+    src/id_ed25519.test.ts environment.ts env.d.ts .env.example .env.sample .env.local.example .env.dist
+    .envoy.yaml src/credentials.py docs/credentials.md secrets/README.md agentcli/safety/secrets/rule.py
+    secrets.py server.crt .npmrc .github/workflows/ci.yml .git/HEAD .git/config .vscode/settings.json
+    .agentcli/config.toml .bundle/config tokens.json package-lock.json
+    """.split(),
+)
+def test_an_everyday_path_of_a_project_is_read_without_a_word(path: str) -> None:
+    assert judged(path) == "plain"
+
+
+@pytest.mark.parametrize(
+    "path",
+    """
+    src/main.py .gitignore .gitmodules AGENTS.md CLAUDE.md pyproject.toml package.json conftest.py .npmrc
+    Dockerfile .devcontainer/devcontainer.json .github/workflows/ci.yml src/git/config profile
+    src/vscode/tasks.json a.git
+    """.split(),
+)
+def test_an_everyday_file_of_a_project_is_written_without_a_word(path: str) -> None:
+    assert judged(path, "write") == "plain"
+
+
+@pytest.mark.parametrize("path", ["../x", "..", "../", "/etc/passwd", "//etc/passwd", "/ws-evil/x", "/", "a/../../x"])
+def test_what_lies_in_no_root_is_outside(path: str) -> None:
+    assert judged(path) == "outside"
+
+
+def test_a_second_root_and_the_current_folder_count() -> None:
+    assert judged("x.py", cwd=Path("/ws/a"), roots=[WORKSPACE]) == "plain"
+    assert judged("../x.py", cwd=Path("/ws/a"), roots=[WORKSPACE]) == "plain"
+    assert judged("/other/x.py", roots=[WORKSPACE, Path("/other")]) == "plain"
+    assert judged("~/ws2/x.py", roots=[HOME / "ws2"]) == "plain"
+    assert judged("x.py", roots=[]) == "outside"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *"""
+        .env .env.local .env.production .ENV .Env.Local .env-prod prod.env docker/app.env config/.env.
+        sub/.env::$DATA ．env ENV~1 .e\u200cnv server.key tls.pem CLIENT.PEM cert.p12 a.pfx release.jks
+        debug.keystore vault.kdbx id_rsa ID_RSA id_ed25519 id_rsa_work id_ecdsa_sk .netrc _netrc .pgpass
+        .git-credentials .htpasswd credentials.json client_secret_123.apps.json service-account.json
+        secrets.yaml terraform.tfstate .ssh/config ~/.ssh/config ~/.npmrc ~/.pypirc ~/.aws/config
+        ~/.docker/config.json ~/.kube/config ~/.config/gh/hosts.yml ~/.config/gcloud/x ~/.bash_history
+        /root/.ssh/authorized_keys /etc/shadow /etc/ssh/ssh_host_ed25519_key /run/secrets/db
+        /var/run/secrets/kubernetes.io/token ~/.config/agentcli/config.toml ~/.agentcli/credentials.json
+        ~/.local/state/agentcli/sessions.db ../.aws/credentials fixtures/.gnupg/x
+        """.split(),
+        "~/Library/Application Support/Google/Chrome/Default/Cookies",
+        ".env ",
+    ],
+)
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_secret_is_known_by_its_name_or_its_folder(path: str, access: str) -> None:
+    assert judged(path, access) == "secret"
+
+
+@pytest.mark.parametrize("path", ["~/.ssh/id_rsa.pub", "~/.ssh/work.PUB"])
+def test_a_public_key_is_no_secret(path: str) -> None:
+    assert judged(path) == "outside"
+
+
+@pytest.mark.parametrize("path", SECRET_HOME_PATHS)
+def test_all_that_a_sandbox_hides_in_a_home_is_a_secret_here_too(path: str) -> None:
+    assert judged(f"~/{path}") == "secret"
+    assert judged(f"/home/u/{path.upper()}") == "secret"
+    assert judged(f"{HOME / path}/below/x") == "secret"
+
+
+@pytest.mark.parametrize(
+    "path",
+    """
+    .git .git/config .git/hooks/pre-commit .git/info/attributes .git/modules/x/config git~1/config GIT~1/hooks/x
+    .GIT/config .git./config .g\u200cit/config sub/.git/config bare.git/hooks/update .gitattributes
+    sub/.gitattributes GITATT~1 .agentcli/settings.json AGENTC~1/x .vscode/tasks.json .VSCODE/tasks.json
+    packages/a/.vscode/x .idea/workspace.xml .cursor/mcp.json .claude/settings.json .codex/config.toml
+    .gemini/settings.json .envrc .bashrc .zshrc .profile .husky/pre-commit .pre-commit-config.yaml .mcp.json
+    lefthook.yml .hg/hgrc ~/.bashrc ~/.config/fish/config.fish ../.vscode/tasks.json
+    ~/Library/LaunchAgents/x.plist
+    """.split(),
+)
+def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -> None:
+    assert judged(path, "write") == "protected"
+    assert judged(path, "read") in ("plain", "outside")
+
+
+@pytest.mark.parametrize("name", PROTECTED_FOLDERS + PROTECTED_FILES)
+def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: str) -> None:
+    for path in (name, name.upper(), f"a/b/{name}", f"{name}/x"):
+        assert is_protected(PurePath(path))
+
+
+def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
+    root = HOME / ".claude/worktrees/x"
+    assert judged("a.py", "write", cwd=root, roots=[root]) == "plain"
+    assert judged(".claude/x", "write", cwd=root, roots=[root]) == "protected"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *"""
+        /proc/self/maps /proc/self/root/etc/passwd /proc/self/cwd/../../etc/passwd /dev/stdin /dev/fd/3
+        /dev/sda /sys/kernel //proc/self/environ /./dev/zero /ws/../proc/1/status ../proc/self/cmdline
+        file:///etc/passwd FILE:/etc/passwd https://x.test/a \\\\server\\share \\\\?\\C:\\x //?/etc/passwd C:\\x
+        c:/x ..\\..\\x a\\b CON nul con. COM1 sub/NUL %2e%2e/%2e%2e/etc %252e%252e/x a%2fb ..%2f..%2fx ．．/．．/etc
+        ‥/x a／b ....//....//etc ..././..././etc .../...//etc ~root/.bashrc $HOME/x ${HOME}/x %TEMP%/x
+        """.split(),
+        "",
+        "a\0b",
+        "a\nb",
+        "a\x1b[2Jb",
+        "a\u202egpj.exe",
+        "a\u200bb",
+        "a\ud800b",
+        ".. /x",
+        "a/. ./b",
+        "a" * 256,
+        "é" * 128,
+        "d/" * 300 + "x",
+        "d" * 200 + ("/" + "d" * 200) * 30,
+    ],
+)
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_disguise_a_device_or_an_address_is_odd(path: str, access: str) -> None:
+    assert judged(path, access) == "odd"
+
+
+@pytest.mark.parametrize("path", "/proc/self/environ /ws/../proc/1/environ ../proc/self/environ /proc/7/mem".split())
+def test_what_a_program_holds_is_secret(path: str) -> None:
+    assert judged(path) == "secret"
+
+
+def test_a_workspace_may_be_called_anything() -> None:
+    root = Path("/home/u/caf\udce9 \u202eworks")
+    for path in ("a.py", f"{root}/a.py", str(root), "."):
+        assert judged(path, cwd=root, roots=[root]) == "plain"
+    assert judged(f"{root}/caf\udce9", cwd=root, roots=[root]) == "odd"
+    assert judged(f"{root}x/a.py", cwd=root, roots=[root]) == "odd"
+    assert judged("", cwd=root, roots=[root]) == "odd"
+
+
+def test_a_workspace_in_memory_is_one_like_any_other() -> None:
+    root = Path("/dev/shm/work")
+    assert judged("a.py", cwd=root, roots=[root]) == "plain"
+    assert judged("/dev/shm/work/a.py", cwd=root, roots=[root]) == "plain"
+    assert judged("/dev/shm/other", cwd=root, roots=[root]) == "odd"
+
+
+def test_the_longest_name_is_not_odd() -> None:
+    assert judged("a" * 255) == "plain"
+    assert judged("é" * 127) == "plain"
+
+
+def test_without_a_home_secrets_are_known_all_the_same() -> None:
+    assert is_secret(PurePath("/home/u/.ssh/config"), None)
+    assert is_secret(PurePath("/srv/.aws/credentials"), None)
+    assert not is_secret(PurePath("/home/u/.npmrc"), None)
+    assert judged("~/x", home=None) == "plain"
+
+
+def test_only_what_the_kernel_shows_is_special() -> None:
+    assert is_special(PurePath("/dev/null"))
+    assert not is_special(PurePath("/developer/x"))
+    assert not is_special(PurePath("dev/x"))
+
+
+@given(st.text(max_size=40), st.sampled_from(["read", "write"]))
+def test_any_text_is_judged(path: str, access: str) -> None:
+    assert judged(path, access) in ("plain", "outside", "secret", "protected", "odd")
+
+
+@given(st.lists(st.sampled_from(["..", ".", "a", "/", "//", ".../", "\\", "%2e", "．", " ", "~"]), max_size=12))
+def test_a_plain_path_stays_in_the_workspace_however_it_is_read(parts: list[str]) -> None:
+    path = "/".join(parts)
+    if judged(path) == "plain":
+        assert (WORKSPACE / path).resolve().is_relative_to(WORKSPACE)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
+def test_the_shared_rows_that_need_no_disk_are_judged_as_expected() -> None:
+    rows = [row for row in map(json.loads, SHARED.read_text("utf-8").splitlines()) if "setup" not in row]
+    for row in rows:
+        kind = judged(row["input"], row["op"])
+        if row.get("protected"):
+            assert kind == "protected", row
+        elif row["expected"] == "allow" or row.get("protected") is False:
+            assert kind == "plain", row
+        else:
+            assert kind != "plain", row
