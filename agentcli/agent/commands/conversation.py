@@ -27,7 +27,7 @@ def conversation_commands() -> Commands:
     }
     commands = Commands(replace(command, group=group) for group, table in groups.items() for command in table)
 
-    async def help(desk: CommandHost, argument: str) -> Outcome:
+    async def help(host: CommandHost, argument: str) -> Outcome:
         if argument:
             found = commands.parse(f"/{argument.removeprefix('/')}")
             return _explained(found[0]) if found else _listed(commands)
@@ -56,6 +56,6 @@ def _explained(command: Command) -> str:
     return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
 
 
-async def _quit(desk: CommandHost, argument: str) -> Outcome:
-    desk.leave()
+async def _quit(host: CommandHost, argument: str) -> Outcome:
+    host.leave()
     return ""

@@ -9,8 +9,8 @@ from agentcli.errors import ToolError, UserError
 from agentcli.tools.sandbox import BackgroundJob
 
 
-async def _tasks(desk: CommandHost, argument: str) -> Outcome:
-    jobs = desk.session.runtime.calls.workspace.sandbox.jobs()
+async def _tasks(host: CommandHost, argument: str) -> Outcome:
+    jobs = host.session.runtime.calls.workspace.sandbox.jobs()
     return "\n".join(map(_row, jobs)) or "No command runs in the background."
 
 
@@ -19,8 +19,8 @@ def _row(job: BackgroundJob) -> str:
     return f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}{why}"
 
 
-async def _stop(desk: CommandHost, which: str) -> Outcome:
-    sandbox = desk.session.runtime.calls.workspace.sandbox
+async def _stop(host: CommandHost, which: str) -> Outcome:
+    sandbox = host.session.runtime.calls.workspace.sandbox
     running = [job.id for job in sandbox.jobs() if job.is_running]
     if which:
         running = [f"job_{which}" if which.isdecimal() else which]

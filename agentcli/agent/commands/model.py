@@ -22,41 +22,41 @@ _IN_WORDS: dict[str, str] = {
 }
 
 
-async def _model(desk: CommandHost, argument: str) -> Outcome:
+async def _model(host: CommandHost, argument: str) -> Outcome:
     name, keeps = without_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
-        options = list(await desk.models())
-        now = desk.session.state.model
+        options = list(await host.models())
+        now = host.session.state.model
         if now not in (label for label, _ in options):
             options.insert(0, (now, ""))
         current = [label for label, _ in options].index(now)
-        picked = await desk.choose_setting("Model · window · $ per million tokens", options, current=current)
+        picked = await host.choose_setting("Model · window · $ per million tokens", options, current=current)
         if picked is None:
             return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
         name, keeps = options[picked.number][0], picked.keeps
     level = _level(effort) if effort.strip() else None
-    said = [await desk.check_model(name)]
-    desk.session.submit(SetModel(name))
+    said = [await host.check_model(name)]
+    host.session.submit(SetModel(name))
     if level:
-        desk.session.submit(SetEffort(level))
+        host.session.submit(SetEffort(level))
         said.append(f"Effort {level}.")
     if keeps:
-        said.append(await desk.keep("provider.model", name))
-        said += [await desk.keep("tokens.effort", level)] if level else []
+        said.append(await host.keep("provider.model", name))
+        said += [await host.keep("tokens.effort", level)] if level else []
     else:
         said.append(f"For this session; /model {name} keep keeps it.")
     return " ".join(said)
 
 
-async def _effort(desk: CommandHost, argument: str) -> Outcome:
-    session = desk.session
+async def _effort(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
     level, keeps = without_keep(argument)
     if not level:
         options = [("default", f"{session.runtime.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.effort or "default")
-        picked = await desk.choose_setting("How hard the model thinks", options, current=current)
+        picked = await host.choose_setting("How hard the model thinks", options, current=current)
         if picked is None:
             return marked(options, current, "Another one: /effort LEVEL")
         level, keeps = names[picked.number], picked.keeps
@@ -64,7 +64,7 @@ async def _effort(desk: CommandHost, argument: str) -> Outcome:
     session.submit(SetEffort(effort))
     said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."
     if keeps:
-        return f"{said} {await desk.keep('tokens.effort', effort)}"
+        return f"{said} {await host.keep('tokens.effort', effort)}"
     return f"{said} For this session; /effort {level} keep keeps it."
 
 
@@ -74,8 +74,8 @@ def _level(text: str) -> Effort:
     return next(level for level in _LEVELS if level == text.strip())
 
 
-async def _context(desk: CommandHost, argument: str) -> Outcome:
-    use = await context_use(desk.session)
+async def _context(host: CommandHost, argument: str) -> Outcome:
+    use = await context_use(host.session)
     width = max(len(name) for name in use.parts)
     rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>5.1%}" for name, tokens in use.parts.items()]
     counted = f" The provider counted {use.counted:,} with the newest reply." if use.counted else ""
@@ -89,8 +89,8 @@ async def _context(desk: CommandHost, argument: str) -> Outcome:
     )
 
 
-async def _usage(desk: CommandHost, argument: str) -> Outcome:
-    meter = desk.session.state.meter
+async def _usage(host: CommandHost, argument: str) -> Outcome:
+    meter = host.session.state.meter
     if not meter.by_model:
         return "Nothing was used yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
@@ -106,10 +106,10 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
     return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
 
 
-async def _btw(desk: CommandHost, question: str) -> Outcome:
+async def _btw(host: CommandHost, question: str) -> Outcome:
     if not question:
         raise UsageError("Ask something: /btw QUESTION. The conversation does not keep it.")
-    return await ask_aside(desk.session, question)
+    return await ask_aside(host.session, question)
 
 
 MODEL_COMMANDS = (

@@ -13,24 +13,24 @@ from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 
 
-async def _permissions(desk: CommandHost, argument: str) -> Outcome:
+async def _permissions(host: CommandHost, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
-    rules = desk.session.state.rules
+    rules = host.session.state.rules
     match verb:
         case "":
-            return await _picked(desk)
+            return await _picked(host)
         case "list":
-            return await _shown(desk)
+            return await _shown(host)
         case "mode" if rest.strip():
-            return _set_mode(desk, rest.strip())
+            return _set_mode(host, rest.strip())
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
-            warning = check_rule(rule, verb, desk.session.runtime.calls.tools, written=rest)
+            warning = check_rule(rule, verb, host.session.runtime.calls.tools, written=rest)
             rules.of(verb).append(rule)
             said = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
             return f"{said} {warning}".rstrip()
         case "forget" | "revoke":
-            return await _forget(desk, rest.strip())
+            return await _forget(host, rest.strip())
         case _:
             raise UsageError(
                 "Write /permissions, /permissions list, mode MODE, allow RULE, ask RULE, deny RULE, forget RULE or "
@@ -51,9 +51,9 @@ _IN_WORDS: dict[Mode, str] = {
 }
 
 
-async def _picked(desk: CommandHost) -> str:
+async def _picked(host: CommandHost) -> str:
     """Let the person take another mode, or take back a rule that they granted."""
-    state, granted = desk.session.state, await _granted(desk)
+    state, granted = host.session.state, await _granted(host)
     own = [str(rule) for of in (state.rules.deny, state.rules.ask, state.rules.allow) for rule in of if _is_own(rule)]
     rules = list(dict.fromkeys([*granted, *own]))
     options = [
@@ -61,26 +61,26 @@ async def _picked(desk: CommandHost) -> str:
         *((f"forget {rule}", "in this project" if rule in granted else "") for rule in rules),
     ]
     current = MODES.index(state.mode)
-    picked = await desk.choose_setting("Mode, or a rule to forget", options, current=current, can_keep=False)
+    picked = await host.choose_setting("Mode, or a rule to forget", options, current=current, can_keep=False)
     if picked is None:
-        return await _shown(desk)
+        return await _shown(host)
     if picked.number < len(_IN_WORDS):
-        return _set_mode(desk, options[picked.number][0])
-    return await _forget(desk, rules[picked.number - len(_IN_WORDS)])
+        return _set_mode(host, options[picked.number][0])
+    return await _forget(host, rules[picked.number - len(_IN_WORDS)])
 
 
 def _is_own(rule: Rule) -> bool:
     return rule.source in ("session", "granted")
 
 
-def _set_mode(desk: CommandHost, mode: str) -> str:
-    desk.session.submit(SetMode(parse_mode(mode)))
+def _set_mode(host: CommandHost, mode: str) -> str:
+    host.session.submit(SetMode(parse_mode(mode)))
     return f"Mode {mode}: {_IN_WORDS[parse_mode(mode)]}."
 
 
-async def _shown(desk: CommandHost) -> str:
-    state = desk.session.state
-    granted = await _granted(desk)
+async def _shown(host: CommandHost) -> str:
+    state = host.session.state
+    granted = await _granted(host)
     lines = [f"Mode {state.mode}: {_IN_WORDS[state.mode]}. Another one: /permissions mode MODE"]
     lines += [f"  refused  {rule}  ({rule.source or 'settings'})" for rule in state.rules.deny]
     lines += [f"  asks     {rule}  ({rule.source or 'settings'})" for rule in state.rules.ask]
@@ -98,20 +98,20 @@ def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
     return [rule for rule in state.rules.allow if rule.source != "granted" or str(rule) not in granted]
 
 
-async def _granted(desk: CommandHost) -> list[str]:
-    grants = desk.session.runtime.calls.services.grants
+async def _granted(host: CommandHost) -> list[str]:
+    grants = host.session.runtime.calls.services.grants
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
-async def _forget(desk: CommandHost, what: str) -> str:
+async def _forget(host: CommandHost, what: str) -> str:
     """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
-    granted, rules = await _granted(desk), desk.session.state.rules
+    granted, rules = await _granted(host), host.session.state.rules
     if not what:
         raise UsageError(_forgettable(rules, granted))
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
     taken = [rule for rule in same if _is_own(rule)]
-    if text in granted and (grants := desk.session.runtime.calls.services.grants) is not None:
+    if text in granted and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not taken:
         why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"
@@ -136,8 +136,8 @@ def _forgettable(rules: Rules, granted: list[str]) -> str:
     return "\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *lines))
 
 
-async def _plan(desk: CommandHost, argument: str) -> Outcome:
-    session = desk.session
+async def _plan(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
     if session.state.mode == "plan":
         session.submit(SetMode(session.state.mode_before_plan))
         return f"Plan mode is off; permissions are {session.state.mode} again."
@@ -145,22 +145,22 @@ async def _plan(desk: CommandHost, argument: str) -> Outcome:
     return "Plan mode is on: the model looks and plans, nothing is changed. /plan ends it."
 
 
-async def _sandbox(desk: CommandHost, argument: str) -> Outcome:
-    sandbox = desk.session.runtime.calls.workspace.sandbox
-    verb, _, host = argument.partition(" ")
-    host = host.strip()
+async def _sandbox(host: CommandHost, argument: str) -> Outcome:
+    sandbox = host.session.runtime.calls.workspace.sandbox
+    verb, _, name = argument.partition(" ")
+    name = name.strip()
     match verb:
         case "":
             return "\n".join(await asyncio.to_thread(sandbox.told))
-        case "host" if host:
+        case "host" if name:
             try:
-                sandbox.grant_host(host)
+                sandbox.grant_host(name)
             except ToolError as error:
                 raise UsageError(str(error)) from error
-            return f"Commands of this session may reach {host}."
-        case "forget" if host:
-            sandbox.revoke_host(host)
-            return f"Commands of this session may not reach {host} any more."
+            return f"Commands of this session may reach {name}."
+        case "forget" if name:
+            sandbox.revoke_host(name)
+            return f"Commands of this session may not reach {name} any more."
         case _:
             raise UsageError("Write /sandbox, /sandbox host NAME or /sandbox forget NAME.")
 

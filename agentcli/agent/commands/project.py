@@ -24,12 +24,12 @@ _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILIN
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
 
-async def _diff(desk: CommandHost, argument: str) -> Outcome:
+async def _diff(host: CommandHost, argument: str) -> Outcome:
     if argument == "all":
-        return await _uncommitted(desk.session.runtime.calls.workspace)
+        return await _uncommitted(host.session.runtime.calls.workspace)
     if argument:
         raise UsageError("Write /diff, or /diff all.")
-    session = desk.session
+    session = host.session
     workspace = session.runtime.calls.workspace
     edits = edits_in(session.state.conversation.entries, workspace)
     files, apart = await asyncio.to_thread(net_changes, edits, workspace.cwd)
@@ -77,11 +77,11 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     return result.exit_code == 0, result.output
 
 
-async def _review(desk: CommandHost, what: str) -> Outcome:
+async def _review(host: CommandHost, what: str) -> Outcome:
     return AsPrompt(_prose("review").replace("{what}", what or WORKING_CHANGES))
 
 
-async def _init(desk: CommandHost, argument: str) -> Outcome:
+async def _init(host: CommandHost, argument: str) -> Outcome:
     return AsPrompt(_prose("init"))
 
 
@@ -89,8 +89,8 @@ def _prose(name: str) -> str:
     return files("agentcli.agent.commands").joinpath(f"{name}.md").read_text("utf-8").strip()
 
 
-async def _add_dir(desk: CommandHost, argument: str) -> Outcome:
-    session = desk.session
+async def _add_dir(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
     workspace = session.runtime.calls.workspace
     if not argument:
         return "Folders: " + ", ".join(map(str, workspace.sandbox.roots)) + ". Another one: /add-dir PATH"

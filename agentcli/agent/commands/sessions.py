@@ -20,25 +20,25 @@ LONGEST_LISTED = 46  # of a title, so that what else is told of a conversation s
 LONGEST_SAID = 60
 
 
-async def _clear(desk: CommandHost, argument: str) -> Outcome:
-    before = desk.session.id
-    await desk.open_session(None)
+async def _clear(host: CommandHost, argument: str) -> Outcome:
+    before = host.session.id
+    await host.open_session(None)
     return f"A new conversation. The one before: /resume {before[:13]}"
 
 
-async def _resume(desk: CommandHost, which: str) -> Outcome:
-    sessions = [info for info in await desk.sessions() if info.id != desk.session.id]
+async def _resume(host: CommandHost, which: str) -> Outcome:
+    sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if not which:
         if not sessions:
             return "There is no other conversation in this directory."
         options = [_in_columns(info) for info in sessions]
-        chosen = await desk.choose("Go on with", options)
+        chosen = await host.choose("Go on with", options)
         if chosen is None:
             return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER")
         which = sessions[chosen].id
     elif which.isdigit() and len(which) < 4:
         which = sessions[number_in(which, len(sessions), "conversation")].id
-    session = await desk.open_session(which)
+    session = await host.open_session(which)
     conversation = session.state.conversation
     waiting = _waiting(len(conversation.queue.follow_ups))
     return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
@@ -76,31 +76,31 @@ def age(seconds: float) -> str:
     return f"{int(seconds / 31_556_952)} y ago"
 
 
-async def _fork(desk: CommandHost, argument: str) -> Outcome:
-    before = desk.session
+async def _fork(host: CommandHost, argument: str) -> Outcome:
+    before = host.session
     if before.is_busy:
         raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
     if not before.state.conversation.entries:
         return "There is nothing to copy yet."
-    copy = await desk.open_session(before.id, fork=True)
+    copy = await host.open_session(before.id, fork=True)
     return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
 
 
-async def _rewind(desk: CommandHost, which: str) -> Outcome:
+async def _rewind(host: CommandHost, which: str) -> Outcome:
     """Numbers count from the newest prompt, which is what one most often wants back."""
-    prompts = list(reversed(desk.session.prompts()))
+    prompts = list(reversed(host.session.prompts()))
     if not prompts:
         return "There is no prompt to go back to."
     if which:
         chosen: int | None = number_in(which, len(prompts), "prompt")
     else:
         options = [(_label(text), "") for _, text in prompts]
-        chosen = await desk.choose("Go back to before", options)
+        chosen = await host.choose("Go back to before", options)
         if chosen is None:
             return listed(options[:MOST_LISTED], "Go back to before one: /rewind NUMBER")
     assert chosen is not None
-    text = desk.session.rewind(prompts[chosen][0])
-    desk.put_into_input(text)
+    text = host.session.rewind(prompts[chosen][0])
+    host.put_into_input(text)
     return f"Back before: {_label(text)}\nFiles are as they are now. What it cost stays counted."
 
 
@@ -108,16 +108,16 @@ def _label(text: str) -> str:
     return shortened(" ".join(text.split()), LONGEST_LABEL)
 
 
-async def _rename(desk: CommandHost, name: str) -> Outcome:
+async def _rename(host: CommandHost, name: str) -> Outcome:
     if not name:
         raise UsageError("Give a name: /rename NAME")
-    await desk.stored_sessions.rename(desk.session.id, name)
+    await host.stored_sessions.rename(host.session.id, name)
     return f"This conversation is called {name} now."
 
 
-async def _export(desk: CommandHost, name: str) -> Outcome:
-    session, services = desk.session, desk.session.runtime.calls.services
-    info = next((info for info in await desk.sessions() if info.id == session.id), None)
+async def _export(host: CommandHost, name: str) -> Outcome:
+    session, services = host.session, host.session.runtime.calls.services
+    info = next((info for info in await host.sessions() if info.id == session.id), None)
     prompts = session.prompts()
     title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
     text = transcript(session.state.conversation.path, title)

@@ -7,8 +7,8 @@ from agentcli.agent.context_use import context_use
 from agentcli.version import __version__
 
 
-async def _status(desk: CommandHost, argument: str) -> Outcome:
-    session = desk.session
+async def _status(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await context_use(session)
     used = use.counted or use.total
@@ -24,12 +24,12 @@ async def _status(desk: CommandHost, argument: str) -> Outcome:
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
 
 
-async def _config(desk: CommandHost, argument: str) -> Outcome:
-    return await desk.describe("config")
+async def _config(host: CommandHost, argument: str) -> Outcome:
+    return await host.describe("config")
 
 
-async def _doctor(desk: CommandHost, argument: str) -> Outcome:
-    return await desk.describe("doctor")
+async def _doctor(host: CommandHost, argument: str) -> Outcome:
+    return await host.describe("doctor")
 
 
 STATUS_COMMANDS = (

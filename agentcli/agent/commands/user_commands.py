@@ -111,10 +111,10 @@ def _rules(value: Any) -> Iterator[Rule]:
 
 
 def _runner(command: UserCommand) -> Callable[[CommandHost, str], Any]:
-    async def run(desk: CommandHost, argument: str) -> Outcome:
+    async def run(host: CommandHost, argument: str) -> Outcome:
         if command.model:
-            await desk.check_model(command.model)
-        return AsPrompt(await expanded(command, argument, desk.session), command.model)
+            await host.check_model(command.model)
+        return AsPrompt(await expanded(command, argument, host.session), command.model)
 
     return run
 

@@ -41,7 +41,7 @@ class CommandFailed(UserError):
 
 
 async def run_json_stream(
-    desk: ScreenlessHost,
+    host: ScreenlessHost,
     first: Given,
     *,
     out: BinaryIO,
@@ -54,7 +54,7 @@ async def run_json_stream(
 
     Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
     """
-    dialogue = Dialogue(desk, out, partial=partial, fail_on_denial=fail_on_denial, leaving=leaving)
+    dialogue = Dialogue(host, out, partial=partial, fail_on_denial=fail_on_denial, leaving=leaving)
     return await dialogue.run(first, input)
 
 
@@ -66,9 +66,9 @@ class Dialogue:
     """
 
     def __init__(
-        self, desk: ScreenlessHost, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
+        self, host: ScreenlessHost, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
     ) -> None:
-        self._desk = desk
+        self._host = host
         self._out = out
         self._partial = partial
         self._fail_on_denial = fail_on_denial
@@ -82,13 +82,13 @@ class Dialogue:
         self._asides: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turn_told = asyncio.Event()
-        self._begin(desk.session)
+        self._begin(host.session)
 
     def _begin(self, session: Session) -> None:
         self._session = session
         self._turns_before, self._turns_told = session.turns_begun, 0
         self._output = JsonOutput(session, self._out, partial=self._partial, fail_on_denial=self._fail_on_denial)
-        self._output.begin([command.name for command in self._desk.commands])
+        self._output.begin([command.name for command in self._host.commands])
         self._following = self._spawn(self._follow(session.subscribe()))
         if not self._has_client:
             self._client_left()
@@ -181,10 +181,10 @@ class Dialogue:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
         if first.text or first.piped:
             await self._say((Text(first.text),), first)
-        while not self._desk.has_left and (line := await self._lines.get()) is not None:
+        while not self._host.has_left and (line := await self._lines.get()) is not None:
             if self._leaving.is_set():
                 break
-            if isinstance(line.asks, RunCommand) and (typed := self._desk.typed(line.asks.text)) and typed.is_aside:
+            if isinstance(line.asks, RunCommand) and (typed := self._host.typed(line.asks.text)) and typed.is_aside:
                 self._asides.add(self._spawn(self._do(line)))
             else:
                 await self._do(line)
@@ -220,7 +220,7 @@ class Dialogue:
 
     async def _carry_out(self, asks: Say | Control) -> None:
         """Raises `UserError`."""
-        session = self._desk.session
+        session = self._host.session
         match asks:
             case Say(message):
                 await self._say(message.blocks)
@@ -231,18 +231,18 @@ class Dialogue:
                     self._has_taken = True
                     session.submit(ops.Steer(message.blocks))
             case RunCommand(text):
-                if (typed := self._desk.typed(text)) is None:
+                if (typed := self._host.typed(text)) is None:
                     raise UserError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
                 await self._run_aloud(typed)
             case SetPermissionMode(mode):
                 session.submit(ops.SetMode(parse_mode(mode)))
             case SetModel(model):
                 session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
-                await self._desk.check_model(model)
+                await self._host.check_model(model)
             case ClientTools(tools):
                 session.bring(tools)
             case Interrupt():
-                self._desk.interrupt()
+                self._host.interrupt()
             case Approve(id, scope, comment, rule, hunks):
                 _check_waits(id, session.asked, "question")
                 answer = ops.Approve(id, True, scope, comment, rule, hunks)
@@ -264,7 +264,7 @@ class Dialogue:
         self._has_taken = True
         typed = self._command_in(content)
         if typed is None:
-            self._session.submit(ops.Prompt(self._desk.attach(f"{given.text}{given.piped}") if given else content))
+            self._session.submit(ops.Prompt(self._host.attach(f"{given.text}{given.piped}") if given else content))
             return
         await self._all_told()
         if self._leaving.is_set():
@@ -287,16 +287,16 @@ class Dialogue:
             raise CommandFailed(ended.output)
 
     async def _run(self, typed: TypedCommand, *, piped: str = "") -> CommandEnded:
-        ended = await self._desk.run(typed, piped=piped)
-        if self._desk.session is not self._session:
+        ended = await self._host.run(typed, piped=piped)
+        if self._host.session is not self._session:
             await self._all_told()
             self._following.cancel()
-            self._begin(self._desk.session)
+            self._begin(self._host.session)
         self._output.command(ended)
         return ended
 
     def _command_in(self, content: tuple[Block, ...]) -> TypedCommand | None:
-        return self._desk.typed(content[0].text) if isinstance(content[0], Text) else None
+        return self._host.typed(content[0].text) if isinstance(content[0], Text) else None
 
 
 def _check_waits(id: str, waiting: Collection[str], what: str) -> None:
