@@ -1,4 +1,4 @@
-"""Draws the live region: what is under way, cards and questions, the input, the status line."""
+"""Draws the live region: running work, cards and questions, the input, the status line."""
 
 from __future__ import annotations
 
