@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Interrupt,
         ModeChanged,
         Notice,
+        OutputDelta,
         Prompt,
         ProviderSwitched,
         QueueChanged,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         TurnStarted,
         UsageReported,
     )
-    from agentcli.agent.hooks import NoHooks, TurnHooks
+    from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
     from agentcli.llm.messages import Document, Image, Text
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from agentcli.tools.own_tools import tool
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
-# The module of each name. An event that a tool's output is has the name `events.ToolOutput`.
+# The module of each name.
 _HOMES = {
     name: module
     for module, names in {
@@ -56,25 +57,25 @@ _HOMES = {
         "agentcli.llm.provider": "ToolSpec",
         "agentcli.llm.messages": "Document Image Text",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
-        "agentcli.agent.hooks": "NoHooks TurnHooks",
+        "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
             "ApprovalRequested ApprovalSettled Approve ClientResult ClientToolRequested Compaction Done EntryStored "
-            "Event Interrupt ModeChanged Notice Prompt ProviderSwitched QueueChanged Retry SetEffort SetMode SetModel "
-            "Steer Steered TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted "
-            "UsageReported"
+            "Event Interrupt ModeChanged Notice OutputDelta Prompt ProviderSwitched QueueChanged Retry SetEffort "
+            "SetMode SetModel Steer Steered TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed "
+            "TurnStarted UsageReported"
         ),
     }.items()
     for name in names.split()
 }
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "ClientResult",
-    "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event", "Image",
-    "Interrupt", "ModeChanged", "NoHooks", "Notice", "Prompt", "ProviderSwitched", "QueueChanged", "Retry",
-    "SetEffort", "SetMode", "SetModel", "Steer", "Steered", "StorageError", "Text", "TextDelta", "ThinkingDelta",
-    "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded",
-    "TurnFailed", "TurnHooks", "TurnStarted", "UsageError", "UsageReported", "UserError", "__version__", "events",
-    "tool",
+    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CallHooks",
+    "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event",
+    "HookAnswer", "Image", "Interrupt", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
+    "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
+    "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",
+    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageError",
+    "UsageReported", "UserError", "__version__", "events", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -67,7 +67,7 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile
 from agentcli.tools.tool import Tool, Workspace
 from agentcli.tools.web.access import WebAccess
-from agentcli.tools.web.later import WebLater
+from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
     from agentcli.safety.secrets.masking import Masker
@@ -294,7 +294,7 @@ class Builder:
             kept=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
         )
         data = self._data.of_session(session_id)
-        return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
+        return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home)
 
     def _check_lists(self) -> None:
         """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""

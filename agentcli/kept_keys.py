@@ -63,7 +63,7 @@ class KeptKeys:
         """Use a key for as long as this process runs."""
         self._typed[variable] = key
 
-    def keep(self, variable: str, key: str) -> str:
+    def store(self, variable: str, key: str) -> str:
         """Keep a key for good; gives its place. Raises `ConfigError`."""
         index = self._index()
         in_keyring = _set_in_keyring(variable, key)

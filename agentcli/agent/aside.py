@@ -45,7 +45,7 @@ async def ask_aside(session: Session, question: str) -> str:
         if used != Usage():
             name, cost = f"{provider.name}/{provider.model}", info.cost(used)
             state.meter.add(name, used, cost)
-            session.keep(Paid(name, used, cost))
+            session.append(Paid(name, used, cost))
         used = Usage()
 
     try:

@@ -7,7 +7,7 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from agentcli.agent.events import Event, InputDelta, TextDelta, ThinkingDelta, ToolOutput
+from agentcli.agent.events import Event, InputDelta, OutputDelta, TextDelta, ThinkingDelta
 
 
 class EventQueue:
@@ -39,7 +39,7 @@ def _joined(last: Event, event: Event) -> Event | None:
     match last, event:
         case (TextDelta(before), TextDelta(text)) | (ThinkingDelta(before), ThinkingDelta(text)):
             return replace(event, text=before + text)
-        case (ToolOutput(id, before), ToolOutput(other, text)) if id == other:
+        case (OutputDelta(id, before), OutputDelta(other, text)) if id == other:
             return replace(event, text=before + text)
         case (InputDelta(id, before), InputDelta(other, text)) if id == other:
             return replace(event, partial_json=before + text)

@@ -95,7 +95,7 @@ class ToolStarted(AgentEvent, frozen=True, tag="tool_started"):
     title: str
 
 
-class ToolOutput(AgentEvent, frozen=True, tag="tool_output"):
+class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
     """Output of a call that is still running."""
 
     id: str
@@ -260,7 +260,7 @@ Event = (
     | InputDelta
     | BlockEnded
     | ToolStarted
-    | ToolOutput
+    | OutputDelta
     | ToolFinished
     | ClientToolRequested
     | Steered

@@ -55,7 +55,7 @@ async def _request(turn: Turn) -> llm.Done:
         await settled(turn)  # an answer that could not be stored is not asked for
     turn.state.sent_messages = len(request.messages)
     reply = await _streamed(turn, provider, info, request)
-    await keep_reply(turn, reply, provider, info)
+    await store_reply(turn, reply, provider, info)
     return reply
 
 
@@ -135,7 +135,7 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal used
-        keep_partial(turn, provider, info, "", used)
+        store_partial(turn, provider, info, "", used)
         used = Usage()
         turn.emit(Retry(number, delay_s, told(error)))
 
@@ -159,12 +159,12 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         text = "".join(text_so_far)
         if text.strip():
             turn.has_half_answer = not blocks.has_call
-        keep_partial(turn, provider, info, text, used)
+        store_partial(turn, provider, info, text, used)
         raise
     raise AssertionError(f"{provider.name} ended its stream without Done")
 
 
-async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
+async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     state = turn.state
     state.last_used = f"{provider.name}/{provider.model}"
@@ -192,7 +192,7 @@ async def keep_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mode
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def keep_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage) -> None:
+def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage) -> None:
     """Keep the text of a broken reply, and the tokens counted for it (`used`) even where there is no text.
 
     Unsigned thinking and calls are not kept, since nothing of them may run.

@@ -246,10 +246,10 @@ class Session:
         self._loop.call_later(SETTLE_S, self._settle)
 
     def _queue_changed(self) -> None:
-        self.keep(self.state.conversation.queue.entry())
+        self.append(self.state.conversation.queue.entry())
         self._publish(queue_changed(self.state))
 
-    def keep(self, *bodies: Body) -> None:
+    def append(self, *bodies: Body) -> None:
         """Store entries that are no turn's. What could not be stored is told and ends nothing."""
         _, stored = store(self.state, self.runtime, self._publish, *bodies)
         self._will_store(stored)
@@ -282,7 +282,7 @@ class Session:
         if isinstance(entry, User) and self.is_busy:
             self.state.notes.append(entry)  # nothing may stand between a call and its result
         else:
-            self.keep(entry)
+            self.append(entry)
 
     def prompts(self) -> list[tuple[str, str]]:
         """The person's prompts, oldest first: entry id and text."""
@@ -294,7 +294,7 @@ class Session:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
         text, event = going_back(state.conversation, entry_id)
-        self.keep(event)
+        self.append(event)
         forget_request(state)
         state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
@@ -345,7 +345,7 @@ class Session:
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )
         if self.state.notes:  # what came too late for the last request is not to be lost
-            self.keep(*self.state.notes)
+            self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
             self.state.model, self._model_afterwards = self._model_afterwards, ""

@@ -19,9 +19,9 @@ def key_lines(config: Config) -> list[str]:
     return [f"{name} {place}" for name, place in places.items() if place]
 
 
-def keep_key(config: Config, provider: str, variable: str, key: str) -> str:
+def store_key(config: Config, provider: str, variable: str, key: str) -> str:
     """Keep a key for good; a sentence on where. Raises `ConfigError`."""
-    place = config.kept_keys.keep(variable, key)
+    place = config.kept_keys.store(variable, key)
     wins = f" {variable} in the environment wins over it in later sessions." if config.environment.get(variable) else ""
     return f"The key for {provider} is {place}; agentcli login --remove {provider} removes it.{wins}"
 

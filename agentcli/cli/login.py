@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.cli.keys import SEARCH_KEY, forget_key, keep_key
+from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
 from agentcli.config import Config
@@ -56,7 +56,7 @@ def login(
         key = _typed(provider)
         if not untried and provider not in SEARCH:
             tell(_tried(models, provider, key))
-        tell(keep_key(config, provider, variables[provider][0], key))
+        tell(store_key(config, provider, variables[provider][0], key))
 
 
 def _place(config: Config, variables: Sequence[str]) -> str:

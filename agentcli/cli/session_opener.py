@@ -60,10 +60,10 @@ class ConfiguredOpener:
         infos.sort(key=lambda info: not has_key[info.provider])
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 
-    def keep(self, key: str, value: Any) -> str:
-        from agentcli.cli.keeping import keep_setting  # tomlkit: 50 ms
+    def store_setting(self, key: str, value: Any) -> str:
+        from agentcli.cli.stored_settings import store_setting  # tomlkit: 50 ms
 
-        return keep_setting(self._config, key, value)
+        return store_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         shown = session.snapshot()

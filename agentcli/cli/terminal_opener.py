@@ -15,7 +15,7 @@ from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.banner import banner
-from agentcli.cli.keys import forget_key, keep_key
+from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
@@ -175,7 +175,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             return ""
         model = f"{login.provider}/{login.models[chosen]}"
         if login.is_kept:
-            self.tell(f"{model}: {await asyncio.to_thread(self.keep, 'provider.model', model)}")
+            self.tell(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
@@ -218,7 +218,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._builder.models.forget(provider)
         said = f"{health.detail}.\n" if health.ok else ""
         if is_kept:
-            said += await asyncio.to_thread(keep_key, self._config, provider, variable, key)
+            said += await asyncio.to_thread(store_key, self._config, provider, variable, key)
         else:
             said += f"The key for {provider} is used in this session."
         return Login(provider, said, health.models, is_kept)

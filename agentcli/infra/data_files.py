@@ -204,7 +204,7 @@ class SessionData:
         self._folder = folder
         self._session_id = session_id
 
-    def keep(self, content: bytes, call_id: str) -> DataFile:
+    def store(self, content: bytes, call_id: str) -> DataFile:
         descriptor, path = self._folder.new_file()
         try:
             with os.fdopen(descriptor, "wb") as file:

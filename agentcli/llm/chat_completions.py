@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from agentcli.llm.building import built
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Timeout
 from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
@@ -36,7 +36,7 @@ async def stream_chat(
             reader.feed(_chunk(json, data), out)
 
     try:
-        body = await built(len(request.messages), lambda: to_body(request, info, quirks, provider))
+        body = await off_thread_if_large(len(request.messages), lambda: to_body(request, info, quirks, provider))
         try:
             async with http.stream("/chat/completions", body) as response:
                 pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream", whole="choices")

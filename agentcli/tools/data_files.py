@@ -23,7 +23,7 @@ class DataFile(Struct, frozen=True):
 class DataFiles(Protocol):
     """The kept results of one session. Equal contents are stored once. All methods block; they raise `OSError`."""
 
-    def keep(self, content: bytes, call_id: str) -> DataFile: ...
+    def store(self, content: bytes, call_id: str) -> DataFile: ...
 
     def adopt(self, path: Path, call_id: str) -> DataFile:
         """As `keep` for a file that is there already; it is moved."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentcli.tools.tool import Later, OutputLevel
+from agentcli.tools.tool import LazyResult, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
 LARGEST_UNPAGED = 32_768  # bytes; a page and the notes a tool adds below it
@@ -37,7 +37,7 @@ class Levels(Struct, frozen=True):
 
 def beside(content: str, make: Callable[[], Any]) -> Any:
     """The structured result that goes with a content: of a large one made only for who asks."""
-    return Later(make) if len(content) > LARGEST_KEPT_AS_IS else make()
+    return LazyResult(make) if len(content) > LARGEST_KEPT_AS_IS else make()
 
 
 def formatted(value: Any, level: OutputLevel) -> str:

@@ -34,7 +34,7 @@ Effect = Literal["none", "read", "edit", "command", "web", "foreign"]
 Content = str | tuple[Text | Image | Document, ...]
 
 
-class Later(Struct, frozen=True):
+class LazyResult(Struct, frozen=True):
     """A structured result of over 1 MB: made for who asks for it, since the content is all that most need of it."""
 
     make: Callable[[], Any]
@@ -43,9 +43,9 @@ class Later(Struct, frozen=True):
 class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
-    `structured` is a `Later` where it is large and there is content. Without content the structured part is formatted
-    for the model, as detailed as the output level says. `error_kind` is for an error that still has a result of its
-    own, such as a command whose time was up.
+    `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
+    formatted for the model, as detailed as the output level says. `error_kind` is for an error that still has a result
+    of its own, such as a command whose time was up.
     """
 
     content: Content | None = None
@@ -56,7 +56,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""
-        if not isinstance(self.structured, Later):
+        if not isinstance(self.structured, LazyResult):
             return self
         return msgspec.structs.replace(self, structured=self.structured.make())
 

@@ -614,7 +614,7 @@ async def main() -> str:
         async for event in agent.stream("on"):
             if isinstance(event, TextDelta):
                 print(event.text)
-            elif isinstance(event, events.ToolOutput):
+            elif isinstance(event, events.OutputDelta):
                 print(event.id)
         return done.text
 

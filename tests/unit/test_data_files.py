@@ -28,7 +28,7 @@ def files_in(folder: Path) -> list[str]:
 
 def test_what_was_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     before = DataFolder(tmp_path / "data", clock=(clock := Clock()))
-    kept = before.of_session("s").keep(b"content", "call_1")
+    kept = before.of_session("s").store(b"content", "call_1")
     before.close()
     clock.now += 60
     after = DataFolder(tmp_path / "data", clock=clock)
@@ -42,7 +42,7 @@ def test_what_was_kept_is_found_after_a_restart(tmp_path: Path) -> None:
 
 def test_equal_contents_are_stored_once(tmp_path: Path) -> None:
     data = DataFolder(tmp_path / "data")
-    one, other = data.of_session("a").keep(b"same", "1"), data.of_session("b").keep(b"same", "2")
+    one, other = data.of_session("a").store(b"same", "1"), data.of_session("b").store(b"same", "2")
     assert one.path == other.path
     assert files_in(tmp_path / "data") == ["same"]
 
@@ -54,18 +54,18 @@ def test_a_file_that_is_there_is_taken_over(tmp_path: Path) -> None:
     kept = data.of_session("s").adopt(source, "1")
     assert not source.exists()
     assert kept.size == 3_000_000
-    assert kept.hash == data.of_session("s").keep(b"x" * 3_000_000, "2").hash
+    assert kept.hash == data.of_session("s").store(b"x" * 3_000_000, "2").hash
 
 
 def test_what_nobody_used_for_a_day_goes_in_an_hourly_cleaning(tmp_path: Path) -> None:
     data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
     session = data.of_session("s")
-    session.keep(b"old", "1")
-    session.keep(b"used", "2")
+    session.store(b"old", "1")
+    session.store(b"used", "2")
     clock.now += 23 * HOUR
     session.find("2")
     clock.now += 1.5 * HOUR
-    session.keep(b"new", "3")  # the next one kept an hour after the last cleaning cleans
+    session.store(b"new", "3")  # the next one kept an hour after the last cleaning cleans
     assert files_in(tmp_path / "data") == ["new", "used"]
     assert session.find("1") is None
 
@@ -73,9 +73,9 @@ def test_what_nobody_used_for_a_day_goes_in_an_hourly_cleaning(tmp_path: Path) -
 def test_what_a_session_that_can_be_resumed_names_stays(tmp_path: Path) -> None:
     resumable = {"kept"}
     data = DataFolder(tmp_path / "data", is_resumable=resumable.__contains__, clock=(clock := Clock()))
-    data.of_session("kept").keep(b"a", "1")
-    data.of_session("gone").keep(b"b", "1")
-    data.of_session("gone").keep(b"a", "2")
+    data.of_session("kept").store(b"a", "1")
+    data.of_session("gone").store(b"b", "1")
+    data.of_session("gone").store(b"a", "2")
     clock.now += 25 * HOUR
     data.clean()
     assert files_in(tmp_path / "data") == ["a"]
@@ -89,7 +89,7 @@ def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(t
     session = data.of_session("s")
     for number in range(11):
         clock.now += 1
-        session.keep(str(number).zfill(100).encode(), str(number))
+        session.store(str(number).zfill(100).encode(), str(number))
     clock.now += 1
     session.find("0")
     data.clean()
@@ -99,7 +99,7 @@ def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(t
 
 def test_a_fork_finds_what_its_origin_kept(tmp_path: Path) -> None:
     data = DataFolder(tmp_path / "data")
-    data.of_session("origin").keep(b"a", "1")
+    data.of_session("origin").store(b"a", "1")
     data.share("origin", "fork")
     found = data.of_session("fork").find("1")
     assert found is not None
@@ -112,14 +112,14 @@ def test_a_folder_of_a_newer_program_is_an_error_and_no_guess(tmp_path: Path) ->
     connection.pragma("user_version", 99)
     connection.close()
     with pytest.raises(OSError, match="newer agentcli"):
-        DataFolder(tmp_path / "data").of_session("s").keep(b"a", "1")
+        DataFolder(tmp_path / "data").of_session("s").store(b"a", "1")
 
 
 def test_an_index_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "index.db").write_bytes(b"no database" * 100)
     with pytest.raises(OSError, match="could not be used"):
-        DataFolder(tmp_path / "data").of_session("s").keep(b"a", "1")
+        DataFolder(tmp_path / "data").of_session("s").store(b"a", "1")
 
 
 def test_what_a_crash_left_half_written_goes(tmp_path: Path) -> None:

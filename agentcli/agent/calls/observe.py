@@ -29,7 +29,7 @@ def _first_page(text: str, context: ToolContext) -> str:
     if data is None:
         return cut_middle(text)
     try:
-        kept = data.keep(text.encode(), context.call_id)
+        kept = data.store(text.encode(), context.call_id)
     except OSError as error:
         return f"{cut_middle(text)}\n[the rest could not be kept: {error}]"
     pages = pages_of(text)

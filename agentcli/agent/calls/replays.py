@@ -28,7 +28,7 @@ class Replays:
     def get(self, reply_id: str, call: ToolUse) -> ToolOutput | None:
         return self._results.get(_key(reply_id, call))
 
-    def keep(self, reply_id: str, call: ToolUse, output: ToolOutput) -> None:
+    def store(self, reply_id: str, call: ToolUse, output: ToolOutput) -> None:
         self._results[_key(reply_id, call)] = output
 
 

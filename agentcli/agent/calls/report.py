@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentcli.agent.calls.record import CallRecord
-from agentcli.agent.events import CallError, Emit, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle, formatted
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import Later
+from agentcli.tools.tool import LazyResult
 from agentcli.tools.tool import ToolOutput as Output
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Report:
     def _tell(self, text: str) -> None:
         if text:
             self.heard.append(text)
-            self.emit(ToolOutput(self.call.id, text))
+            self.emit(OutputDelta(self.call.id, text))
 
     def _end_output(self) -> None:
         if self._stream is not None:
@@ -80,7 +80,7 @@ class Report:
         self._end_output()
         if self.gives_all:
             output = output.whole()
-        elif isinstance(output.structured, Later):
+        elif isinstance(output.structured, LazyResult):
             output = msgspec.structs.replace(output, structured=OMITTED)
         if self.mask is not None:
             output = self.mask.output(output, tool=self.call.name)

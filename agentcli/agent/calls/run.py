@@ -186,7 +186,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
         output = _with_remark(attempts.output, permitted.remark)
         if tool.is_idempotent and not output.is_error:
-            session.replays.keep(call.reply_id, call.use, output)
+            session.replays.store(call.reply_id, call.use, output)
         return output
 
 

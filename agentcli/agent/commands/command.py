@@ -52,7 +52,7 @@ class CommandHost(Protocol):
         """Models there are, as `provider/model`, with what is known of each: its key, its window, its prices."""
         ...
 
-    async def keep(self, key: str, value: Any) -> str:
+    async def store_setting(self, key: str, value: Any) -> str:
         """Write a setting (`section.key`) to the person's own settings; None takes it out. A sentence on where it is.
 
         Raises `UserError`.

@@ -42,8 +42,8 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         host.session.submit(SetEffort(level))
         said.append(f"Effort {level}.")
     if keeps:
-        said.append(await host.keep("provider.model", name))
-        said += [await host.keep("tokens.effort", level)] if level else []
+        said.append(await host.store_setting("provider.model", name))
+        said += [await host.store_setting("tokens.effort", level)] if level else []
     else:
         said.append(f"For this session; /model {name} keep keeps it.")
     return " ".join(said)
@@ -64,7 +64,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     session.submit(SetEffort(effort))
     said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."
     if keeps:
-        return f"{said} {await host.keep('tokens.effort', effort)}"
+        return f"{said} {await host.store_setting('tokens.effort', effort)}"
     return f"{said} For this session; /effort {level} keep keeps it."
 
 

@@ -337,8 +337,8 @@ class TerminalController:
     async def models(self) -> Sequence[tuple[str, str]]:
         return await self._opener.models()
 
-    async def keep(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._opener.keep, key, value)
+    async def store_setting(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._opener.store_setting, key, value)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         with self._runner.waiting():

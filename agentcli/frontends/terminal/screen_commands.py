@@ -71,7 +71,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
         raise UsageError(f"There is no theme {choice!r}; there is {', '.join(names)}.")
     appearance.use(choice)
     if keeps:
-        return f"Theme {choice}. {await host.keep('terminal.theme', choice)}"
+        return f"Theme {choice}. {await host.store_setting('terminal.theme', choice)}"
     return f"Theme {choice} for this session; /theme {choice} keep keeps it."
 
 

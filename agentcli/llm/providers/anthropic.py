@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.building import built
 from agentcli.llm.errors import AuthError, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo, refined
+from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
 from agentcli.llm.wire.anthropic import ReplyReader, to_body
@@ -65,7 +65,7 @@ class AnthropicProvider:
                 reader.feed(_event(json, event.data), out)
 
         try:
-            body = await built(len(request.messages), lambda: to_body(request, self.info))
+            body = await off_thread_if_large(len(request.messages), lambda: to_body(request, self.info))
             async with self._http.stream("/v1/messages", body) as response:
                 pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
                 async for events in pieces:

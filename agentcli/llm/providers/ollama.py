@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.building import built
 from agentcli.llm.errors import BadRequest, ProviderError, ServerError
 from agentcli.llm.http import HttpClient, JsonItems, LineParser, drain, parsed_chunks
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
 from agentcli.llm.server_address import ollama_address
@@ -62,7 +62,7 @@ class OllamaProvider:
                 await self._learn()
             if request.tools and not self.info.takes_tools:
                 raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
-            body = await built(
+            body = await off_thread_if_large(
                 len(request.messages),
                 lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
             )

@@ -67,7 +67,7 @@ class FakeHost:
     async def models(self) -> Sequence[tuple[str, str]]:
         return [("scripted/other", "here"), ("scripted/script", "here")]
 
-    async def keep(self, key: str, value: Any) -> str:
+    async def store_setting(self, key: str, value: Any) -> str:
         self.kept[key] = value
         return f"Kept {key}."
 

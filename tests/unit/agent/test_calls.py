@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.events import ApprovalRequested, Approve, Done, SetMode, ToolFinished, ToolOutput, ToolStarted
+from agentcli.agent.events import ApprovalRequested, Approve, Done, OutputDelta, SetMode, ToolFinished, ToolStarted
 from agentcli.agent.runtime import Limits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage
@@ -101,7 +101,7 @@ async def test_a_call_is_told_from_its_start_over_its_output_to_its_result(tmp_p
     replies = [{"tool_calls": [call("bash", command="echo hello", id="c")]}, END]
     async with on_stage(tmp_path, replies) as stage:
         await stage.ask("Go")
-    (started,), (shown,), (finished,) = stage.of(ToolStarted), stage.of(ToolOutput), stage.of(ToolFinished)
+    (started,), (shown,), (finished,) = stage.of(ToolStarted), stage.of(OutputDelta), stage.of(ToolFinished)
     assert (started.id, started.name, started.title) == ("c", "bash", "Run echo hello")
     assert (shown.id, shown.text) == ("c", "hello\n")
     assert (finished.id, finished.result.content, finished.summary) == ("c", "hello", "1 line")

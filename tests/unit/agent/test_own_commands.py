@@ -14,10 +14,10 @@ from agentcli.agent.events import (
     Background,
     Done,
     Interrupt,
+    OutputDelta,
     RunCommand,
     TextDelta,
     ToolFinished,
-    ToolOutput,
     ToolStarted,
 )
 from agentcli.conversation.entries import ContextNote
@@ -48,7 +48,7 @@ async def test_a_command_runs_at_once_unasked_and_is_told_with_the_next_prompt(t
         assert stage.count(ApprovalRequested) == 0
         (started,) = stage.of(ToolStarted)
         assert (started.name, started.input["command"]) == ("bash", "touch made; echo done")
-        assert started.id == finished.id == stage.of(ToolOutput)[0].id
+        assert started.id == finished.id == stage.of(OutputDelta)[0].id
         assert finished.result.content == "done"
         assert not stage.provider.requests
         await stage.ask("What did I do?")
@@ -95,7 +95,7 @@ async def test_a_failing_command_is_told_as_it_failed(tmp_path: Folder) -> None:
 async def test_an_interrupt_ends_a_command_and_keeps_what_it_said(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         stage.submit(RunCommand("echo begun; sleep 30"))
-        await stage.heard(ToolOutput)
+        await stage.heard(OutputDelta)
         stage.submit(Interrupt())
         finished = await stage.heard(ToolFinished)
         said = str(finished.result.content)  # the shell may have had time to say what ended its child
@@ -117,7 +117,7 @@ async def test_the_folder_a_command_ends_in_is_where_the_model_goes_on(tmp_path:
 async def test_closing_ends_a_command(tmp_path: Folder) -> None:
     async with on_stage(tmp_path) as stage:
         stage.submit(RunCommand("echo begun; sleep 30", to_model=False))
-        await stage.heard(ToolOutput)
+        await stage.heard(OutputDelta)
         await stage.session.close()
         assert "interrupted by the user" in notes(stage)[0]
 
@@ -140,7 +140,7 @@ async def test_a_running_call_goes_on_in_the_background_and_the_turn_with_it(tmp
     replies = [{"tool_calls": [call("bash", command=SLOW, id="c")]}, {**END, "delay_ms": 500}]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:
         stage.say("Go")
-        await stage.heard(ToolOutput)
+        await stage.heard(OutputDelta)
         stage.submit(Background())
         finished = await stage.heard(ToolFinished)
         sandbox = stage.session.runtime.calls.workspace.sandbox
@@ -160,7 +160,7 @@ async def test_a_running_call_goes_on_in_the_background_and_the_turn_with_it(tmp
 async def test_the_person_s_own_command_goes_to_the_background_too(tmp_path: Folder) -> None:
     async with on_stage(tmp_path) as stage:
         stage.submit(RunCommand("echo begun; sleep 30"))
-        await stage.heard(ToolOutput)
+        await stage.heard(OutputDelta)
         stage.submit(Background())
         await stage.heard(ToolFinished)
         sandbox = stage.session.runtime.calls.workspace.sandbox

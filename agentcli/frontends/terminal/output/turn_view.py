@@ -13,6 +13,7 @@ from agentcli.agent.events import (
     Done,
     Event,
     Notice,
+    OutputDelta,
     ProviderSwitched,
     QueueChanged,
     Retry,
@@ -20,7 +21,6 @@ from agentcli.agent.events import (
     TextDelta,
     ThinkingDelta,
     ToolFinished,
-    ToolOutput,
     ToolStarted,
     TurnEnded,
     TurnFailed,
@@ -104,7 +104,7 @@ class TurnView:
                     warm_up()
             case ToolStarted():
                 self._started(event)
-            case ToolOutput(id, text):
+            case OutputDelta(id, text):
                 if call := self._live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case ToolFinished():

@@ -33,8 +33,12 @@ async def output_of(
     except (OSError, ValueError, TimeoutError):
         return None
     finally:
-        if process is not None and not is_done:
-            await _end(process)
+        if process is not None:
+            if not is_done:
+                await _end(process)
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it may have read nothing of its input
+                await process.stdin.wait_closed()
     return output if is_done else None
 
 
@@ -53,7 +57,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill it with its children, and read the rest so that the pipe is closed."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdin is not None
     assert process.stdout is not None
+    process.stdin.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KILL_TIMEOUT_S):
             while await process.stdout.read(_CHUNK):

@@ -16,7 +16,7 @@ from agentcli.errors import UserError
 from agentcli.small_files import replace_file
 
 
-def keep_setting(config: Config, key: str, value: Any) -> str:
+def store_setting(config: Config, key: str, value: Any) -> str:
     """Set `section.key` in the person's own settings, or take it out with None; says where. Raises `UserError`."""
     file = config.paths.user_config
     really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one

@@ -11,6 +11,6 @@ T = TypeVar("T")
 LARGE = 300  # messages or entries; below, going to a thread and back costs more than the work
 
 
-async def built(size: int, build: Callable[[], T]) -> T:
+async def off_thread_if_large(size: int, build: Callable[[], T]) -> T:
     """What `build` gives, from a thread where `size` is large. It must not change anything."""
     return build() if size < LARGE else await asyncio.to_thread(build)

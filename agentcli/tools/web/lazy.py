@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentcli.safety.addresses.judge import UrlVerdict
 
 
-class WebLater:
+class LazyWeb:
     """Implements `WebAccess`; `make` gives what really does it."""
 
     def __init__(self, make: Callable[[], WebAccess]) -> None:
@@ -45,4 +45,4 @@ class WebLater:
 
 
 if TYPE_CHECKING:
-    _: type[WebAccess] = WebLater
+    _: type[WebAccess] = LazyWeb
