@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import ConfigError
+from agentcli.small_files import replace_file
 
 SERVICE = "agentcli"  # what keys are filed under in a keyring
 _WORKING_PRIORITY = 1  # keyring's own: what ranks lower keeps nothing, or keeps it readable
@@ -112,16 +112,7 @@ class KeptKeys:
                 self._file.unlink(missing_ok=True)
                 return
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, name = tempfile.mkstemp(dir=self._file.parent, prefix=".credentials-")  # of mode 0600
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
-                    file.flush()
-                    os.fsync(descriptor)
-                Path(name).replace(self._file)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            replace_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
         except OSError as error:
             raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error
 

@@ -1,10 +1,11 @@
-"""Reads the small files that a project brings: whoever made them may have made a pipe, or a file without an end."""
+"""Reads small files that a project brings, which may be pipes or endless, and replaces files of our own."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 LARGEST_SMALL_FILE = 1024 * 1024  # bytes
@@ -42,3 +43,22 @@ def _place_of(descriptor: int) -> Path | None:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
     except OSError:
         return None
+
+
+def replace_file(file: Path, content: bytes, *, mode: int = 0o600, syncs: bool = True) -> None:
+    """Replace a file at once: a reader sees the old or the new one. Raises `OSError`.
+
+    With `syncs` the content is on the disk before the old one is gone.
+    """
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            os.fchmod(descriptor, mode)
+            out.write(content)
+            if syncs:
+                out.flush()
+                os.fsync(descriptor)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

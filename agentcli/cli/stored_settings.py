@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from agentcli.config import Config
 from agentcli.errors import UserError
+from agentcli.small_files import replace_file
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
@@ -52,15 +52,4 @@ def _changed(text: str, key: str, value: Any) -> str:
 def _write(file: Path, content: bytes) -> None:
     """In place of the file at once, with its permission bits."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".config-")
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            if file.exists():
-                os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
-            out.write(content)
-            out.flush()
-            os.fsync(descriptor)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(file, content, mode=stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600)

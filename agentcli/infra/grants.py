@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import msgspec
 
 from agentcli.errors import StorageError
 from agentcli.paths import folder_text
+from agentcli.small_files import replace_file
 
 _Rules = list[str]
 _Grants = dict[str, _Rules]  # by project root
@@ -48,21 +46,7 @@ class FileGrants:
             with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
-                _replace(self.file, msgspec.json.format(msgspec.json.encode({k: v for k, v in grants.items() if v})))
+                some = {root: rules for root, rules in grants.items() if rules}
+                replace_file(self.file, msgspec.json.format(msgspec.json.encode(some)))
         except (OSError, filelock.Timeout) as error:
             raise StorageError(f"{self.file} could not be written ({error}).") from error
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """A reader sees the old or the new file, and nobody else sees either (mkstemp makes it 0600)."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).replace(file)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise

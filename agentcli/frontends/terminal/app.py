@@ -44,6 +44,7 @@ from agentcli.frontends.terminal.recalling import Recalling
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import Unfolding
 from agentcli.llm.messages import Block
+from agentcli.tools.builtin.arguments import TodoItem
 
 
 class ScreenOptions(Struct, frozen=True):
@@ -172,7 +173,7 @@ class TerminalApp:
             labels=self._labels,
         )
 
-    def _todo(self) -> Sequence[Any]:
+    def _todo(self) -> Sequence[TodoItem]:
         return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
 
     def _argument_options(self, name: str, typed: str) -> Iterable[tuple[str, str]]:

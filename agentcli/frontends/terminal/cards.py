@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import Asking
@@ -38,28 +39,20 @@ _HELP = (
 )
 
 
+@dataclass(eq=False)
 class Cards:
     """The cards that stand open; a list to choose from takes their place."""
 
-    def __init__(
-        self,
-        composer: Composer,
-        asking: Asking,
-        names: NameCheck,
-        *,
-        keys: Mapping[str, Sequence[str]],
-        todo: Callable[[], Sequence[TodoItem]],
-    ) -> None:
-        self._composer = composer
-        self._asking = asking
-        self._names = names
-        self._keys = keys
-        self._todo = todo
-        self.shows_todo = False
+    composer: Composer
+    asking: Asking
+    names: NameCheck
+    keys: Mapping[str, Sequence[str]]
+    todo: Callable[[], Sequence[TodoItem]]
+    shows_todo: bool = False
 
     @property
     def shows_keys(self) -> bool:
-        return self._composer.asks_for_keys and self._asking.purpose == "prompt"
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     @property
     def are_open(self) -> bool:
@@ -67,15 +60,15 @@ class Cards:
 
     def rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
-        if self._asking.picking.is_open:
+        if self.asking.picking.is_open:
             return rows
         if self.shows_keys:
-            rows += key_rows(columns, self._keys)
-        if warning := self._names.warning(self._composer.area.buffer.text):
+            rows += key_rows(columns, self.keys)
+        if warning := self.names.warning(self.composer.area.buffer.text):
             told = textwrap.wrap(printable(warning), max(1, columns))
             rows += [clipped([("warning", row)], columns) for row in told]
         if self.shows_todo:
-            rows += todo_rows(self._todo(), columns)
+            rows += todo_rows(self.todo(), columns)
         return rows
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from prompt_toolkit.buffer import Buffer
 
 from agentcli.agent.events import Background, SetMode
 from agentcli.agent.permissions.modes import Mode
@@ -24,49 +27,39 @@ MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
 
+@dataclass(eq=False)
 class KeyActions:
     """One method for each key whose effect is more than one call; keys.py has the table."""
 
-    def __init__(
-        self,
-        console: Console,
-        controller: TerminalController,
-        composer: Composer,
-        asking: Asking,
-        *,
-        live: Live,
-        cards: Cards,
-        names: NameCheck,
-        unfolding: Unfolding,
-        hint: Hint,
-        labels: KeyLabels,
-        changed: Callable[[], None],
-    ) -> None:
-        self.console = console
-        self.composer = composer
-        self.asking = asking
-        self.live = live
-        self._controller = controller
-        self._buffer = composer.area.buffer
-        self._cards = cards
-        self._names = names
-        self._unfolding = unfolding
-        self._hint = hint
-        self._labels = labels
-        self._changed = changed
-        self._last_escape = self._last_control_c = 0.0
+    console: Console
+    controller: TerminalController
+    composer: Composer
+    asking: Asking
+    live: Live
+    cards: Cards
+    names: NameCheck
+    unfolding: Unfolding
+    hint: Hint
+    labels: KeyLabels
+    changed: Callable[[], None]
+    _last_escape: float = 0.0
+    _last_control_c: float = 0.0
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.composer.area.buffer
 
     def text_changed(self) -> None:
         self._last_escape = self._last_control_c = 0.0  # the next one is the first
 
     @property
     def is_busy(self) -> bool:
-        return self._controller.is_busy
+        return self.controller.is_busy
 
     @property
     def has_card(self) -> bool:
         """True while something stands open that Esc closes, whatever the key that interrupts."""
-        return self._cards.are_open or self.asking.purpose != "prompt"
+        return self.cards.are_open or self.asking.purpose != "prompt"
 
     @property
     def escape_closes(self) -> bool:
@@ -77,9 +70,9 @@ class KeyActions:
 
     def enter(self) -> None:
         """Send; behind a backslash begin a new line."""
-        if self._buffer.document.text_before_cursor.endswith("\\"):
-            self._buffer.delete_before_cursor()
-            self._buffer.insert_text("\n")
+        if self.buffer.document.text_before_cursor.endswith("\\"):
+            self.buffer.delete_before_cursor()
+            self.buffer.insert_text("\n")
         else:
             self.accept()
 
@@ -87,33 +80,33 @@ class KeyActions:
         """Take what is typed; with `queue` it waits for the end of the turn."""
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
-        elif self._cards.shows_keys:
+        elif self.cards.shows_keys:
             self._close_keys()
         elif not self.composer.text.strip():
-            self._controller.go_on()
-        elif self._names.holds_back(self._buffer.text):
-            self._changed()
+            self.controller.go_on()
+        elif self.names.holds_back(self.buffer.text):
+            self.changed()
         else:
             shown, text, with_images = self.composer.take()
             self.console.begin_inserting()
-            self._controller.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
-            self._changed()
+            self.controller.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
+            self.changed()
 
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""
-        before, menu = self._buffer.text, self._buffer.complete_state
+        before, menu = self.buffer.text, self.buffer.complete_state
         if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
-            self._buffer.cancel_completion()  # nobody has marked the first of its arguments
+            self.buffer.cancel_completion()  # nobody has marked the first of its arguments
             self.accept()
             return
         self.composer.area.take_completion()
-        text = self._buffer.text
+        text = self.buffer.text
         is_command = text.startswith("/") and "\n" not in text
         if is_command and (text.rstrip() == before.rstrip() or not self._needs_argument(text[1:].strip())):
             self.accept()
 
     def _needs_argument(self, name: str) -> bool:
-        arguments = (command.argument for command in self._controller.commands if command.name == name)
+        arguments = (command.argument for command in self.controller.commands if command.name == name)
         return any(argument and not argument.startswith("[") for argument in arguments)
 
     # Interrupting and leaving
@@ -123,23 +116,23 @@ class KeyActions:
         twice, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
         if self.asking.purpose != "prompt":
             self.asking.end_answer()
-        elif self._buffer.complete_state is not None:
-            self._buffer.cancel_completion()
-        elif self._cards.shows_keys:
+        elif self.buffer.complete_state is not None:
+            self.buffer.cancel_completion()
+        elif self.cards.shows_keys:
             self._close_keys()
-        elif self._cards.shows_todo:
-            self._cards.shows_todo = False
+        elif self.cards.shows_todo:
+            self.cards.shows_todo = False
         elif self.is_busy or self.live.is_busy:
-            self._controller.interrupt()
-        elif twice and not self._buffer.text:
-            self._controller.submit("/rewind")
+            self.controller.interrupt()
+        elif twice and not self.buffer.text:
+            self.controller.submit("/rewind")
         elif twice:
             self._clear()
         else:
             self._last_escape = time.monotonic()
-            does = "clears the input" if self._buffer.text else "rewinds the conversation"
-            self._hint.show(f"{self._labels.first('interrupt')} again {does}.", 1.0)
-        self._changed()
+            does = "clears the input" if self.buffer.text else "rewinds the conversation"
+            self.hint.show(f"{self.labels.first('interrupt')} again {does}.", 1.0)
+        self.changed()
 
     def control_c(self) -> None:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
@@ -150,60 +143,60 @@ class KeyActions:
         elif self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif self.is_busy or self.live.is_busy:
-            self._controller.interrupt()
+            self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self._cards.shows_keys:
+        elif self.cards.shows_keys:
             self._close_keys()
-        elif self._buffer.text:
+        elif self.buffer.text:
             self._clear()
         elif twice:
-            self._controller.leave()
+            self.controller.leave()
         else:
-            self._hint.show(f"{self._labels.first('cancel')} again leaves.", TWICE_S)
-        self._changed()
+            self.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
+        self.changed()
 
     def control_d(self) -> None:
         if self.is_busy:
-            keys = self._labels.hints(interrupt="interrupts", leave="leaves then")
-            self._hint.show(f"It is at work: {keys}.", holds=lambda: self.is_busy)
+            keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
+            self.hint.show(f"It is at work: {keys}.", holds=lambda: self.is_busy)
         else:
-            self._controller.leave()
+            self.controller.leave()
 
     def _close_keys(self) -> None:
         self.composer.area.replace_text("")
-        self._changed()
+        self.changed()
 
     def _clear(self) -> None:
-        self._names.forget()
+        self.names.forget()
         self.composer.remember()
         self.composer.area.set_text("")
 
     # Modes and views
 
     def next_mode(self) -> None:
-        if not self._controller.is_open:
+        if not self.controller.is_open:
             return
-        mode = self._controller.session.snapshot().mode
+        mode = self.controller.session.snapshot().mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         both = (mode, after)  # the change takes a moment
-        self._controller.session.submit(SetMode(after))
+        self.controller.session.submit(SetMode(after))
         if after == "default":
             told = "default mode: edits and commands ask"
-            self._hint.show(told, 1.5, holds=lambda: self._controller.status.mode in both)
+            self.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
 
     def to_background(self) -> None:
-        self._controller.session.submit(Background())
+        self.controller.session.submit(Background())
 
     def toggle_todo(self) -> None:
-        self._cards.shows_todo = not self._cards.shows_todo
-        self._changed()
+        self.cards.shows_todo = not self.cards.shows_todo
+        self.changed()
 
     def unfold(self) -> None:
-        if not self._unfolding.unfold():
-            self._hint.show("There is nothing to unfold.")
+        if not self.unfolding.unfold():
+            self.hint.show("There is nothing to unfold.")
 
     def edit_outside(self) -> None:
-        self._controller.spawn(self.composer.edit_outside())
+        self.controller.spawn(self.composer.edit_outside())
 
     def paste_image(self) -> None:
-        self._controller.spawn(self.composer.paste_image())
+        self.controller.spawn(self.composer.paste_image())

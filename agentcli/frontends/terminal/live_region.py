@@ -1,6 +1,8 @@
-"""Draws the live region: what is under way, cards and questions, the input, the status line."""
+"""Draws the live region: running work, cards and questions, the input, the status line."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
@@ -16,65 +18,54 @@ from agentcli.frontends.terminal.output.status_command import StatusCommand
 from agentcli.frontends.terminal.text.fragments import Row
 
 
+@dataclass(eq=False)
 class LiveRegion:
     """Gives the status line and the input their rows first; the rest takes the room that is left."""
 
-    def __init__(
-        self,
-        console: Console,
-        controller: TerminalController,
-        live: Live,
-        asking: Asking,
-        cards: Cards,
-        *,
-        hint: Hint,
-        status_command: StatusCommand,
-        labels: KeyLabels,
-    ) -> None:
-        self._console = console
-        self._controller = controller
-        self._live = live
-        self._asking = asking
-        self._cards = cards
-        self._hint = hint
-        self._status_command = status_command
-        self._labels = labels
+    console: Console
+    controller: TerminalController
+    live: Live
+    asking: Asking
+    cards: Cards
+    hint: Hint
+    status_command: StatusCommand
+    labels: KeyLabels
 
     def draw(self, columns: int, most: int) -> Frame:
         status = [self._status_row(columns)] if most > 2 else []
         room = most - len(status)
-        if self._asking.hides_input:
+        if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
-            live = self._live.rows(columns, room - len(panel), unfinished=self._console.screen.held_text)
-            picker = self._asking.picking.picker
+            live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
+            picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
-        area = self._console.area
+        area = self.console.area
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))
         room -= len(input_rows) + len(panel)
         menu = area.menu_rows(columns, room)
         room -= len(menu)
-        live = self._live.rows(columns, room, unfinished=self._console.screen.held_text)
+        live = self.live.rows(columns, room, unfinished=self.console.screen.held_text)
         above = [*live, *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
     def _panel_rows(self, columns: int, most: int) -> list[Row]:
         if most < 1:
             return []
-        cards = self._cards.rows(columns)
-        asked = self._asking.rows(columns, most)[:most]
+        cards = self.cards.rows(columns)
+        asked = self.asking.rows(columns, most)[:most]
         return [*cards[: most - len(asked)], *asked]
 
     def _status_row(self, columns: int) -> Row:
-        hint = self._asking.hint or self._hint.text
-        custom = "" if hint else self._status_command.text
-        return status_row(self._controller.status, columns, custom=custom, hint=hint, vi_mode=self._console.vi_mode)
+        hint = self.asking.hint or self.hint.text
+        custom = "" if hint else self.status_command.text
+        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
     def placeholder(self) -> str:
         """The hint in an empty input."""
-        if self._asking.is_open:
+        if self.asking.is_open:
             return ""
-        if self._controller.is_busy:
-            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
-        return self._labels.hints(send="sends what waits", previous="takes it back") if self._live.queued else HINT
+        if self.controller.is_busy:
+            return self.labels.hints(send="steers", queue="queues", interrupt="interrupts")
+        return self.labels.hints(send="sends what waits", previous="takes it back") if self.live.queued else HINT

@@ -202,6 +202,8 @@ class PlainTerminal:
             self._controller.session.submit(Interrupt())
         elif self._choosing is not None and self._controller.is_open:
             self._take("")
+            self._output.print([("", "\n")])
+            self._ask_for_more()
         elif self._controller.name_jobs():
             self._leaves_until = math.inf
             self._ask_for_more()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from agentcli.agent.commands.command import Picked
 from agentcli.agent.events import TakeBack
@@ -16,37 +17,28 @@ from agentcli.llm.messages import Block
 LONGEST_ROW = 200  # characters of a text in a list
 
 
+@dataclass(eq=False)
 class Recalling:
     """Lets the person choose where there are several texts."""
 
-    def __init__(
-        self,
-        controller: TerminalController,
-        composer: Composer,
-        picking: Picking,
-        view: TurnView,
-        live: Live,
-        *,
-        hint: Callable[[str], None],
-    ) -> None:
-        self._controller = controller
-        self._composer = composer
-        self._picking = picking
-        self._view = view
-        self._live = live
-        self._hint = hint
+    controller: TerminalController
+    composer: Composer
+    picking: Picking
+    view: TurnView
+    live: Live
+    hint: Callable[[str], None]
 
     def take_back(self) -> None:
         """Put the newest queued message back into the input."""
-        if waiting := self._live.queued:
+        if waiting := self.live.queued:
             self._take_back(waiting, len(waiting) - 1)
 
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
-        waiting = self._live.queued
+        waiting = self.live.queued
 
         def take(number: int) -> None:
-            if waiting == self._live.queued:
+            if waiting == self.live.queued:
                 self._take_back(waiting, number)
 
         if len(waiting) > 1:
@@ -55,12 +47,12 @@ class Recalling:
             self.take_back()
 
     def search_history(self) -> None:
-        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self._composer.history.entries}.values())
+        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
         if entries:
             texts = [sent.text for sent in entries]
-            self._choose("History", texts, lambda number: self._composer.put(entries[number]))
+            self._choose("History", texts, lambda number: self.composer.put(entries[number]))
         else:
-            self._hint("The history is empty.")
+            self.hint("The history is empty.")
 
     def _choose(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
         async def take_picked(picked: Awaitable[Picked | None]) -> None:
@@ -68,9 +60,9 @@ class Recalling:
                 take(chosen.number)
 
         options = [(" ".join(text.split())[:LONGEST_ROW], "") for text in texts]
-        self._controller.spawn(take_picked(self._picking.pick(Picker(title, options))))
+        self.controller.spawn(take_picked(self.picking.pick(Picker(title, options))))
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        self._view.will_take_back(waiting[position])
-        self._controller.session.submit(TakeBack(position))
-        self._composer.put_before(self._composer.as_typed(waiting[position]))
+        self.view.will_take_back(waiting[position])
+        self.controller.session.submit(TakeBack(position))
+        self.composer.put_before(self.composer.as_typed(waiting[position]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from agentcli.frontends.terminal.console import Console
@@ -13,35 +14,35 @@ from agentcli.frontends.terminal.text.diff import diff_fragments
 UNFOLD_LINES = 60  # longer output goes to a pager
 
 
+@dataclass(eq=False)
 class Unfolding:
     """Unfolds below the transcript, or in the pager; `spawn` lets the pager run."""
 
-    def __init__(self, console: Console, view: TurnView, *, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        self._console = console
-        self._view = view
-        self._spawn = spawn
+    console: Console
+    view: TurnView
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def unfold(self) -> bool:
         """Show the last output as a whole; the next time, the one before it. False when none is left."""
-        if not self._view.folded:
+        if not self.view.folded:
             return False
-        part = self._view.folded.pop()
+        part = self.view.folded.pop()
         if part.text.count("\n") > UNFOLD_LINES:
             self.page(f"{part.title}\n\n{part.text}")
             return True
-        self._view.line(f"▾ {part.title}", "accent")
+        self.view.line(f"▾ {part.title}", "accent")
         if part.is_diff:
-            self._view.block(diff_fragments(part.text, width=self._console.columns, most_lines=None))
+            self.view.block(diff_fragments(part.text, width=self.console.columns, most_lines=None))
         else:
-            self._view.block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
+            self.view.block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
         return True
 
     def page(self, text: str) -> None:
         """Show a text in the pager, or print it where there is none."""
-        self._spawn(self._page(text))
+        self.spawn(self._page(text))
 
     async def _page(self, text: str) -> None:
-        async with self._console.hand_over():
-            was_shown = await run_pager(text, self._console.environment)
+        async with self.console.hand_over():
+            was_shown = await run_pager(text, self.console.environment)
         if not was_shown:
-            self._view.line(text)
+            self.view.line(text)

@@ -109,15 +109,15 @@ class FakeHost:
 
 
 @asynccontextmanager
-async def at_desk(folder: Path, replies: Sequence[Mapping[str, Any]] = (), **how: Any) -> AsyncIterator[FakeHost]:
+async def command_host(folder: Path, replies: Sequence[Mapping[str, Any]] = (), **how: Any) -> AsyncIterator[FakeHost]:
     (folder / "work").mkdir(exist_ok=True)
     store = MemorySessions()
     log = await store.create(cwd=folder / "work")
     async with on_stage(folder, replies, log=log, **how) as stage:
-        desk = FakeHost(stage, store)
-        _: CommandHost = desk
+        host = FakeHost(stage, store)
+        _: CommandHost = host
         try:
-            yield desk
+            yield host
         finally:
-            for session in desk.others:
+            for session in host.others:
                 await session.close()

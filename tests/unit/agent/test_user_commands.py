@@ -12,7 +12,7 @@ import pytest
 from agentcli.agent.commands.command import AsPrompt
 from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.errors import UsageError, UserError
-from tests.unit.agent.command_host import FakeHost, at_desk
+from tests.unit.agent.command_host import FakeHost, command_host
 
 Folder = Path
 
@@ -24,15 +24,15 @@ def put(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def loaded(desk: FakeHost, *folders: Path) -> Sequence[str]:
+def loaded(host: FakeHost, *folders: Path) -> Sequence[str]:
     """Add the commands of these folders; gives what was told."""
     told: list[str] = []
-    add_user_commands(desk.commands, [folder / "commands" for folder in folders], told.append)
+    add_user_commands(host.commands, [folder / "commands" for folder in folders], told.append)
     return told
 
 
-async def prompt(desk: FakeHost, typed: str) -> AsPrompt:
-    outcome = await desk.outcome(typed)
+async def prompt(host: FakeHost, typed: str) -> AsPrompt:
+    outcome = await host.outcome(typed)
     assert isinstance(outcome, AsPrompt)
     return outcome
 
@@ -41,13 +41,13 @@ async def test_a_file_is_a_command_and_a_folder_a_part_of_its_name(tmp_path: Fol
     put(tmp_path, "explain.md", "# Explain it\n\nExplain the last change.\n")
     put(tmp_path, "git/log/short.md", "---\ndescription: the: log\nargument-hint: [since] [until]\n---\nShow the log.")
     put(tmp_path, "notes.txt", "no command")
-    async with at_desk(tmp_path) as desk:
-        assert loaded(desk, tmp_path, tmp_path / "nowhere") == []
-        assert (await prompt(desk, "/explain")).text == "# Explain it\n\nExplain the last change."
-        assert (await prompt(desk, "/git:log:short")).text == "Show the log."
-        helped = await desk.says("/help git:log:short")
+    async with command_host(tmp_path) as host:
+        assert loaded(host, tmp_path, tmp_path / "nowhere") == []
+        assert (await prompt(host, "/explain")).text == "# Explain it\n\nExplain the last change."
+        assert (await prompt(host, "/git:log:short")).text == "Show the log."
+        helped = await host.says("/help git:log:short")
         assert helped == "/git:log:short [since] [until]\nthe: log"
-        assert "Explain it" in await desk.says("/help explain")
+        assert "Explain it" in await host.says("/help explain")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ async def test_a_file_is_a_command_and_a_folder_a_part_of_its_name(tmp_path: Fol
 )
 async def test_what_follows_the_name_takes_its_places(tmp_path: Folder, body: str, argument: str, text: str) -> None:
     put(tmp_path, "do.md", body)
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
-        assert (await prompt(desk, f"/do {argument}")).text == text
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
+        assert (await prompt(host, f"/do {argument}")).text == text
 
 
 async def test_the_commands_of_the_project_come_before_the_person_s_and_agentcli_s_own_before_all(
@@ -76,12 +76,12 @@ async def test_the_commands_of_the_project_come_before_the_person_s_and_agentcli
     put(tmp_path / "project", "do.md", "project")
     put(tmp_path / "project", "clear.md", "mine")
     put(tmp_path / "project", "cost.md", "mine")
-    async with at_desk(tmp_path) as desk:
-        told = loaded(desk, tmp_path / "user", tmp_path / "project")
-        assert (await prompt(desk, "/do")).text == "project"
+    async with command_host(tmp_path) as host:
+        told = loaded(host, tmp_path / "user", tmp_path / "project")
+        assert (await prompt(host, "/do")).text == "project"
         assert len(told) == 2
         assert all("agentcli's own" in text for text in told)
-        found = desk.commands.parse("/clear")
+        found = host.commands.parse("/clear")
         assert found is not None
         assert "new conversation" in found[0].help
 
@@ -95,75 +95,75 @@ async def test_a_broken_file_is_told_and_the_others_are_there(tmp_path: Folder, 
     put(tmp_path, "good.md", "Good.")
     put(tmp_path, "with space.md", "x")
     (tmp_path / "commands" / "binary.md").write_bytes(b"\xff\xfe\x00")
-    async with at_desk(tmp_path) as desk:
-        told = loaded(desk, tmp_path)
+    async with command_host(tmp_path) as host:
+        told = loaded(host, tmp_path)
         assert len(told) == 3
         assert any(notice.startswith(f"{bad} is no command: ") for notice in told)
-        assert (await prompt(desk, "/good")).text == "Good."
+        assert (await prompt(host, "/good")).text == "Good."
         with pytest.raises(UsageError):
-            await desk.outcome("/bad")
+            await host.outcome("/bad")
 
 
 async def test_the_output_of_a_command_takes_its_place(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch:*), Read\n---\nHere: !`ls`. !`touch $1`Made: !`ls $1`")
     put(tmp_path, "go.md", "---\nallowed-tools:\n  - Bash(touch made)\n---\n!`touch made && rm x`")
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
-        (desk.stage.workspace / "a.txt").touch()
-        assert (await prompt(desk, "/do b.txt")).text == "Here: a.txt. Made: b.txt"
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
+        (host.stage.workspace / "a.txt").touch()
+        assert (await prompt(host, "/do b.txt")).text == "Here: a.txt. Made: b.txt"
         with pytest.raises(UserError, match=r"wants to run `touch made && rm x`.*Add bash\(touch made && rm x\) to"):
-            await desk.outcome("/go")
+            await host.outcome("/go")
 
 
 async def test_a_command_in_an_argument_is_text(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash\n---\nSay: $ARGUMENTS")
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
-        assert (await prompt(desk, "/do !`touch made`")).text == "Say: !`touch made`"
-        assert not (desk.stage.workspace / "made").exists()
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
+        assert (await prompt(host, "/do !`touch made`")).text == "Say: !`touch made`"
+        assert not (host.stage.workspace / "made").exists()
 
 
 async def test_a_command_that_is_not_allowed_names_the_missing_rule_and_runs_once_it_is(tmp_path: Folder) -> None:
     file = put(tmp_path, "do.md", "Made: !`touch made; echo yes $1`")
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
         with pytest.raises(UserError) as caught:
-            await desk.outcome("/do now")
+            await host.outcome("/do now")
         assert f"allowed-tools in {file}, or /permissions allow bash(touch made; echo yes now)" in str(caught.value)
-        assert not (desk.stage.workspace / "made").exists()
-        await desk.says("/permissions allow bash(touch made; echo yes now)")
-        assert (await prompt(desk, "/do now")).text == "Made: yes now"
-        await desk.says("/permissions deny bash(touch *)")
+        assert not (host.stage.workspace / "made").exists()
+        await host.says("/permissions allow bash(touch made; echo yes now)")
+        assert (await prompt(host, "/do now")).text == "Made: yes now"
+        await host.says("/permissions deny bash(touch *)")
         with pytest.raises(UserError, match="denies it"):
-            await desk.outcome("/do now")
+            await host.outcome("/do now")
 
 
 async def test_plan_mode_holds_for_the_commands_of_a_file_too(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch made)\n---\n!`touch made`")
-    async with at_desk(tmp_path, mode="plan") as desk:
-        loaded(desk, tmp_path)
+    async with command_host(tmp_path, mode="plan") as host:
+        loaded(host, tmp_path)
         with pytest.raises(UserError, match="plan mode"):
-            await desk.outcome("/do")
+            await host.outcome("/do")
 
 
 async def test_what_a_rule_wants_asked_does_not_run_because_a_file_allows_it(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch made)\n---\n!`touch made`")
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
-        await desk.says("/permissions ask bash(touch *)")
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
+        await host.says("/permissions ask bash(touch *)")
         with pytest.raises(UserError, match="wants you to be asked"):
-            await desk.outcome("/do")
-        assert not (desk.stage.workspace / "made").exists()
+            await host.outcome("/do")
+        assert not (host.stage.workspace / "made").exists()
 
 
 async def test_a_command_may_name_the_model_that_answers_it(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nmodel: scripted/other\n---\nDo it.")
     put(tmp_path, "bad.md", "---\nmodel: nobody\n---\nDo it.")
-    async with at_desk(tmp_path) as desk:
-        loaded(desk, tmp_path)
-        assert await prompt(desk, "/do") == AsPrompt("Do it.", "scripted/other")
+    async with command_host(tmp_path) as host:
+        loaded(host, tmp_path)
+        assert await prompt(host, "/do") == AsPrompt("Do it.", "scripted/other")
         with pytest.raises(UsageError):
-            await desk.outcome("/bad")
+            await host.outcome("/bad")
 
 
 def test_yaml_is_not_loaded_where_there_is_no_such_file(tmp_path: Folder) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
@@ -13,6 +12,7 @@ from typing import TextIO
 import msgspec
 
 from agentcli.llm.messages import Image
+from agentcli.small_files import replace_file
 
 MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
@@ -61,7 +61,7 @@ class Drafts:
         draft = Draft(text.encode(errors="replace").decode(), dict(pastes))
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._replace(msgspec.json.encode(draft))
+            replace_file(self._file, msgspec.json.encode(draft), syncs=False)
         except OSError:
             pass
 
@@ -76,13 +76,3 @@ class Drafts:
             self._file.unlink(missing_ok=True)
         except OSError:
             pass
-
-    def _replace(self, content: bytes) -> None:
-        descriptor, unfinished = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as target:
-                target.write(content)
-            Path(unfinished).replace(self._file)
-        except OSError:
-            Path(unfinished).unlink(missing_ok=True)
-            raise

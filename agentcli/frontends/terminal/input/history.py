@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import msgspec
 
 from agentcli.frontends.terminal.input.pastes import without_images
 from agentcli.llm.messages import Image
+from agentcli.small_files import replace_file
 
 MOST_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
@@ -138,16 +138,8 @@ def _append(file: Path, line: bytes) -> None:
 def _trim(file: Path) -> None:
     """Keep the newest lines; left for the next entry while another process trims or appends."""
     with file.open("rb") as stream, _locked(stream.fileno(), fcntl.LOCK_EX) as is_locked:
-        if not is_locked or not _is_still(file, stream.fileno()):
-            return
-        descriptor, trimmed = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as target:
-                target.write(_tail(file))
-            Path(trimmed).replace(file)
-        except OSError:
-            Path(trimmed).unlink(missing_ok=True)
-            raise
+        if is_locked and _is_still(file, stream.fileno()):
+            replace_file(file, _tail(file), syncs=False)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 from collections.abc import Mapping
@@ -10,10 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from agentcli.errors import UserError
+from agentcli.frontends.terminal.programs.short_program import output_of
 from agentcli.tools.media_types import media_type_of
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one
 CLIPBOARD_TIME_LIMIT_S = 2.0
+MOST_READ = 64 * 1024 * 1024  # bytes, of the clipboard
 
 _CLIPBOARD = (
     ("wl-paste", "-t", "image/png"),
@@ -68,34 +69,11 @@ async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
     """The image on the clipboard; None without one, or without a program that can read it."""
     for name, *arguments in _CLIPBOARD:
         if program := shutil.which(name, path=environment.get("PATH", "")):
-            data = await _output((program, *arguments), environment)
-            if image_type_of(data):
+            argv = (program, *arguments)
+            data = await output_of(argv, environment, seconds=CLIPBOARD_TIME_LIMIT_S, most=MOST_READ)
+            if data and image_type_of(data):
                 return data
     return None
-
-
-async def _output(argv: tuple[str, ...], environment: Mapping[str, str]) -> bytes:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
-    except OSError:
-        return b""
-    try:
-        async with asyncio.timeout(CLIPBOARD_TIME_LIMIT_S):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        return b""
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return output if process.returncode == 0 else b""
 
 
 def image_type_of(data: bytes) -> str:
