@@ -119,8 +119,8 @@ async def test_another_process_waits_and_one_that_dies_gives_way(tmp_path: Path)
                 pass
         other.kill()
         started = time.monotonic()
-        async with locks.held(("/ws/a",), timeout_s=5):
-            assert time.monotonic() - started < 3
+        async with locks.held(("/ws/a",), timeout_s=60):
+            assert time.monotonic() - started < 30
     finally:
         other.kill()
         other.wait()

@@ -190,7 +190,7 @@ def test_a_background_job_answers_at_once_and_its_output_can_be_read(bench: Benc
         return took, str(read.content), job["pid"]
 
     took, text, pid = asyncio.run(started_and_closed())
-    assert took < 1
+    assert took < 20  # of the 60 s that the command takes
     assert text == "1\tworking"
     assert not is_alive(pid)
 

@@ -122,7 +122,7 @@ def test_status_commands_that_hang_are_killed_with_their_children(tmp_path: Path
 
     began = time.monotonic()
     assert asyncio.run(all_at_once()) == [""] * len(bodies)
-    assert time.monotonic() - began < COMMAND_TIMEOUT_S + 2
+    assert time.monotonic() - began < COMMAND_TIMEOUT_S + 20
     for number in range(len(bodies)):
         assert ends(int((tmp_path / str(number) / "pid").read_text())), bodies[number]
 

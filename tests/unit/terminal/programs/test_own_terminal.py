@@ -40,7 +40,7 @@ def test_of_much_output_the_beginning_and_the_end_are_kept() -> None:
 
 
 def test_many_corrections_take_no_time() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert as_read("x" * 100_000 + "\b" * 100_000 + "y") == "y"
     assert as_read("x\r" * 100_000) == "x"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 20  # what grows with the square takes minutes

@@ -202,6 +202,6 @@ def test_a_huge_diff_takes_a_moment() -> None:
         for n in range(1, 50_000, 1_000)
     ]
     diff = "--- a/f\n+++ b/f\n" + "".join(hunks)
-    start = time.perf_counter()
+    start = time.process_time()
     diff_fragments(diff, width=100, most_lines=None)
-    assert time.perf_counter() - start < 1.5  # 0.1 s on a laptop
+    assert time.process_time() - start < 15  # about 0.1 s; what grows with the square takes minutes
