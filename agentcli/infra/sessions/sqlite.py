@@ -7,17 +7,9 @@ lost 520.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import logging
-import queue
-import shutil
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,16 +21,12 @@ from agentcli.conversation.entries import Body, Entry, Unreadable, as_readable, 
 from agentcli.conversation.titles import said_in_short, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
-from agentcli.infra.sessions.schema import prepare
+from agentcli.infra.sessions.writer import NotWritable, Writer, on_a_copy
 from agentcli.paths import folder_text
 
-log = logging.getLogger(__name__)
-
-BUSY_TIMEOUT_MS = 5_000
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 
 T = TypeVar("T")
-Work = Callable[[apsw.Connection], Any]
 
 
 class SqliteSessions:
@@ -47,7 +35,7 @@ class SqliteSessions:
     def __init__(self, path: Path, *, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
         self._on_notice = on_notice
-        self._writer = _Writer(path, on_notice)
+        self._writer = Writer(path, on_notice)
         self._new: dict[str, _SessionRow] = {}  # made here; each is stored with its first entries
 
     async def create(
@@ -71,7 +59,7 @@ class SqliteSessions:
         try:
             return await self._writer.call(work)
         except NotWritable as refused:
-            return await asyncio.to_thread(_on_a_copy, self.path, work, refused)
+            return await asyncio.to_thread(on_a_copy, self.path, work, refused)
 
     async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
         id = await self._read(lambda db: _full_id(db, session_id))
@@ -189,7 +177,7 @@ class SqliteLog:
 
     def __init__(
         self,
-        writer: _Writer,
+        writer: Writer,
         session_id: str,
         lock: filelock.BaseFileLock,
         *,
@@ -343,192 +331,3 @@ def _last_prompt(db: apsw.Connection, session_id: str) -> str:
         (session_id, MOST_LOOKED_AT),
     )
     return next(filter(None, (said_in_short(_entry(row).body) for row in rows)), "")
-
-
-class _Writer:
-    """The thread that owns the only writing connection. Work queued together is committed together."""
-
-    def __init__(self, path: Path, on_notice: Callable[[str], None]) -> None:
-        self._path = path
-        self._on_notice = on_notice
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="agentcli-sessions", daemon=True)
-            self._thread.start()
-        self._queue.put(_Job(work, future, loop, writes))
-        return future
-
-    async def call(self, work: Callable[[apsw.Connection], T]) -> T:
-        result: T = await self.submit(work)
-        return result
-
-    async def drain(self) -> None:
-        """Wait until everything queued so far is stored or has failed."""
-        if self._thread is not None:
-            with contextlib.suppress(StorageError):
-                await self.submit(lambda db: None)
-
-    async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            thread.join()  # it has little left to do, and nothing else runs at this point
-
-    def _serve(self) -> None:
-        connection: apsw.Connection | None = None
-        while (job := self._queue.get()) is not None:
-            jobs = [job]
-            stop = False
-            while not self._queue.empty():
-                following = self._queue.get()
-                if following is None:
-                    stop = True
-                    break
-                jobs.append(following)
-            try:
-                if connection is None:
-                    connection = self._opened(may_replace=any(job.writes for job in jobs))
-                results = self._commit(connection, [job.work for job in jobs])
-            except (apsw.Error, OSError, StorageError) as error:
-                failure = error if isinstance(error, StorageError) else _failure(self._path, error)
-                for job in jobs:
-                    job.tell(None, failure)
-            except Exception as bug:  # nobody would be told anything any more if this thread ended
-                log.exception("work on the session database failed")
-                for job in jobs:
-                    job.tell(None, StorageError(f"{self._path}: {bug!r}."))
-            else:
-                for job, result in zip(jobs, results, strict=True):
-                    job.tell(result, result if isinstance(result, StorageError) else None)
-            if stop:
-                break
-        if connection is not None:
-            connection.close()
-
-    def _commit(self, connection: apsw.Connection, works: Sequence[Work]) -> list[Any]:
-        """All works in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
-        results: list[Any] = []
-        with connection:
-            for work in works:
-                try:
-                    results.append(work(connection))
-                except StorageError as error:
-                    results.append(error)
-        return results
-
-    def _opened(self, *, may_replace: bool) -> apsw.Connection:
-        """With `may_replace` a damaged file is moved aside; who only reads is told of the damage instead."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            return _connect(self._path)
-        except (apsw.NotADBError, apsw.CorruptError):
-            if not may_replace:
-                raise
-            aside = self._free_name(f"{self._path.name}.damaged-{int(time.time())}")
-            self._path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
-            self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
-            return _connect(self._path)
-
-    def _free_name(self, name: str) -> Path:
-        names = itertools.chain((name,), (f"{name}-{number}" for number in itertools.count(2)))
-        return next(path for path in map(self._path.with_name, names) if not path.exists())
-
-
-@dataclass(frozen=True)
-class _Job:
-    """Something to be done with the connection, and who waits for it; one that `writes` needs a sound file."""
-
-    work: Work
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
-    writes: bool
-
-    def tell(self, result: Any, error: StorageError | None) -> None:
-        def settle() -> None:
-            if self.future.done():
-                return
-            if error is None:
-                self.future.set_result(result)
-            else:
-                self.future.set_exception(error)
-
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            self.loop.call_soon_threadsafe(settle)
-
-
-def _on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
-    """Read where SQLite cannot make the files it needs beside the database. Raises `StorageError`."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
-            for suffix in ("", "-wal"):
-                name = path.name + suffix
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(path.with_name(name), Path(folder, name))
-            connection = _connect(Path(folder, path.name))
-            try:
-                return work(connection)
-            finally:
-                connection.close()
-    except (apsw.NotADBError, apsw.CorruptError) as damaged:
-        raise _failure(path, damaged) from damaged
-    except (apsw.Error, OSError) as error:
-        raise refused from error
-
-
-def _connect(path: Path) -> apsw.Connection:
-    path.touch(mode=0o600)
-    connection = apsw.Connection(str(path))
-    try:
-        _set_up(connection)
-        path.chmod(0o600)
-    except Exception:
-        connection.close()
-        raise
-    return connection
-
-
-def _set_up(connection: apsw.Connection) -> None:
-    """Refuse a file that is not ours before anything of it is changed."""
-    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-    connection.pragma("synchronous", "full")
-    connection.transaction_mode = "IMMEDIATE"
-    prepare(connection)
-    connection.pragma("journal_mode", "wal")
-    connection.pragma("foreign_keys", "on")
-    if sys.platform == "darwin":  # there a plain fsync does not reach the disk
-        connection.pragma("fullfsync", "on")
-        connection.pragma("checkpoint_fullfsync", "on")
-
-
-class NotWritable(StorageError):
-    """The file cannot be written, nor opened as for writing; it may be possible to read it."""
-
-
-def _failure(path: Path, error: Exception) -> StorageError:
-    refused = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.FullError, apsw.IOError, OSError)
-    kind = NotWritable if isinstance(error, refused) else StorageError
-    return kind(_said(path, error))
-
-
-def _said(path: Path, error: Exception) -> str:
-    match error:
-        case apsw.FullError():
-            return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
-        case apsw.CorruptError() | apsw.NotADBError():
-            return f"{path} is damaged ({error}): move it away to begin a new one, or use --no-session."
-        case apsw.BusyError():
-            return f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s."
-        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():
-            return (
-                f"{path} could not be opened or written ({error}): check its folder's permissions, or use --no-session."
-            )
-        case _:
-            return f"{path}: {error}."
