@@ -25,7 +25,7 @@ from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.builtin.toolset import off_thread_if_largein_tools
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.text_encoding import decode
 from agentcli.tools.tool import ToolContext, Workspace

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from loopback import ServedTools
 
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.builtin.toolset import off_thread_if_largein_tools
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.tool import ToolContext, Workspace

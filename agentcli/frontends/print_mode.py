@@ -27,7 +27,7 @@ from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost
 async def print_answer(
     host: ScreenlessHost, given: Given, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
 ) -> int:
-    """Print the answer to a prompt, or what a slash command says, and give the exit code.
+    """Print the answer to a prompt, or the output of a slash command, and give the exit code.
 
     On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
     """
@@ -65,11 +65,8 @@ async def print_answer(
                 _say(log, f"agentcli: {error}", after_text=live)
                 return exit_code(event, fail_on_denial=fail_on_denial)
             case Done():
-                if not live:
-                    out.write(event.text)
-                if event.text or live:
-                    out.write("\n")
-                out.flush()
+                line_end = "\n" if event.text or live else ""
+                print("" if live else event.text, end=line_end, file=out, flush=True)
                 _explain(event, session, log)
                 return exit_code(event, fail_on_denial=fail_on_denial)
             case _:
