@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from agentcli.infra.sandbox import files, newcomers, ripgrep
+from agentcli.infra.sandbox.backends.unconfined import Unconfined
 from agentcli.infra.sandbox.bounds import Confinement
-from agentcli.infra.sandbox.confined import CommandLimits, Confined
-from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.paths import WorkspacePaths
-from agentcli.infra.sandbox.secret_files import SecretFiles
-from agentcli.infra.sandbox.shell import Shell
-from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.infra.sandbox.files import disk
+from agentcli.infra.sandbox.files.paths import WorkspacePaths
+from agentcli.infra.sandbox.files.secret_files import SecretFiles
+from agentcli.infra.sandbox.processes.environment import command_environment
+from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.infra.sandbox.protection import created_config
+from agentcli.infra.sandbox.search import ripgrep
+from agentcli.infra.sandbox.session_confinement import CommandLimits, Confined
 from agentcli.tools.path_kinds import is_secret
 from agentcli.tools.sandbox import (
     Access,
@@ -36,8 +38,8 @@ from agentcli.tools.sandbox import (
 )
 
 if TYPE_CHECKING:
-    from agentcli.infra.sandbox.secret_values import SecretValues
-    from agentcli.infra.sandbox.try_run import TryRuns
+    from agentcli.infra.sandbox.files.secret_values import SecretValues
+    from agentcli.infra.sandbox.trial.try_run import TryRuns
     from agentcli.tools.trial import Trial
 
 
@@ -109,13 +111,13 @@ class LocalSandbox:
         self._paths.revoke(path, access)
 
     def status(self, path: Path) -> FileStatus | None:
-        return files.status_of(path)
+        return disk.status_of(path)
 
     def read(self, path: Path) -> BinaryIO:
-        return files.open_to_read(path)
+        return disk.open_to_read(path)
 
     def write(self, path: Path, content: bytes) -> None:
-        files.write(path, content)
+        disk.write(path, content)
         self._confined.accept(path, content)
 
     async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
@@ -154,7 +156,9 @@ class LocalSandbox:
     @cached_property
     def _secret_values(self) -> SecretValues:
         """What reads them; importing it takes 20 ms, and most workspaces have no such files."""
-        values: SecretValues = import_module("agentcli.infra.sandbox.secret_values").SecretValues(self._environment)
+        values: SecretValues = import_module("agentcli.infra.sandbox.files.secret_values").SecretValues(
+            self._environment
+        )
         return values
 
     async def exec(
@@ -173,7 +177,7 @@ class LocalSandbox:
         if not is_own:
             await self._confined.make_ready()
         is_kept_in = (profile or self.profile) == "workspace-write" and not is_own
-        watched = newcomers.watched(self.roots) if is_kept_in else {}
+        watched = created_config.watched(self.roots) if is_kept_in else {}
         result = await self._shell.exec(
             command,
             cwd=cwd,
@@ -185,7 +189,7 @@ class LocalSandbox:
             is_own=is_own,
             terminal=terminal,
         )
-        made = newcomers.made_or_changed(watched)
+        made = created_config.made_or_changed(watched)
         return replace(result, made=tuple(made)) if made else result
 
     def why_no_trial(self) -> str:
@@ -208,7 +212,7 @@ class LocalSandbox:
     @cached_property
     def _tries(self) -> TryRuns:
         """What tries commands; importing it takes some milliseconds, and most sessions try none."""
-        tries: TryRuns = import_module("agentcli.infra.sandbox.try_run").TryRuns(
+        tries: TryRuns = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
             lambda: self._confined.confinement,
             self._confined.bounds,
             environment=self._environment,

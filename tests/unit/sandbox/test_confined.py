@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agentcli.infra.sandbox.confined import CommandLimits
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolContext, Workspace

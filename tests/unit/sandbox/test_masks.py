@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.masks import Place, Step, find_place, is_real, plan_masks
+from agentcli.infra.sandbox.mounts.hide_plan import Place, Step, find_place, is_real, plan_masks
 
 
 def folders(*paths: str) -> list[Place]:
