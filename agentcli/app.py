@@ -37,7 +37,7 @@ from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.sandbox.bounds import Confinement
+from agentcli.infra.sandbox.confinement import Confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.processes.environment import credentials_in

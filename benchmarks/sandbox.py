@@ -20,8 +20,7 @@ from statistics import median
 from loopback import ServedTools
 
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
-from agentcli.infra.sandbox.backends.unconfined import Unconfined
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
 
 END_TO_END_MS = 25  # median of `bash true`

@@ -102,7 +102,7 @@ PROTECTED_FILES = REVIEWED_FILES + tuple(
 )
 PROTECTED_NAMES = PROTECTED_FOLDERS + PROTECTED_FILES
 # In a sandbox these cannot be written, nor made; of `.git` that is what git runs and obeys: commits write the rest.
-KEPT_NAMES = tuple(name for name in PROTECTED_NAMES if name not in REVIEWED_FILES)
+READ_ONLY_NAMES = tuple(name for name in PROTECTED_NAMES if name not in REVIEWED_FILES)
 # Below any repository's own folder.
 PROTECTED_GIT_PATHS = ("hooks", "config", "config.worktree", "info", "modules", "worktrees")
 # Below a home: what starts with the machine, the session or a program used every day.

@@ -17,14 +17,13 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
-from agentcli.infra.sandbox.backends.unconfined import Unconfined
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch, Told
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.left_behind import LeftBehind
-from agentcli.infra.sandbox.protection.protected_files import KeptFiles
-from agentcli.tools.path_kinds import KEPT_NAMES, PROTECTED_HOME_PATHS, SECRET_HOME_PATHS, is_secret
+from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
+from agentcli.tools.path_kinds import PROTECTED_HOME_PATHS, READ_ONLY_NAMES, SECRET_HOME_PATHS, is_secret
 from agentcli.tools.sandbox import Profile
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class CommandLimits(Struct, frozen=True):
     own_folders: tuple[Path, ...] = ()
 
 
-class Confined:
+class SessionConfinement:
     """`choose` finds what confines commands here; it is asked when the first of them is judged or run."""
 
     def __init__(
@@ -71,9 +70,9 @@ class Confined:
         self.limits = limits
         self._paths = paths
         self._choose = choose
-        self._secrets = KeptFiles(lambda path: is_secret(path, limits.home), kept)
-        self._kept_places: tuple[str, ...] = ()
-        self._kept_at = float("-inf")
+        self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), kept)
+        self._protected_places: tuple[str, ...] = ()
+        self._planned_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -121,18 +120,18 @@ class Confined:
         return None if is_theirs else cache
 
     def secret_files(self, *, is_changed: bool) -> list[Path]:
-        """Those in the workspace, as `KeptFiles.inside` has them."""
+        """Those in the workspace, as `ProtectedFiles.inside` has them."""
         return self._secrets.inside(self._paths.roots, is_changed=is_changed)[0]
 
-    def is_kept(self, path: Path) -> bool:
+    def is_write_protected(self, path: Path) -> bool:
         """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
-        if time.monotonic() - self._kept_at > 1:
+        if time.monotonic() - self._planned_at > 1:
             roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.protection.planning")
             bounds = Bounds("workspace-write", roots, self.limits.home)
             plan: Protection = planning.plan_protection(bounds, str(roots[0]), self._repositories)
-            self._kept_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
-            self._kept_at = time.monotonic()
-        return any(path.is_relative_to(place) for place in self._kept_places)
+            self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+            self._planned_at = time.monotonic()
+        return any(path.is_relative_to(place) for place in self._protected_places)
 
     def exposed_secrets(self, profile: Profile | None) -> Sequence[Path]:
         """Secret files in the roots that a command held to a profile (None: the session's) could read."""
@@ -159,7 +158,7 @@ class Confined:
 
         What is missing has to be there as an empty folder while a command runs, which commands that list see.
         """
-        there = {name for root in self._paths.roots for name in KEPT_NAMES if (root / name).exists()}
+        there = {name for root in self._paths.roots for name in READ_ONLY_NAMES if (root / name).exists()}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
@@ -167,7 +166,7 @@ class Confined:
         home = self.limits.home
         if not any(home.is_relative_to(root) for root in self._paths.roots):
             return ()
-        names = (name for name in KEPT_NAMES if name != ".git")
+        names = (name for name in READ_ONLY_NAMES if name != ".git")
         paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
         return [home / name for name in (*names, *paths)]
 

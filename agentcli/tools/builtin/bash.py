@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.path_kinds import KEPT_NAMES, is_secret
+from agentcli.tools.path_kinds import READ_ONLY_NAMES, is_secret
 from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 from agentcli.tools.trial import Trial
@@ -166,7 +166,7 @@ def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
     lines = output.splitlines()
     named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
     notes = []
-    if kept := [name for name in KEPT_NAMES if name in named]:
+    if kept := [name for name in READ_ONLY_NAMES if name in named]:
         notes.append(
             f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
             "changes it where the user agrees, and unconfined asks them to let this command do it]"

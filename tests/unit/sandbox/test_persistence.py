@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
 from agentcli.infra.sandbox.session_confinement import CommandLimits

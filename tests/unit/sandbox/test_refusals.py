@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.sandbox import CommandResult

@@ -19,8 +19,7 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.unconfined import Unconfined
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from tests.conformance.confining import (

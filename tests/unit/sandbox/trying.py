@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.trial.tree_changes import FileChange
 from agentcli.infra.sandbox.trial.tree_keeping import Kept
 from agentcli.infra.sandbox.trial.try_folders import TryLimits

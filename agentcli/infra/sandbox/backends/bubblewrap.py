@@ -19,12 +19,13 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.bubblewrap_layout import PROXY_SOCKET, RELAY, Layout
 from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
+from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
-from agentcli.infra.sandbox.mounts.secret_covers import HiddenFiles
+from agentcli.infra.sandbox.mounts.secret_covers import SecretCovers
 from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
+from agentcli.tools.sandbox import Profile
 
 # Never from PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
@@ -53,7 +54,7 @@ class Bubblewrap:
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
         self._repositories = Repositories()
-        self._hidden = HiddenFiles(hidden)
+        self._hidden = SecretCovers(hidden)
 
     @contextmanager
     def launch(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.mounts.hide_plan import (
     Step,
     find_place,
@@ -19,12 +19,12 @@ from agentcli.infra.sandbox.mounts.hide_plan import (
     is_private,
     is_real,
     listening_sockets,
-    plan_masks,
+    plan_hiding,
     private_folders,
 )
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
-from agentcli.infra.sandbox.mounts.secret_covers import NOTHING, HiddenFiles
+from agentcli.infra.sandbox.mounts.secret_covers import NOTHING, SecretCovers
 from agentcli.infra.sandbox.network.relay import python_folders
 
 PROXY_SOCKET = "/run/agentcli/proxy"
@@ -38,7 +38,7 @@ _MOST_DESCRIPTORS = 240
 class Layout:
     """For one command. `descriptors` are to be passed to bubblewrap, which closes them; `close` does so here."""
 
-    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: HiddenFiles) -> None:
+    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
         self.descriptors: list[int] = []
         self._bounds = bounds
         self._mount_points = mount_points
@@ -104,12 +104,14 @@ class Layout:
         # An exception that is reached through a link could be led anywhere by now.
         shown = find_places(path for path in map(str, self._bounds.readable_again) if is_real(path))
         inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
-        outside = plan_masks(
+        outside = plan_hiding(
             [place for place in masked if place not in inner],
             [place for place in shown if place not in inner],
             kept=self._areas,
         )
-        inside = plan_masks([place for place in masked if place in inner], [place for place in shown if place in inner])
+        inside = plan_hiding(
+            [place for place in masked if place in inner], [place for place in shown if place in inner]
+        )
         return outside, inside
 
     def _mask(self, steps: Sequence[Step]) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from agentcli.infra.sandbox.bounds import Launch
+from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 
 # How many words follow an option.

@@ -13,10 +13,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
-from agentcli.infra.sandbox.backends.unconfined import Unconfined
-from agentcli.infra.sandbox.bounds import MOST_PLANS, Bounds, Confinement, Launch, Profile
-
-__all__ = ["Bounds", "Confinement", "Launch", "Profile", "choose_confinement"]
+from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 _LONGEST_PROBE_S = 20.0

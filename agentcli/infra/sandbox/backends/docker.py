@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, cache_environment
-from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
+from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.hide_plan import find_places
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
 from agentcli.infra.sandbox.protection.planning import plan_protection
+from agentcli.tools.sandbox import Profile
 
 _REMOVE_TIMEOUT_S = 30.0
 

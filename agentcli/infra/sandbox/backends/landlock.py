@@ -18,9 +18,10 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.backends.caches import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
-from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_masks
+from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.tools.sandbox import Profile
 
 _LONGEST_PROBE_S = 20.0
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
@@ -129,7 +130,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     # What a grant was given for may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
-    steps = plan_masks(find_places(bounds.masked), shown)
+    steps = plan_hiding(find_places(bounds.masked), shown)
     entries = [
         f"filter {filter_program(internet=False).hex()}",
         *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),

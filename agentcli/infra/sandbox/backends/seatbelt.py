@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch, Profile
+from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.tools.sandbox import Profile
 
 PROGRAM = Path("/usr/bin/sandbox-exec")
 

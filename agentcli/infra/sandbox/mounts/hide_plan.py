@@ -52,7 +52,7 @@ def is_real(path: str) -> bool:
     return place is not None and place.path == path
 
 
-def plan_masks(masked: Iterable[Place], shown: Iterable[Place], kept: Iterable[str] = ()) -> list[Step]:
+def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], kept: Iterable[str] = ()) -> list[Step]:
     """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
 
     `kept` are folders that are mounted after these steps anyway and have to be reachable.

@@ -17,7 +17,7 @@ NOTHING = "/dev/null"  # a device, on a mount without devices: it cannot be read
 _KEPT_FOR_S = 24 * 3_600  # what is mounted stays mounted when its name goes
 
 
-class HiddenFiles:
+class SecretCovers:
     """Files with nothing in them, of no size on the disk, in `folder`, which all sessions may share."""
 
     def __init__(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Launch, Told
+from agentcli.infra.sandbox.confinement import Launch, Told
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.tools.sandbox import Profile
 

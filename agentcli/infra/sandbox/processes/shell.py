@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.bounds import MOST_PLANS
+from agentcli.infra.sandbox.confinement import MOST_PLANS
 from agentcli.infra.sandbox.processes.jobs import Jobs, new_file
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, readable
 from agentcli.infra.sandbox.processes.launching import Launcher, Running, Starter, unconfined

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Told
+from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.protection.guard_journal import Journal
 from agentcli.infra.sandbox.protection.protected_copy import ProtectedCopy

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import MsgspecError, json
 from msgspec.structs import astuple
 
-from agentcli.infra.sandbox.bounds import Told
+from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.protection.protected_copy import read_record
 from agentcli.infra.sandbox.protection.putting_back import PuttingBack
 

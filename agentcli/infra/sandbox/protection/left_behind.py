@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
-from agentcli.infra.sandbox.bounds import Told
+from agentcli.infra.sandbox.confinement import Told
 
 
 class LeftBehind:

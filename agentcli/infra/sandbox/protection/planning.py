@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.git.folders import (
     GitSurroundings,
     looks_like_the_inside,

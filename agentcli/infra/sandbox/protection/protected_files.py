@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
-from agentcli.tools.path_kinds import KEPT_NAMES
+from agentcli.tools.path_kinds import READ_ONLY_NAMES
 
 MOST_FOLDERS = 20_000
 LONGEST_WALK_S = 1.0
@@ -24,7 +24,7 @@ _QUICK_S = 0.05  # a walk that takes so long can be made after every command
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
 
 
-_OBEYED = frozenset(KEPT_NAMES) - {".git"}  # repositories are looked for on their own
+_OBEYED = frozenset(READ_ONLY_NAMES) - {".git"}  # repositories are looked for on their own
 
 
 class _Folder(Struct):
@@ -34,7 +34,7 @@ class _Folder(Struct):
     protected: tuple[Path, ...]
 
 
-class KeptFiles:
+class ProtectedFiles:
     """Shared by all commands of a session. What was seen before is only looked at where it changed."""
 
     def __init__(

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.infra.sandbox.bounds import Told
+from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.git.config import Setting, read_configuration
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.protection.pinned_folders import Entry, PinnedFolders
 from agentcli.infra.sandbox.protection.protected_copy import MOST_BYTES, ProtectedCopy
-from agentcli.tools.path_kinds import KEPT_NAMES
+from agentcli.tools.path_kinds import READ_ONLY_NAMES
 
 
 class PuttingBack:
@@ -69,7 +69,7 @@ class PuttingBack:
             entry = self._pinned.look(path, 0)
             if entry is not None and stat.S_ISLNK(entry.mode):
                 self._move_away(path)
-        elif now == path or path.name not in KEPT_NAMES or self._pinned.place(path.parent) != around:
+        elif now == path or path.name not in READ_ONLY_NAMES or self._pinned.place(path.parent) != around:
             self._where[path] = now  # also where a folder above was renamed
         else:
             self._move_away(path)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import Mount, change_mounts
 from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.bounds import Launch
+from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.mounts.mount_points import open_real
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
@@ -37,7 +37,7 @@ _TICK_S = 0.02
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
 
-class StandIn(Protocol):
+class TrialMounts(Protocol):
     """For all the folders of one command, `areas`."""
 
     mechanism: Mechanism
@@ -57,7 +57,7 @@ class StandIn(Protocol):
     def close(self) -> None: ...
 
 
-class OverlayStandIn:
+class OverlayMounts:
     """Overlays in a namespace that the command brings with it; what changed is in `folder`."""
 
     mechanism: Mechanism = "overlay"
@@ -99,7 +99,7 @@ class OverlayStandIn:
         return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
-class CopyStandIn:
+class CopyMounts:
     """Copies in `folder`. What is at or below a path of `hidden` is empty in them."""
 
     mechanism: Mechanism = "copy"
@@ -135,13 +135,13 @@ class CopyStandIn:
         self._opened.clear()
 
 
-def _redirected(mount: Mount, stand_ins: dict[str, str]) -> Mount:
+def _redirected(mount: Mount, sources: dict[str, str]) -> Mount:
     """A writable bind leads into what stands in for the area it is in; elsewhere it is no longer writable."""
     if not mount.is_writable:
         return mount
-    for area, stand_in in stand_ins.items():
+    for area, source in sources.items():
         if is_inside(mount.path, area):
-            return Mount("--bind", stand_in + mount.path.removeprefix(area), mount.path)
+            return Mount("--bind", source + mount.path.removeprefix(area), mount.path)
     return mount._replace(option=f"--ro-{mount.option.removeprefix('--')}")
 
 

@@ -18,12 +18,12 @@ import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import Mount, can_reach, mounts_of, writable_folders
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, FileChange, Piece, pieces_of
 from agentcli.infra.sandbox.trial.tree_keeping import Kept, keep_pieces
-from agentcli.infra.sandbox.trial.trial_mounts import CopyStandIn, Mechanism, OverlayStandIn, StandIn
+from agentcli.infra.sandbox.trial.trial_mounts import CopyMounts, Mechanism, OverlayMounts, TrialMounts
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
 from agentcli.tools.sandbox import CommandResult, Profile
 
@@ -148,8 +148,8 @@ class TryRuns:
                 result = await self._run(trial, command, cwd, timeout_s, on_output, most_bytes)
                 pieces = await asyncio.to_thread(trial.pieces, self._limits)
             finally:
-                trial.stand_in.close()
-            return TryRun(result, trial.stand_in.mechanism, pieces, private)
+                trial.replaced.close()
+            return TryRun(result, trial.replaced.mechanism, pieces, private)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -203,11 +203,11 @@ class TryRuns:
                 raise ToolError(message, kind="permission_denied")
             try:
                 if mechanism == "overlay":
-                    return _Trial(confinement, bounds, OverlayStandIn(areas, private.path), private)
+                    return _Trial(confinement, bounds, OverlayMounts(areas, private.path), private)
                 hidden = {mount.path for mount in mounts if mount.hides}
                 counter = Counter(self._limits, "The workspace has")
                 return _Trial(
-                    confinement, bounds, CopyStandIn(areas, private.path, hidden=hidden, take=counter.take), private
+                    confinement, bounds, CopyMounts(areas, private.path, hidden=hidden, take=counter.take), private
                 )
             except OSError as error:
                 reasons.append(f"{mechanism}: {error.strerror or error}")
@@ -220,8 +220,8 @@ class TryRuns:
 class _Trial:
     """One command's confinement, with what stands in for the folders it may write."""
 
-    def __init__(self, confinement: Confinement, bounds: Bounds, stand_in: StandIn, private: PrivateFolder) -> None:
-        self.stand_in = stand_in
+    def __init__(self, confinement: Confinement, bounds: Bounds, replaced: TrialMounts, private: PrivateFolder) -> None:
+        self.replaced = replaced
         self._confinement = confinement
         self._bounds = bounds
         self._private = private
@@ -235,14 +235,14 @@ class _Trial:
         with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             self._mounts = mounts_of(launch.argv)
             # Hidden as a whole: what stands in shows what is masked in the workspace, and other tries are nobody's.
-            yield self.stand_in.wrap(launch, str(self._private.path.parent))
+            yield self.replaced.wrap(launch, str(self._private.path.parent))
 
     def pieces(self, limits: TryLimits) -> list[Piece]:
         """Raises `OSError`, `ToolError`."""
         counter = Counter(limits, "The command changed")
         budget = [LONGEST_DIFFS]
         found = []
-        for area, touched in self.stand_in.changes(counter.take).items():
+        for area, touched in self.replaced.changes(counter.take).items():
             if area != str(self._bounds.cache):
                 found += pieces_of(
                     area,

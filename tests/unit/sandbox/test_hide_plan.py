@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.hide_plan import Place, Step, find_place, is_real, plan_masks
+from agentcli.infra.sandbox.mounts.hide_plan import Place, Step, find_place, is_real, plan_hiding
 
 
 def folders(*paths: str) -> list[Place]:
@@ -28,16 +28,16 @@ def folders(*paths: str) -> list[Place]:
     ],
 )  # fmt: skip
 def test_the_longest_path_counts(masked: list[str], shown: list[str], expected: list[str]) -> None:
-    steps = plan_masks(folders(*masked), folders(*shown))
+    steps = plan_hiding(folders(*masked), folders(*shown))
     assert [f"{step.what} {step.path}" for step in steps] == expected
 
 
 def test_files_are_hidden_one_by_one() -> None:
-    assert plan_masks([Place("/h/.netrc", is_folder=False)], []) == [Step("hide", "/h/.netrc")]
+    assert plan_hiding([Place("/h/.netrc", is_folder=False)], []) == [Step("hide", "/h/.netrc")]
 
 
 def test_a_workspace_inside_stays_reachable() -> None:
-    assert plan_masks(folders("/h"), [], kept=["/h/ws"]) == [Step("hide around", "/h")]
+    assert plan_hiding(folders("/h"), [], kept=["/h/ws"]) == [Step("hide around", "/h")]
 
 
 def test_a_place_is_where_the_links_lead(tmp_path: Path) -> None:

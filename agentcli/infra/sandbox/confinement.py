@@ -1,4 +1,4 @@
-"""What a command may do, and the seam behind which it is held to that.
+"""Defines what a command may do, and the `Confinement` protocol of the backends that hold it to that.
 
 The words: *roots* are the workspace's folders, a *mask* hides the contents of a file or folder, a *protected* name
 cannot be written although the folder around it can.
@@ -6,14 +6,14 @@ cannot be written although the folder around it can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-Profile = Literal["read-only", "workspace-write", "danger-full-access"]
+from agentcli.tools.sandbox import Profile
 
 
 class Bounds(Struct, frozen=True):
@@ -145,3 +145,30 @@ class Confinement(Protocol):
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         """What these bounds promise and this confinement does not keep here, a sentence each, for the person."""
         ...
+
+
+class Unconfined:
+    """Implements `Confinement` by doing nothing, where nothing works or the person wants it so; `why` says which."""
+
+    name = "none"
+    weakness = ""
+    keeps_names = False
+    ends_trees = False
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        yield Launch(list(argv), tuple(pass_fds), {})
+
+    def hides(self, profile: Profile) -> bool:
+        return False
+
+    def command_group(self, pid: int) -> int | None:
+        return pid
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        return ("Commands are not confined: they can do whatever you can.",)
