@@ -45,11 +45,11 @@ from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.sandbox.bounds import Confinement
-from agentcli.infra.sandbox.confined import CommandLimits
-from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.infra.sandbox.host_grants import read_grant
+from agentcli.infra.sandbox.confinement import Confinement
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.network.host_grants import read_grant
+from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message, without_surrogates
 from agentcli.llm.models import ModelInfo
@@ -335,9 +335,11 @@ class Builder:
         settings = self.config.settings.sandbox
         kind = settings.kind
         if kind == "docker":
-            container: Confinement = import_module("agentcli.infra.sandbox.docker").Docker(settings.docker_image)
+            container: Confinement = import_module("agentcli.infra.sandbox.backends.docker").Docker(
+                settings.docker_image
+            )
             return container
-        confinement = import_module("agentcli.infra.sandbox.confinement")
+        confinement = import_module("agentcli.infra.sandbox.backends.choosing")
         tmp = state / "tmp"
         try:
             tmp.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -19,10 +19,9 @@ from statistics import median
 
 from loopback import ServedTools
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
-from agentcli.infra.sandbox.confinement import choose_confinement
-from agentcli.infra.sandbox.shell import Shell
-from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.infra.sandbox.backends.choosing import choose_confinement
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
+from agentcli.infra.sandbox.processes.shell import Shell
 
 END_TO_END_MS = 25  # median of `bash true`
 BUDGET_MS = 10, 20  # median over plain, on a quiet machine and on a busy one

@@ -233,7 +233,7 @@ def _set_up_logging(state: Path, level: str) -> None:
 
     class MaskingFormatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            from agentcli.infra.sandbox.environment import credentials_in
+            from agentcli.infra.sandbox.processes.environment import credentials_in
             from agentcli.safety.secrets.masking import Masker
 
             return Masker(credentials_in(os.environ)).mask(super().format(record))

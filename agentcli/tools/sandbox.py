@@ -171,7 +171,7 @@ class Sandbox(Protocol):
         """Whether a real path is one of the sandbox's own, such as a job's output, or was granted."""
         ...
 
-    def is_kept(self, path: Path) -> bool:
+    def is_write_protected(self, path: Path) -> bool:
         """Whether git runs what is at a real path in the workspace, or what it says: hooks and settings."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.confinement import KINDS, choose_confinement
+from agentcli.infra.sandbox.backends.choosing import KINDS, choose_confinement
 from tests.app.running import Place, call
 from tests.app.terminal import Open
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.process_tree import processes_below
+from agentcli.infra.sandbox.processes.process_tree import processes_below
 from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
 from tests.conformance.confining import NOBODY, confinement_for, folder_on_disk, give_to

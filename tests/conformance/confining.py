@@ -20,11 +20,10 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement
-from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.confinement import choose_confinement
-from agentcli.infra.sandbox.landlock import Landlock
-from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.choosing import choose_confinement
+from agentcli.infra.sandbox.backends.landlock import Landlock
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Unconfined
 
 NOBODY = 65534
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

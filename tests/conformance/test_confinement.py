@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
+from agentcli.infra.sandbox.confinement import Bounds
 from tests.conformance import escape_probes
 from tests.conformance.confining import Surroundings, confinement_for, folder_on_disk, picture, python_of, run
 

@@ -73,7 +73,7 @@ def _is_outside(real: Path, workspace: Workspace) -> bool:
 def is_kept_from_edits(target: Target, workspace: Workspace) -> bool:
     """Whether the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not kept."""
     if target.kind == "protected" and not target.is_outside:
-        return not is_reviewed(_below_root(target, workspace)) or workspace.sandbox.is_kept(target.real)
+        return not is_reviewed(_below_root(target, workspace)) or workspace.sandbox.is_write_protected(target.real)
     return target.access == "write" and target.is_outside
 
 
@@ -109,7 +109,7 @@ def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:
     by_name = judge_path(given, access=access, cwd=cwd, roots=roots, home=home)
     if by_name in ("odd", "secret", "protected"):
         return by_name
-    if access == "write" and workspace.sandbox.is_kept(real):
+    if access == "write" and workspace.sandbox.is_write_protected(real):
         return "protected"
     if access == "write" and _has_other_names(real, workspace):
         return "linked"

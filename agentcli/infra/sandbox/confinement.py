@@ -1,132 +1,174 @@
-"""Which confinement works on this machine: the best that really runs a command, and why not a better one."""
+"""Defines what a command may do, and the `Confinement` protocol of the backends that hold it to that.
+
+The words: *roots* are the workspace's folders, a *mask* hides the contents of a file or folder, a *protected* name
+cannot be written although the folder around it can.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from agentcli.infra.sandbox.bounds import MOST_PLANS, Bounds, Confinement, Launch, Profile
-from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.landlock import Landlock, probe_landlock
-from agentcli.infra.sandbox.seatbelt import Seatbelt
-from agentcli.infra.sandbox.unconfined import Unconfined
+from msgspec import Struct
 
-__all__ = ["Bounds", "Confinement", "Launch", "Profile", "choose_confinement"]
-
-KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
-_LONGEST_PROBE_S = 20.0
-
-# What a system's message means for the person.
-_ADVICE = {
-    "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
-    " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
-    "No permissions to creat": "user namespaces are forbidden here (in a container: --security-opt seccomp=unconfined,"
-    " or --privileged)",
-    "nknown option": "it is too old: version 0.8 is needed, or an older one with its security updates",
-    "Creating new namespace failed": "namespaces are forbidden here",
-    "Operation not permitted": "namespaces or mounts are forbidden here",
-}
+from agentcli.tools.sandbox import Profile
 
 
-@cache
-def choose_confinement(
-    *,
-    tmp: Path,
-    kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
-    programs: tuple[Path, ...] = PROGRAMS,
-) -> Confinement:
-    """The first of `kinds` that runs `true` here, else none. Probed once for each process: some milliseconds.
+class Bounds(Struct, frozen=True):
+    """What a command may do. Every path is absolute.
 
-    `tmp` is a folder for temporary files, of commands too where they share it. `why` of what this gives says, for the
-    person, what is wrong with the better ones.
+    `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
+    bounds at all; none of the other fields count.
     """
-    reasons: list[str] = []
-    for kind in kinds:
-        try:
-            return _PROBES[kind](reasons, tmp, programs)
-        except (OSError, NotImplementedError, ValueError, subprocess.SubprocessError) as error:
-            reasons.append(f"{kind}: {error}.")
-    return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
+
+    profile: Profile
+    roots: tuple[Path, ...]
+    """The workspace's folders, symlinks resolved."""
+    home: Path
+    masked: tuple[Path, ...] = ()
+    """Files and folders whose contents may not be read. Those that do not exist cost nothing."""
+    readable_again: tuple[Path, ...] = ()
+    """Exceptions to `masked`, granted by the person. The longer path wins; of two equal ones the exception does."""
+    writable: tuple[Path, ...] = ()
+    """Further paths that may be written under `workspace-write`, granted by the person; they must exist.
+
+    They win over protected names.
+    """
+    protected: tuple[str, ...] = ()
+    """Names relative to a root that may not be written, made, renamed or removed. With `.git` here a repository is
+    read-only as a whole; without it commits work, while what git would execute (hooks, config) stays protected."""
+    protected_paths: tuple[Path, ...] = ()
+    """The same by absolute path, where it lies in a root: a root that holds the home holds what starts programs."""
+    proxy_socket: Path | None = None
+    """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
+    loopback: bool = True
+    """Whether commands may use TCP and UDP on a loopback interface of their own, as tests that start a server do.
+
+    Nothing else is reachable there. Only where the network is a private one (bubblewrap, Docker).
+    """
+    cache: Path | None = None
+    """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
+    which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
 
 
-def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    program = next((program for program in programs if program.is_file()), None)
-    if program is None:
-        raise OSError(f"not installed (`{_how_to_install()}`)")
-    message = ""
-    for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
-        confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
-        message = _run_true(confinement, tmp)
-        if not message:
-            return confinement
-    raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
+# A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's
+# socket, a file that is being replaced. Then it is planned again; where sockets come and go all the time, often.
+MOST_PLANS = 10
 
 
-# The program that installs packages, and how.
-_INSTALLERS = {
-    "apt-get": "apt-get install bubblewrap",
-    "dnf": "dnf install bubblewrap",
-    "pacman": "pacman -S bubblewrap",
-    "zypper": "zypper install bubblewrap",
-    "apk": "apk add bubblewrap",
-}
+class Told(Struct):
+    """What commands may not change and did.
+
+    Paths that are as they were again, with where what stood there is now; and those that are not, with the reason.
+    """
+
+    put_back: list[str] = []
+    left_changed: list[str] = []
+    unguarded: list[str] = []
+    """Folders, once a session, in which there is more than is put back."""
+
+    def add(self, other: Told) -> None:
+        self.put_back += other.put_back
+        self.left_changed += other.left_changed
 
 
-def _how_to_install() -> str:
-    how = next((how for program, how in _INSTALLERS.items() if shutil.which(program)), _INSTALLERS["apt-get"])
-    return how if os.getuid() == 0 else f"sudo {how}"
+class Launch(NamedTuple):
+    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
+
+    `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
+    that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
+    become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
+    `told` is filled when the context is left. `journal` is a
+    descriptor of what the keeper needs to do that if agentcli is killed before (guard_journal.py).
+    """
+
+    argv: list[str]
+    pass_fds: tuple[int, ...]
+    environment: Mapping[str, str]
+    refusal: str = ""
+    launcher: int = 0
+    told: Told = Told()
+    journal: int | None = None
 
 
-def _advice(message: str) -> str:
-    """What a message means that is the same at the next try; empty for any other."""
-    return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
+class Confinement(Protocol):
+    """Holds commands to their bounds. One object serves any number of commands at the same time."""
+
+    @property
+    def name(self) -> str:
+        """`bubblewrap`, `landlock`, `docker` or `none`."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """Why nothing better is used, for the person; empty for the best there is."""
+        ...
+
+    @property
+    def keeps_names(self) -> bool:
+        """True if protected names cannot be written; else what changed of them has to be put back."""
+        ...
+
+    @property
+    def weakness(self) -> str:
+        """What commands can do that they should not, as part of a sentence; empty where they are held as meant."""
+        ...
+
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> AbstractContextManager[Launch]:
+        """Prepare one command. Leave the context after its process has ended, not before: protections depend on it.
+
+        The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
+        the command is tied to its parent, the kernel ties it to the *thread*), with `pass_fds`, and with `environment`
+        over what the command gets. SIGKILL for the process ends all its processes, where `ends_trees` says so.
+
+        Raises `OSError`.
+        """
+        ...
+
+    def hides(self, profile: Profile) -> bool:
+        """True if commands held to a profile cannot read what is masked inside the roots."""
+        ...
+
+    @property
+    def ends_trees(self) -> bool:
+        """Whether nothing survives the death of the process that was started, or of the one that started it."""
+        ...
+
+    def command_group(self, pid: int) -> int | None:
+        """The process group that SIGTERM should go to, for the process that was started; None when there is none."""
+        ...
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        """What these bounds promise and this confinement does not keep here, a sentence each, for the person."""
+        ...
 
 
-def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    return Landlock(probe_landlock(), " ".join(reasons), tmp=tmp)
+class Unconfined:
+    """Implements `Confinement` by doing nothing, where nothing works or the person wants it so; `why` says which."""
 
+    name = "none"
+    weakness = ""
+    keeps_names = False
+    ends_trees = False
 
-def _probe_seatbelt(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    confinement = Seatbelt(tmp)
-    message = _run_true(confinement, tmp)
-    if message:
-        raise OSError(message)
-    return confinement
+    def __init__(self, why: str = "") -> None:
+        self.why = why
 
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        yield Launch(list(argv), tuple(pass_fds), {})
 
-_PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]] = {
-    "bubblewrap": _probe_bubblewrap,
-    "landlock": _probe_landlock,
-    "seatbelt": _probe_seatbelt,
-}
+    def hides(self, profile: Profile) -> bool:
+        return False
 
+    def command_group(self, pid: int) -> int | None:
+        return pid
 
-def _run_true(confinement: Confinement, folder: Path) -> str:
-    """Run `true` in bounds like those of a command, again where that may help: what went wrong, or nothing."""
-    message = ""
-    for _ in range(MOST_PLANS):
-        message = _run_once(confinement, folder)
-        if not message or _advice(message):
-            break
-    return message
-
-
-def _run_once(confinement: Confinement, folder: Path) -> str:
-    root = folder.resolve()
-    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), Path("/"))) as launch:
-        done = subprocess.run(
-            launch.argv,
-            pass_fds=launch.pass_fds,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_LONGEST_PROBE_S,
-        )
-    if done.returncode == 0:
-        return ""
-    return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        return ("Commands are not confined: they can do whatever you can.",)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from agentcli.infra.sandbox import files, newcomers, ripgrep
-from agentcli.infra.sandbox.bounds import Confinement
-from agentcli.infra.sandbox.confined import CommandLimits, Confined
-from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.paths import WorkspacePaths
-from agentcli.infra.sandbox.secret_files import SecretFiles
-from agentcli.infra.sandbox.shell import Shell
-from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.infra.sandbox.confinement import Confinement, Unconfined
+from agentcli.infra.sandbox.files import disk
+from agentcli.infra.sandbox.files.paths import WorkspacePaths
+from agentcli.infra.sandbox.files.secret_files import SecretFiles
+from agentcli.infra.sandbox.processes.environment import command_environment
+from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.infra.sandbox.protection import created_config
+from agentcli.infra.sandbox.search import ripgrep
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import (
     Access,
@@ -36,8 +37,8 @@ from agentcli.tools.sandbox import (
 )
 
 if TYPE_CHECKING:
-    from agentcli.infra.sandbox.secret_values import SecretValues
-    from agentcli.infra.sandbox.try_run import TryRuns
+    from agentcli.infra.sandbox.files.secret_values import SecretValues
+    from agentcli.infra.sandbox.trial.try_run import TryRuns
     from agentcli.tools.trial import Trial
 
 
@@ -66,19 +67,19 @@ class LocalSandbox:
         self._paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
         self._kept = kept
         self._job_folder = job_folder
-        self._confined = Confined(limits, self._paths, choose, kept)
+        self._confinement = SessionConfinement(limits, self._paths, choose, kept)
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._shell = Shell(self._environment, job_folder, launch=self._confined.launch, own_environment=environment)
+        self._shell = Shell(self._environment, job_folder, launch=self._confinement.launch, own_environment=environment)
 
     @property
     def profile(self) -> Profile:
-        return self._confined.limits.profile
+        return self._confinement.limits.profile
 
     @property
     def confines(self) -> bool:
-        return self._confined.confines
+        return self._confinement.confines
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -93,14 +94,14 @@ class LocalSandbox:
     def knows(self, path: Path, access: Access) -> bool:
         return self._paths.knows(path, access)
 
-    def is_kept(self, path: Path) -> bool:
-        return self._confined.is_kept(path)
+    def is_write_protected(self, path: Path) -> bool:
+        return self._confinement.is_write_protected(path)
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        return self._confined.exposed_secrets(profile)
+        return self._confinement.exposed_secrets(profile)
 
     def program_of_git(self, folder: Path) -> str:
-        return self._confined.program_of_git(folder)
+        return self._confinement.program_of_git(folder)
 
     def grant(self, path: Path, access: Access) -> None:
         self._paths.grant(path, access)
@@ -109,14 +110,14 @@ class LocalSandbox:
         self._paths.revoke(path, access)
 
     def status(self, path: Path) -> FileStatus | None:
-        return files.status_of(path)
+        return disk.status_of(path)
 
     def read(self, path: Path) -> BinaryIO:
-        return files.open_to_read(path)
+        return disk.open_to_read(path)
 
     def write(self, path: Path, content: bytes) -> None:
-        files.write(path, content)
-        self._confined.accept(path, content)
+        disk.write(path, content)
+        self._confinement.accept(path, content)
 
     async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
         return await ripgrep.list_files(listing, self._environment, take)
@@ -141,12 +142,12 @@ class LocalSandbox:
         return self._holds_secrets(path) or (kept is not None and kept(path))
 
     def _holds_secrets(self, path: Path) -> bool:
-        return is_secret(path, self._confined.limits.home)
+        return is_secret(path, self._confinement.limits.home)
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _FRESH_FOR_S:
-            self._secret_files, self._looked_at = self._confined.secret_files(is_changed=is_changed), now
+            self._secret_files, self._looked_at = self._confinement.secret_files(is_changed=is_changed), now
         if not self._secret_files:
             return frozenset()
         return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)
@@ -154,7 +155,9 @@ class LocalSandbox:
     @cached_property
     def _secret_values(self) -> SecretValues:
         """What reads them; importing it takes 20 ms, and most workspaces have no such files."""
-        values: SecretValues = import_module("agentcli.infra.sandbox.secret_values").SecretValues(self._environment)
+        values: SecretValues = import_module("agentcli.infra.sandbox.files.secret_values").SecretValues(
+            self._environment
+        )
         return values
 
     async def exec(
@@ -171,9 +174,9 @@ class LocalSandbox:
         terminal: str = "",
     ) -> CommandResult:
         if not is_own:
-            await self._confined.make_ready()
+            await self._confinement.make_ready()
         is_kept_in = (profile or self.profile) == "workspace-write" and not is_own
-        watched = newcomers.watched(self.roots) if is_kept_in else {}
+        watched = created_config.watched(self.roots) if is_kept_in else {}
         result = await self._shell.exec(
             command,
             cwd=cwd,
@@ -185,7 +188,7 @@ class LocalSandbox:
             is_own=is_own,
             terminal=terminal,
         )
-        made = newcomers.made_or_changed(watched)
+        made = created_config.made_or_changed(watched)
         return replace(result, made=tuple(made)) if made else result
 
     def why_no_trial(self) -> str:
@@ -200,7 +203,7 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         most_bytes: int = 30_000,
     ) -> Trial:
-        await self._confined.make_ready()
+        await self._confinement.make_ready()
         return await self._tries.try_command(
             command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes
         )
@@ -208,11 +211,11 @@ class LocalSandbox:
     @cached_property
     def _tries(self) -> TryRuns:
         """What tries commands; importing it takes some milliseconds, and most sessions try none."""
-        tries: TryRuns = import_module("agentcli.infra.sandbox.try_run").TryRuns(
-            lambda: self._confined.confinement,
-            self._confined.bounds,
+        tries: TryRuns = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
+            lambda: self._confinement.confinement,
+            self._confinement.bounds,
             environment=self._environment,
-            folder=self._confined.limits.tries or self._job_folder / "tries",
+            folder=self._confinement.limits.tries or self._job_folder / "tries",
             output_folder=self._job_folder,
         )
         return tries
@@ -220,7 +223,7 @@ class LocalSandbox:
     async def start_job(
         self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
     ) -> BackgroundJob:
-        await self._confined.make_ready()
+        await self._confinement.make_ready()
         return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, profile=profile)
 
     def jobs(self) -> Sequence[BackgroundJob]:
@@ -233,23 +236,23 @@ class LocalSandbox:
         await self._shell.stop_job(id)
 
     def grant_host(self, host: str) -> None:
-        self._confined.grant_host(host)
+        self._confinement.grant_host(host)
 
     def revoke_host(self, host: str) -> None:
-        self._confined.revoke_host(host)
+        self._confinement.revoke_host(host)
 
     def warning(self) -> str:
-        return self._confined.warning()
+        return self._confinement.warning()
 
     def told(self) -> tuple[str, ...]:
-        return self._confined.told()
+        return self._confinement.told()
 
     def add_root(self, folder: Path) -> None:
         self._paths.add_root(folder)
 
     async def aclose(self) -> None:
         await self._shell.aclose()
-        await self._confined.aclose()
+        await self._confinement.aclose()
 
 
 if TYPE_CHECKING:

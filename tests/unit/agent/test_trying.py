@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, ToolFinished
-from agentcli.infra.sandbox.bubblewrap import Bubblewrap
-from agentcli.infra.sandbox.confined import CommandLimits
-from agentcli.infra.sandbox.confinement import choose_confinement
+from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
+from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from tests.unit.agent.stage import Stage, call, on_stage
 
 END = {"text": "The end."}

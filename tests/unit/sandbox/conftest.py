@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Confinement
+from agentcli.infra.sandbox.confinement import Confinement
 from tests.conformance.confining import confinement_for, folder_on_disk
 from tests.unit.tools.bench import Bench
 

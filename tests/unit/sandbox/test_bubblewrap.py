@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement
+from agentcli.infra.sandbox.confinement import Bounds, Confinement
 from tests.conformance.confining import (
     alive,
     clean_environment,

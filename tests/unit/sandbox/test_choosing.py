@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.confinement import choose_confinement
+from agentcli.infra.sandbox.backends.choosing import choose_confinement
+from agentcli.infra.sandbox.confinement import Bounds
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap and Landlock are for Linux")
 

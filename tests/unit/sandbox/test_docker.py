@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Launch
-from agentcli.infra.sandbox.docker import Docker
+from agentcli.infra.sandbox.backends.docker import Docker
+from agentcli.infra.sandbox.confinement import Bounds, Launch
 
 # Notes its arguments, one a line and an empty one at the end, and runs what comes after the image.
 _FAKE = """#!/bin/sh

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.environment import command_environment
+from agentcli.infra.sandbox.processes.environment import command_environment
 
 KEY = "x" * 40
 

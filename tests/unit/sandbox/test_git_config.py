@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agentcli.infra.sandbox.git_config import Configuration, Setting, read_configuration
+from agentcli.infra.sandbox.git.config import Configuration, Setting, read_configuration
 
 PIECES = (
     *('[a "b\0c"]', '[a "b.c\0"]', '[a "\0"]', "\0"),

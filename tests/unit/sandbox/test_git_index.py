@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.git_index import submodules_in
+from agentcli.infra.sandbox.git.index import submodules_in
 
 
 def git(folder: Path, *arguments: str, given: str | None = None) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement
-from agentcli.infra.sandbox.newcomers import made_or_changed, watched
+from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.protection.created_config import made_or_changed, watched
 from tests.conformance.confining import git, picture, run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox import keeper
+from agentcli.infra.sandbox.processes import keeper
 from agentcli.tools.observation import PAGE_BYTES
 from tests.unit.tools.bench import Bench, until
 

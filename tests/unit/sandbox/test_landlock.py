@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds, Confinement, Launch
-from agentcli.infra.sandbox.shell import Shell
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.processes.shell import Shell
 from tests.conformance.confining import alive, confinement_for, folder_on_disk, git, run, wait_until
 
 

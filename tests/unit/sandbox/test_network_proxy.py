@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.host_grants import find_grant, may_lead_to, read_grant, read_host, split_port
-from agentcli.infra.sandbox.network_proxy import NetworkProxy
+from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.network.host_grants import find_grant, may_lead_to, read_grant, read_host, split_port
+from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from tests.conformance.confining import confinement_for, folder_on_disk, python_of, run
 
 # --- grants

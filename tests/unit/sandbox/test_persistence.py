@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
+from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from tests.conformance.confining import confinement_for, folder_on_disk, git
 
 WHO = "root" if os.getuid() == 0 else "user"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.process_tree import processes_below
-from agentcli.infra.sandbox.processes import Keeper
+from agentcli.infra.sandbox.processes.keeper_client import Keeper
+from agentcli.infra.sandbox.processes.process_tree import processes_below
 from tests.unit.sandbox.trees import ENDS, LEAST_PROCESSES, alive
 from tests.unit.tools.bench import is_alive, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from agentcli.infra.sandbox.repositories import Repositories
+from agentcli.infra.sandbox.git.repositories import Repositories
 
 
 def make(folder: Path, *names: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.seatbelt import Seatbelt, seatbelt_profile
+from agentcli.infra.sandbox.backends.seatbelt import Seatbelt, seatbelt_profile
+from agentcli.infra.sandbox.confinement import Bounds
 
 HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
 BOUNDS = Bounds(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.seccomp import (
+from agentcli.infra.sandbox.backends.seccomp import (
     ARCHITECTURES,
     CLONE3,
     DENIED,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.processes import Keeper, Process
-from agentcli.infra.sandbox.stall import Stall, Watcher
+from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
+from agentcli.infra.sandbox.processes.stall import Stall, Watcher
 from tests.unit.tools.bench import Bench, until
 
 pytestmark = [

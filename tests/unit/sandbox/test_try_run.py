@@ -19,10 +19,9 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.try_folders import TryLimits
-from agentcli.infra.sandbox.try_run import TryRuns
-from agentcli.infra.sandbox.unconfined import Unconfined
+from agentcli.infra.sandbox.confinement import Bounds, Unconfined
+from agentcli.infra.sandbox.trial.try_folders import TryLimits
+from agentcli.infra.sandbox.trial.try_run import TryRuns
 from tests.conformance.confining import (
     NOBODY,
     clean_environment,

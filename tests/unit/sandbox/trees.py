@@ -12,9 +12,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agentcli.infra.sandbox.confined import CommandLimits
-from agentcli.infra.sandbox.confinement import choose_confinement
+from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.sandbox import Profile
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from agentcli.infra.sandbox.bounds import Bounds
-from agentcli.infra.sandbox.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.tree_changes import FileChange
-from agentcli.infra.sandbox.tree_keeping import Kept
-from agentcli.infra.sandbox.try_folders import TryLimits
-from agentcli.infra.sandbox.try_run import TryRuns
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.trial.tree_changes import FileChange
+from agentcli.infra.sandbox.trial.tree_keeping import Kept
+from agentcli.infra.sandbox.trial.try_folders import TryLimits
+from agentcli.infra.sandbox.trial.try_run import TryRuns
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")

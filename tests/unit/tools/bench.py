@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confined import CommandLimits
+from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.seatbelt import Seatbelt
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Profile

@@ -1,0 +1,112 @@
+"""Commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
+
+What a command sees: the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no
+network, no socket of the host's, secrets hidden. What it keeps: its user. What ends it: the death of the process that
+started it.
+
+Mounts follow what is mounted, not names: when somebody *outside* replaces a protected or hidden file, by renaming
+another one over it as editors do, Linux takes the mount away from running sandboxes. Folders stay protected whatever is
+replaced inside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from agentcli.infra.sandbox.backends.bubblewrap_layout import PROXY_SOCKET, RELAY, Layout
+from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
+from agentcli.infra.sandbox.backends.seccomp import filter_program
+from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.mounts.mount_points import MountPoints
+from agentcli.infra.sandbox.mounts.secret_covers import SecretCovers
+from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
+from agentcli.infra.sandbox.protection.planning import plan_protection
+from agentcli.tools.sandbox import Profile
+
+# Never from PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
+PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
+
+# Root has no need of a user namespace, in which it could not even enter the folders of others. Root without
+# capabilities (in a container) has.
+NAMESPACES = {
+    "all": ("--unshare-all",),
+    "all but user": ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+}
+
+_ALWAYS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+# The kernel's settings are files of root's: without its own mount, root could write them even without capabilities.
+_SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+
+
+class Bubblewrap:
+    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
+
+    name = "bubblewrap"
+    weakness = ""
+    keeps_names = True
+    ends_trees = True
+    why = ""
+
+    def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
+        self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
+        self._repositories = Repositories()
+        self._hidden = SecretCovers(hidden)
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        if bounds.profile == "danger-full-access":
+            yield Launch(list(argv), tuple(pass_fds), {})
+            return
+        with ExitStack() as stack:
+            mount_points = stack.enter_context(MountPoints())
+            program = stack.enter_context(_filter(bounds))
+            layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
+            mounts = layout.arguments(plan_protection(bounds, str(cwd), self._repositories))
+            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
+            yield Launch(
+                [*self._start, *mounts, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
+                (*pass_fds, program, *layout.descriptors),
+                _environment(bounds),
+                refusal="bwrap: ",
+            )
+
+    def hides(self, profile: Profile) -> bool:
+        return profile != "danger-full-access"
+
+    def command_group(self, pid: int) -> int | None:
+        """The group is that of the sandbox's init, below bwrap; bwrap itself would die at once and end everything."""
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            return next((int(child) for child in children if os.getpgid(int(child)) == int(child)), None)
+        except (OSError, ValueError):
+            return None
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        if bounds.profile == "danger-full-access":
+            return ("Commands are not confined: they can do whatever you can.",)
+        cwd = str(bounds.roots[0]) if bounds.roots else "/"
+        return tuple(plan_protection(bounds, cwd, self._repositories).problems)
+
+
+@contextmanager
+def _filter(bounds: Bounds) -> Iterator[int]:
+    """A descriptor to read the filter from, once: of a pipe, because a file's position would be shared by commands."""
+    program = filter_program(internet=bounds.loopback or bounds.proxy_socket is not None)
+    read, write = os.pipe()
+    try:
+        os.write(write, program)
+        os.close(write)
+        yield read
+    finally:
+        os.close(read)
+
+
+def _environment(bounds: Bounds) -> Mapping[str, str]:
+    proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
+    return cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy

@@ -1,0 +1,157 @@
+"""The arguments that tell bubblewrap what a command sees of the disk.
+
+Whoever can write in the workspace can put a symlink where a folder was, at any moment: a command that runs in the
+background can. So what is mounted from there is opened here, looked at, and given to bubblewrap as a descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.mounts.hide_plan import (
+    Step,
+    find_place,
+    find_places,
+    is_private,
+    is_real,
+    listening_sockets,
+    plan_hiding,
+    private_folders,
+)
+from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
+from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
+from agentcli.infra.sandbox.mounts.secret_covers import NOTHING, SecretCovers
+from agentcli.infra.sandbox.network.relay import python_folders
+
+PROXY_SOCKET = "/run/agentcli/proxy"
+RELAY = "/run/agentcli/relay.py"
+
+# How many descriptors go with one command, of the 253 that a message carries. Nothing that a command of before could
+# have replaced is mounted by its path: between the look at it and the mount it would be followed wherever it leads.
+_MOST_DESCRIPTORS = 240
+
+
+class Layout:
+    """For one command. `descriptors` are to be passed to bubblewrap, which closes them; `close` does so here."""
+
+    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
+        self.descriptors: list[int] = []
+        self._bounds = bounds
+        self._mount_points = mount_points
+        self._hidden = hidden
+        self._may_write = bounds.profile == "workspace-write"
+        self._roots = [str(root) for root in bounds.roots]
+        grants = map(str, bounds.writable) if self._may_write else ()
+        self._grants = [grant for grant in grants if is_real(grant)]
+        self._cache = [str(bounds.cache)] if bounds.cache is not None else []
+        self._areas = sorted({*self._roots, *self._grants, *self._cache}, key=_depth)
+        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
+        self._arguments: list[str] = []
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+
+    def arguments(self, protection: Protection) -> Sequence[str]:
+        """In an order in which nothing covers what was mounted before it by mistake: outer folders first.
+
+        Raises `OSError` when something changed while it was looked at.
+        """
+        for folder in private_folders():
+            self._arguments += ("--perms", "1777", "--tmpfs", folder)
+        self._show_in_private_folders()
+        outside, inside = self._plan_masks()
+        self._mask(outside)
+        for path in sorted({*self._areas, *protection.writable}, key=_depth):
+            self._bind(path, is_writable=self._may_write or path in self._cache)
+        self._protect(protection)
+        for path in self._grants:
+            if any(is_inside(path, protected) for protected in protection.read_only):
+                self._bind(path, is_writable=True)
+        self._mask(inside)
+        self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
+        if self._bounds.proxy_socket is not None:
+            self._arguments += ("--ro-bind", str(self._bounds.proxy_socket), PROXY_SOCKET)
+            self._arguments += ("--ro-bind", str(Path(__file__).parents[1] / "network" / "relay.py"), RELAY)
+        return self._arguments
+
+    def _bind(self, path: str, *, is_writable: bool = False) -> None:
+        if len(self.descriptors) == _MOST_DESCRIPTORS:
+            raise OSError(errno.EMFILE, f"more than {_MOST_DESCRIPTORS} places of the workspace are to be protected")
+        self.descriptors.append(open_real(path))
+        self._arguments += ("--bind-fd" if is_writable else "--ro-bind-fd", str(self.descriptors[-1]), path)
+
+    def _show_in_private_folders(self) -> None:
+        """What is needed although it is in a folder that is replaced: home, the command's own folder, Python."""
+        python = python_folders() if self._bounds.proxy_socket is not None else []
+        for path in (*self._shown_in_private, *python):
+            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
+                self._arguments += ("--ro-bind", path, path)
+
+    def _plan_masks(self) -> tuple[list[Step], list[Step]]:
+        """Steps outside the folders that are mounted on themselves, to come before those; steps inside, for after."""
+        visible = (*self._shown_in_private, *self._areas)
+        masked = [
+            place
+            for place in find_places(self._bounds.masked)
+            if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
+        ]
+        # An exception that is reached through a link could be led anywhere by now.
+        shown = find_places(path for path in map(str, self._bounds.readable_again) if is_real(path))
+        inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
+        outside = plan_hiding(
+            [place for place in masked if place not in inner],
+            [place for place in shown if place not in inner],
+            kept=self._areas,
+        )
+        inside = plan_hiding(
+            [place for place in masked if place in inner], [place for place in shown if place in inner]
+        )
+        return outside, inside
+
+    def _mask(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step.what:
+                case "hide":
+                    self._arguments += ("--ro-bind", self._hidden.over(step.path), step.path)
+                case "hide folder":
+                    self._arguments += ("--perms", "0000", "--tmpfs", step.path)
+                case "hide around":
+                    self._arguments += ("--perms", "0111", "--tmpfs", step.path)
+                case "show":
+                    self._bind(step.path, is_writable=step.path in self._grants)
+
+    def _protect(self, protection: Protection) -> None:
+        """Mount what may not be written over itself, and over what is missing something that is nobody's.
+
+        A file system in memory costs a quarter of what a bind does; what a command could write there, after changing
+        the mode, is gone with the command.
+        """
+        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold_file(path, what)]
+        for path in sorted({*protection.read_only, *files}, key=_depth):
+            self._bind(path)
+        for path in protection.missing_folders:
+            if not self._mount_points.hold_folder(path):
+                continue
+            if kind_of(path) == "folder":
+                self._arguments += ("--perms", "0555", "--tmpfs", path)
+            else:  # made by somebody in the meantime
+                self._bind(path)
+
+    def _hide_sockets(self, hidden: Sequence[str]) -> None:
+        """Those of the host, wherever they are. The workspace's own stay: its servers and git's use them."""
+        for path in listening_sockets():
+            place = find_place(path)
+            if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
+                continue
+            if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
+                self._arguments += ("--ro-bind", NOTHING, place.path)
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path

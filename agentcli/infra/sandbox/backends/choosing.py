@@ -1,0 +1,129 @@
+"""Which confinement works on this machine: the best that really runs a command, and why not a better one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
+from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
+from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined
+
+KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
+_LONGEST_PROBE_S = 20.0
+
+# What a system's message means for the person.
+_ADVICE = {
+    "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
+    " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
+    "No permissions to creat": "user namespaces are forbidden here (in a container: --security-opt seccomp=unconfined,"
+    " or --privileged)",
+    "nknown option": "it is too old: version 0.8 is needed, or an older one with its security updates",
+    "Creating new namespace failed": "namespaces are forbidden here",
+    "Operation not permitted": "namespaces or mounts are forbidden here",
+}
+
+
+@cache
+def choose_confinement(
+    *,
+    tmp: Path,
+    kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
+    programs: tuple[Path, ...] = PROGRAMS,
+) -> Confinement:
+    """The first of `kinds` that runs `true` here, else none. Probed once for each process: some milliseconds.
+
+    `tmp` is a folder for temporary files, of commands too where they share it. `why` of what this gives says, for the
+    person, what is wrong with the better ones.
+    """
+    reasons: list[str] = []
+    for kind in kinds:
+        try:
+            return _PROBES[kind](reasons, tmp, programs)
+        except (OSError, NotImplementedError, ValueError, subprocess.SubprocessError) as error:
+            reasons.append(f"{kind}: {error}.")
+    return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
+
+
+def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    program = next((program for program in programs if program.is_file()), None)
+    if program is None:
+        raise OSError(f"not installed (`{_how_to_install()}`)")
+    message = ""
+    for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
+        confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
+        message = _run_true(confinement, tmp)
+        if not message:
+            return confinement
+    raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
+
+
+# The program that installs packages, and how.
+_INSTALLERS = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
+    "apk": "apk add bubblewrap",
+}
+
+
+def _how_to_install() -> str:
+    how = next((how for program, how in _INSTALLERS.items() if shutil.which(program)), _INSTALLERS["apt-get"])
+    return how if os.getuid() == 0 else f"sudo {how}"
+
+
+def _advice(message: str) -> str:
+    """What a message means that is the same at the next try; empty for any other."""
+    return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
+
+
+def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    return Landlock(probe_landlock(), " ".join(reasons), tmp=tmp)
+
+
+def _probe_seatbelt(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
+    confinement = Seatbelt(tmp)
+    message = _run_true(confinement, tmp)
+    if message:
+        raise OSError(message)
+    return confinement
+
+
+_PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]] = {
+    "bubblewrap": _probe_bubblewrap,
+    "landlock": _probe_landlock,
+    "seatbelt": _probe_seatbelt,
+}
+
+
+def _run_true(confinement: Confinement, folder: Path) -> str:
+    """Run `true` in bounds like those of a command, again where that may help: what went wrong, or nothing."""
+    message = ""
+    for _ in range(MOST_PLANS):
+        message = _run_once(confinement, folder)
+        if not message or _advice(message):
+            break
+    return message
+
+
+def _run_once(confinement: Confinement, folder: Path) -> str:
+    root = folder.resolve()
+    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), Path("/"))) as launch:
+        done = subprocess.run(
+            launch.argv,
+            pass_fds=launch.pass_fds,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_LONGEST_PROBE_S,
+        )
+    if done.returncode == 0:
+        return ""
+    return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"

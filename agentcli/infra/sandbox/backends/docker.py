@@ -1,0 +1,124 @@
+"""Commands in a container of their own, started for each and removed after it.
+
+The workspace is mounted at its own path; everything else is the image's, read-only. There is no network, no privilege
+and no capability. `docker` or anything that understands its arguments, as `podman` does.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, cache_environment
+from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.mounts.hide_plan import find_places
+from agentcli.infra.sandbox.mounts.mount_points import MountPoints
+from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
+from agentcli.infra.sandbox.protection.planning import plan_protection
+from agentcli.tools.sandbox import Profile
+
+_REMOVE_TIMEOUT_S = 30.0
+
+
+class Docker:
+    """Implements `Confinement`. The image has to hold what commands need: a shell, git, compilers.
+
+    `memory` as docker takes it; `environment` are variables that commands get besides the image's. Descriptors are not
+    passed on: containers have none but the standard three.
+    """
+
+    name = "docker"
+    weakness = ""
+    keeps_names = True
+    ends_trees = True
+    why = ""
+
+    def __init__(
+        self,
+        image: str,
+        *,
+        program: str = "docker",
+        memory: str = "4g",
+        most_processes: int = 512,
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        self._image = image
+        self._program = program
+        self._limits = (f"--memory={memory}", f"--pids-limit={most_processes}")
+        self._environment = dict(environment)
+        self._repositories = Repositories()
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        """`danger-full-access` stays in the container, where it may write the workspace: that is what was asked for."""
+        name = f"agentcli-{secrets.token_hex(8)}"
+        protection = plan_protection(bounds, str(cwd), self._repositories)
+        with MountPoints() as mount_points:
+            environment = {"HOME": PRIVATE_TMP, **cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache"))}
+            options = [
+                *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
+                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *self._limits),
+                *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
+                *(f"--env={key}={value}" for key, value in (environment | self._environment).items()),
+                *(f"--mount={mount}" for mount in _mounts(bounds, protection, mount_points)),
+                f"--workdir={cwd}",
+            ]
+            try:
+                yield Launch([self._program, "run", *options, self._image, *argv], (), {})
+            finally:
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        """The container goes on when the program that waits for it is killed."""
+        subprocess.run(
+            [self._program, "rm", "--force", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_REMOVE_TIMEOUT_S,
+        )
+
+    def hides(self, profile: Profile) -> bool:
+        return True
+
+    def command_group(self, pid: int) -> int | None:
+        """Docker's client passes SIGTERM on to the command."""
+        return pid
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
+        return (*plan_protection(bounds, "", self._repositories).problems, *proxy)
+
+
+def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
+    """Values for `--mount`. Docker mounts outer folders first, whatever the order here."""
+    may_write = bounds.profile != "read-only"
+    folders = [str(root) for root in bounds.roots]
+    granted = [place.path for place in find_places(bounds.writable)] if may_write else []
+    mounts = [_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])]
+    if bounds.cache is not None:
+        mounts.append(_bind(str(bounds.cache), str(bounds.cache), is_writable=True))
+    mounts += [_bind(path, path, is_writable=True) for path in protection.writable if path not in folders]
+    held = [path for path in protection.missing_folders if mount_points.hold_folder(path)]
+    held += [path for path, what in protection.missing_files.items() if mount_points.hold_file(path, what)]
+    mounts += [_bind(path, path) for path in (*protection.read_only, *held) if path not in granted]
+    shown = {place.path for place in find_places(bounds.readable_again)}
+    for place in find_places(bounds.masked):
+        if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
+            hidden = _bind(os.devnull, place.path)
+            nothing = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
+            mounts.append(nothing if place.is_folder else hidden)
+    return mounts
+
+
+def _bind(source: str, target: str, *, is_writable: bool = False) -> str:
+    if "," in target or '"' in target:
+        raise OSError(f"docker cannot mount {target!r}: its name has a comma or a quote in it")
+    return f"type=bind,source={source},destination={target}" + ("" if is_writable else ",readonly")

@@ -1,0 +1,145 @@
+"""Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
+
+Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
+processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The
+keeper bounds its commands itself; started in any other way, each costs the start of a Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentcli.infra.sandbox.backends.caches import WITHOUT_NETWORK, cache_environment
+from agentcli.infra.sandbox.backends.seccomp import filter_program
+from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
+from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.tools.sandbox import Profile
+
+_LONGEST_PROBE_S = 20.0
+_FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
+
+
+class Landlock:
+    """Implements `Confinement`. `abi` is the version of the kernel's Landlock, `python` what the launcher runs in.
+
+    Each command gets a folder of its own in `tmp` for temporary files.
+    """
+
+    name = "landlock"
+    weakness = (
+        "commands that may write can read secret files (agentcli asks first) and change git hooks (they are put back"
+        " as they were), and no host can be opened to them"
+    )
+    ends_trees = False
+    keeps_names = False
+
+    def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
+        self.abi = abi
+        self.why = why
+        self._tmp = tmp
+        self._python = python or own_python()
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        if bounds.profile == "danger-full-access":
+            yield Launch(list(argv), tuple(pass_fds), {})
+            return
+        scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
+        try:
+            with _plan(bounds, scratch) as plan:
+                cache = str(bounds.cache or f"{scratch}/.cache")
+                environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+                launcher = _launcher(self._python, plan)
+                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def hides(self, profile: Profile) -> bool:
+        return profile == "read-only"
+
+    def command_group(self, pid: int) -> int | None:
+        return pid
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        if bounds.profile == "danger-full-access":
+            return ("Commands are not confined: they can do whatever you can.",)
+        texts = [
+            "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
+            "Commands can connect to unix sockets of other programs.",
+            "Processes that a command leaves behind are not ended with it.",
+        ]
+        if self.abi < _FIRST_THAT_SCOPES_SIGNALS:
+            texts.append("Commands can send signals to your other processes (Linux before 6.12).")
+        if bounds.proxy_socket is not None:
+            texts.append("Commands reach no host, granted or not.")
+        if bounds.profile == "workspace-write":
+            texts.append(
+                "Commands can write git hooks and other protected names; what they change there is put back afterwards."
+            )
+            inside = [
+                p.path for p in find_places(bounds.masked) if any(is_inside(p.path, str(r)) for r in bounds.roots)
+            ]
+            texts += [f"Commands can read {path}." for path in inside]
+        return tuple(texts)
+
+
+def probe_landlock() -> int:
+    """The kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
+    with _plan(Bounds("read-only", (), Path("/")), None) as plan:
+        done = subprocess.run(
+            _launcher(own_python(), plan),
+            pass_fds=(plan,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=20,
+        )
+    if done.returncode != 0:
+        raise OSError(done.stderr.decode(errors="replace").strip())
+    return int(done.stdout)
+
+
+def own_python() -> Path:
+    """The interpreter itself, not a virtual environment's link to it."""
+    return Path(sys.executable).resolve()
+
+
+def _launcher(python: Path, plan: int) -> list[str]:
+    # Imported rather than run, because Python keeps what it compiled of imported modules alone.
+    here = str(Path(__file__).parent)
+    start = f"import sys; sys.path.append({here!r}); from landlock_launcher import main; main()"
+    return [str(python), "-I", "-S", "-c", start, str(plan)]
+
+
+@contextmanager
+def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
+    """A descriptor to read the launcher's plan from."""
+    grants = bounds.writable if bounds.profile == "workspace-write" else ()
+    roots = bounds.roots if bounds.profile == "workspace-write" else ()
+    own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
+    # What a grant was given for may be a link by now, to anywhere.
+    written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
+    shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
+    steps = plan_hiding(find_places(bounds.masked), shown)
+    entries = [
+        f"filter {filter_program(internet=False).hex()}",
+        *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
+        *(f"write {path}" for path in written),
+    ]
+    descriptor = os.memfd_create("agentcli")
+    try:
+        os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)

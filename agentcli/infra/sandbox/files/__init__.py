@@ -1,0 +1,4 @@
+"""Reads and writes files, resolves paths, and tells which files hold secrets.
+
+Knows nothing of commands.
+"""

@@ -1,0 +1,124 @@
+"""Reads which values the secret files of a workspace hold, so that they can be masked wherever they are shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.infra.sandbox.files.disk import open_to_read
+from agentcli.safety.secrets.settings import secret_values
+
+MOST_FILES = 200
+LARGEST_FILE = 256 * 1024  # bytes; larger ones are databases, and certificates by the thousand
+MOST_BYTES = 2 * 1024 * 1024
+MOST_VALUES = 1_000
+_LONGEST_GIT_S = 5.0
+
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+# Nothing is fetched, and nothing stands in for the objects that a commit names.
+_GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+_HEAD = (*_GIT, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_GREP = (
+    *(*_GIT, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *("-h", "-o", "-I", "-F", "-f", "-"),
+)
+
+_Stamp = tuple[int, int, int]
+
+
+class _File(Struct, frozen=True):
+    stamp: _Stamp
+    values: frozenset[str]
+
+
+class SecretValues:
+    """Of one workspace. A file is read again once it has changed; `environment` is what git runs in.
+
+    A value that a committed file contains is no secret, unless that file is itself one of the secret ones. The commit
+    is HEAD at the first look: neither the index nor later commits count, since commands can write them.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = {**environment, **_GIT_SETTINGS}
+        self._files: dict[Path, _File] = {}
+        self._looking = threading.Lock()
+        self._heads: dict[Path, str] = {}
+        self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def held_by(
+        self, files: Iterable[Path], roots: Sequence[Path], *, apart_from: Path | None = None
+    ) -> frozenset[str]:
+        """The values in `files`, but for those of the file at the real path `apart_from`."""
+        with self._looking:
+            self._files = dict(self._looked_at(files))
+            shown: frozenset[str] = frozenset()
+            if apart_from is not None:
+                its = (held for file, held in self._files.items() if os.path.realpath(file) == str(apart_from))
+                shown = shown.union(*(held.values for held in its))
+            values = set[str]().union(*(held.values for held in self._files.values()))
+            found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
+            return found.difference(shown, *(self._committed_in(root, found) for root in roots))
+
+    def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, _File]]:
+        left, count = MOST_BYTES, 0
+        for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
+            with suppress(OSError, UnicodeError):
+                status = path.stat()
+                if not 0 < status.st_size <= min(LARGEST_FILE, left) or count >= MOST_FILES:
+                    continue
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                known = self._files.get(path)
+                if known is None or known.stamp != stamp:
+                    known = _File(stamp, _values_in(path))
+                left, count = left - status.st_size, count + 1
+                yield path, known
+
+    def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
+        """Those of the values that stand in a file of the commit; none where there is no commit."""
+        if root not in self._heads:
+            self._heads[root] = self._git(_HEAD, root).strip()
+        if not values or not self._heads[root]:
+            return frozenset()
+        asked, found = self._committed.get(root, (frozenset(), frozenset()))
+        if asked != values:
+            found = self._grep(values, root)
+            self._committed[root] = (values, found)
+        return found
+
+    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
+        secret = [f":(exclude,literal){file.relative_to(root)}" for file in self._files if file.is_relative_to(root)]
+        lines = "\n".join(value for value in values if "\n" not in value)
+        said = self._git((*_GREP, self._heads[root], "--", ".", *secret), root, lines)
+        return values.intersection(said.split("\n"))
+
+    def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
+        """What git says, nothing where it fails."""
+        try:
+            done = subprocess.run(
+                command,
+                cwd=root,
+                env=self._environment,
+                input=given.encode(errors="surrogateescape"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_LONGEST_GIT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.decode(errors="surrogateescape")
+
+
+def _values_in(path: Path) -> frozenset[str]:
+    """Nothing where it is no text."""
+    with open_to_read(path.resolve()) as file:
+        content = file.read(LARGEST_FILE)
+    if b"\0" in content:
+        return frozenset()
+    return frozenset(secret_values(content.decode("utf-8-sig", "replace")))

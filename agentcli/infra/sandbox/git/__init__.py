@@ -1,0 +1,4 @@
+"""Reads repositories as git does, without running git, to find what git would execute or obey.
+
+Changes nothing on disk.
+"""

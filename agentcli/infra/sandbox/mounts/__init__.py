@@ -1,0 +1,4 @@
+"""Plans what is mounted over names and files, and provides the files and empty folders to mount.
+
+Knows neither git nor backends.
+"""

@@ -1,0 +1,109 @@
+"""Which secrets to hide, and which exceptions to show again, as steps in the order they are mounted in."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from agentcli.infra.sandbox.mounts.mount_points import real_path
+from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+
+_PRIVATE = ("/run", "/tmp", "/var/tmp")  # noqa: S108  # where they are, not what is in them
+
+
+class Place(NamedTuple):
+    """Something that exists, by its real path."""
+
+    path: str
+    is_folder: bool
+
+
+class Step(NamedTuple):
+    """`hide` a file, `hide folder` entirely, `hide around` what further steps show in it, `show` again."""
+
+    what: Literal["hide", "hide folder", "hide around", "show"]
+    path: str
+
+
+def find_places(paths: Iterable[Path | str]) -> list[Place]:
+    """Those of `paths` that exist and can be reached, their symlinks resolved."""
+    return [place for path in paths if (place := find_place(str(path))) is not None]
+
+
+def find_place(path: str) -> Place | None:
+    """Two system calls, where `os.path.realpath` needs one for each part of the path."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        return Place(real_path(descriptor), stat.S_ISDIR(os.fstat(descriptor).st_mode))
+    finally:
+        os.close(descriptor)
+
+
+def is_real(path: str) -> bool:
+    """Whether something is at this very path, no symlink on the way."""
+    place = find_place(path)
+    return place is not None and place.path == path
+
+
+def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], kept: Iterable[str] = ()) -> list[Step]:
+    """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
+
+    `kept` are folders that are mounted after these steps anyway and have to be reachable.
+    """
+    is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
+    order = sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path))
+    steps: list[tuple[Place, bool]] = []
+    for place in order:
+        around = [hidden for before, hidden in steps if is_inside(place.path, before.path) and before != place]
+        if is_hidden[place] != (around[-1] if around else False):
+            steps.append((place, is_hidden[place]))
+    reachable = [place.path for place, hidden in steps if not hidden] + list(kept)
+    return [_step(place, hidden, reachable) for place, hidden in steps]
+
+
+def _step(place: Place, is_hidden: bool, reachable: list[str]) -> Step:
+    if not is_hidden:
+        return Step("show", place.path)
+    if not place.is_folder:
+        return Step("hide", place.path)
+    has_exceptions = any(is_inside(path, place.path) for path in reachable)
+    return Step("hide around" if has_exceptions else "hide folder", place.path)
+
+
+def listening_sockets() -> list[str]:
+    """Paths of the unix sockets of this network namespace, as the kernel lists them (proc_net(5)).
+
+    A mount does not keep a command from connecting to a socket: it has to be hidden.
+    """
+    try:
+        with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # pathlib costs as much again as reading it
+            lines = file.read().decode(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    paths = {line[line.index(" /") + 1 :] for line in lines if " /" in line}
+    return sorted(path for path in paths if _is_socket(path))
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+@cache
+def private_folders() -> tuple[str, ...]:
+    """The folders that every command gets empty and its own, and those of the kernel: real paths."""
+    return tuple(dict.fromkeys(place.path for place in find_places(_PRIVATE) if place.is_folder))
+
+
+def is_private(path: str) -> bool:
+    """Whether a command sees something of its own there instead of what is on the disk."""
+    return any(is_inside(path, folder) for folder in (*private_folders(), "/dev", "/proc"))

@@ -1,0 +1,255 @@
+"""The way to granted hosts for commands that have no network: an HTTP proxy on a unix socket.
+
+It knows `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests. It
+connects only to hosts that were granted, at addresses it has looked up and judged itself. What is inside TLS it does
+not see: a host that serves others' content, as shared hosting does, is granted with all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentcli.infra.sandbox.network.host_grants import (
+    HostGrant,
+    find_grant,
+    may_lead_to,
+    read_grant,
+    read_host,
+    split_port,
+)
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_LARGEST_HEAD = 64 * 1024
+_HEAD_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 30.0
+_MOST_CONNECTIONS = 256
+_CHUNK = 65_536
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
+# Between the client and us alone (RFC 9110, section 7.6.1), or written anew.
+_NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
+
+
+class _Refused(Exception):
+    """An answer instead of a connection."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a host, as the system looks them up. Raises `OSError`."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class NetworkProxy:
+    """Serves between `start` and `aclose`. `folder` is private (0700), and short: a socket's path has 107 bytes.
+
+    `on_denied` hears of hosts that were asked for and not granted (`host`, or `host:port` for an unusual port), so that
+    the person can be asked; `how_to_grant` is added to what the command is told. Raises `ValueError` for a grant that
+    cannot be read.
+    """
+
+    def __init__(
+        self,
+        grants: Iterable[str],
+        *,
+        folder: Path,
+        on_denied: Callable[[str], None] = lambda host: None,
+        how_to_grant: str = "The person can grant it.",
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._grants = [read_grant(grant) for grant in grants]
+        self.socket = folder / "proxy"
+        self._on_denied = on_denied
+        self._how_to_grant = how_to_grant
+        self._resolve = resolve
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def grant(self, host: str) -> None:
+        """Let one more host be reached from now on. Raises `ValueError`."""
+        self._grants.append(read_grant(host))
+
+    def revoke(self, host: str) -> None:
+        """Take one grant of a host back; connections that stand go on."""
+        with contextlib.suppress(ValueError):
+            self._grants.remove(read_grant(host))
+
+    async def start(self) -> Path:
+        """The socket, for `Bounds.proxy_socket`. Raises `OSError`."""
+        self.socket.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_LARGEST_HEAD)
+        self.socket.chmod(0o600)
+        return self.socket
+
+    async def aclose(self) -> None:
+        """Break off all connections; safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self.socket.unlink(missing_ok=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) > _MOST_CONNECTIONS:
+                raise _Refused(503, "too many connections at once")
+            await self._serve(reader, writer)
+        except _Refused as refusal:
+            with contextlib.suppress(OSError):
+                writer.write(_answer(refusal))
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):  # either side has gone
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line, headers = await _read_head(reader)
+        match = _REQUEST_LINE.fullmatch(line)
+        if match is None:
+            raise _Refused(400, "not a request that a proxy understands")
+        method, target = match[1], match[2].decode()
+        if method == b"CONNECT":
+            host, port = _read_authority(target)
+            there = await self._connect(host, port)
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            host, port, path = _read_url(target)
+            there = await self._connect(host, port)
+            there[1].write(_request(method, path, _authority(host, port, default=80), headers))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_copy(reader, there[1]))
+                tasks.create_task(_copy(there[0], writer))
+        except* OSError as gone:
+            raise ConnectionError("either side has gone") from gone
+        finally:
+            there[1].close()
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        grant = find_grant(self._grants, host, port)
+        if grant is None:
+            name = host if port in {80, 443} else _authority(host, port, default=None)
+            self._on_denied(name)
+            raise _Refused(403, f"host {name} is not granted. {self._how_to_grant}")
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                addresses = await self._addresses(host, port, grant)
+                return await _connect_to_one_of(addresses, port)
+        except TimeoutError as error:
+            raise _Refused(504, f"{host} does not answer") from error
+        except OSError as error:
+            raise _Refused(502, f"{host} cannot be reached: {error.strerror or error}") from error
+
+    async def _addresses(self, host: str, port: int, grant: HostGrant) -> list[str]:
+        """Looked up once: what is judged is what is connected to. One bad address spoils them all."""
+        addresses = await self._resolve(host, port)
+        for address in addresses:
+            if not may_lead_to(grant, address):
+                raise _Refused(
+                    403, f"{host} leads to {address}, which a name may not lead to. Grant the address itself."
+                )
+        return addresses
+
+
+async def _connect_to_one_of(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    failure = OSError("it has no address")
+    for address in addresses:
+        try:
+            return await asyncio.open_connection(address, port)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The request line and the headers. A reader that sends nothing, or too much, is sent away."""
+    try:
+        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError as error:
+        raise _Refused(408, "no request came") from error
+    except asyncio.LimitOverrunError as error:
+        raise _Refused(431, "the request's head is too large") from error
+    line, *lines = head[:-4].split(b"\r\n")
+    headers = [_HEADER.fullmatch(header) for header in lines]
+    if not all(headers):
+        raise _Refused(400, "a header that nobody should send")
+    return line, [(match[1], match[2]) for match in headers if match is not None]
+
+
+def _read_authority(text: str) -> tuple[str, int]:
+    try:
+        host, port = split_port(text, default=None)
+        if port is None:
+            raise ValueError(f"{text!r} has no port")
+        return read_host(host), port
+    except ValueError as error:
+        raise _Refused(400, str(error)) from error
+
+
+def _read_url(text: str) -> tuple[str, int, str]:
+    """Host, port and path of the `http` URL of a request to a proxy."""
+    try:
+        url = urlsplit(text)
+        if url.scheme != "http" or "@" in url.netloc or not url.netloc:
+            raise ValueError("not an http:// address; what is encrypted goes through CONNECT")
+        host, port = split_port(url.netloc, default=80)
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        return read_host(host), port or 80, path
+    except ValueError as error:
+        raise _Refused(400, str(error)) from error
+
+
+def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """A request to the server itself, for one answer: a second one on the connection could be for another host."""
+    names = [name.lower() for name, _ in headers]
+    if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
+        raise _Refused(400, "two lengths")
+    kept = [
+        name + b": " + value
+        for name, value in headers
+        if name.lower() not in _NOT_PASSED_ON and not name.lower().startswith(b"proxy-")
+    ]
+    first = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: " + authority.encode(), b"Connection: close"]
+    return b"\r\n".join([*first, *kept, b"", b""])
+
+
+def _authority(host: str, port: int, *, default: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port == default else f"{name}:{port}"
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _answer(refusal: _Refused) -> bytes:
+    """The reason is in the status line too: of an answer to CONNECT, programs show nothing else."""
+    text = f"agentcli: {refusal.reason}"
+    line = re.sub(r"[^ -~]", "?", text)[:300]
+    body = (text + "\n").encode()
+    head = f"HTTP/1.1 {refusal.status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
+    return f"{head}\r\nConnection: close\r\n\r\n".encode() + body

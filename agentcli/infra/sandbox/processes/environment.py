@@ -1,0 +1,104 @@
+"""The environment that commands see: names that programs need, of the person's; never a credential."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+# Everything else stays out: what runs code in every shell or program (BASH_ENV, ENV, LD_PRELOAD, PROMPT_COMMAND,
+# BASH_FUNC_*, PYTHONSTARTUP), what steers git, and what leads to other programs' doors (SSH_AUTH_SOCK, DBUS_*).
+_NAMES = frozenset(
+    """
+    PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TZDIR TMPDIR TMP TEMP HOSTNAME MANPATH INFOPATH CI WSL_DISTRO_NAME
+    NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE DISPLAY WAYLAND_DISPLAY SOURCE_DATE_EPOCH
+    http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY
+    SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE AWS_CA_BUNDLE
+    VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8
+    PYTHONHASHSEED PYTHONWARNINGS PYTHONPYCACHEPREFIX PYTHONBREAKPOINT PYTEST_ADDOPTS DJANGO_SETTINGS_MODULE
+    JAVA_HOME JDK_HOME JRE_HOME JAVA_OPTS JAVA_TOOL_OPTIONS M2_HOME MAVEN_HOME MAVEN_OPTS ANT_HOME KOTLIN_HOME
+    SCALA_HOME SBT_OPTS GRADLE_HOME GRADLE_OPTS GRADLE_USER_HOME ANDROID_HOME ANDROID_SDK_ROOT ANDROID_NDK_HOME
+    GOPATH GOROOT GOBIN GOCACHE GOMODCACHE GOFLAGS GOPROXY GOSUMDB GONOSUMDB GONOPROXY GOPRIVATE GOTOOLCHAIN GOOS
+    GOARCH GOARM GOAMD64 GOWORK GO111MODULE GOMAXPROCS
+    CC CXX CPP LD AR AS NM RANLIB STRIP OBJCOPY FC CFLAGS CXXFLAGS CPPFLAGS LDFLAGS LDLIBS FFLAGS ASFLAGS MAKEFLAGS
+    CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH LD_LIBRARY_PATH DYLD_LIBRARY_PATH NINJA_STATUS SDKROOT
+    GEM_HOME GEM_PATH RUBYLIB RUBYOPT RAILS_ENV RACK_ENV MIX_ENV COMPOSER_HOME PERL5LIB
+    PNPM_HOME BUN_INSTALL DENO_DIR DENO_INSTALL SDKMAN_DIR DEVELOPER_DIR CHROME_BIN TORCH_HOME HF_HOME
+    """.split()
+)
+_PREFIXES = (
+    "LC_", "XDG_", "GIT_AUTHOR_", "GIT_COMMITTER_", "CONDA_", "MAMBA_", "PYENV_", "UV_", "PIP_", "PIPX_", "POETRY_",
+    "PDM_", "HATCH_", "NVM_", "NODE_", "NPM_CONFIG_", "npm_config_", "VOLTA_", "FNM_", "YARN_", "COREPACK_", "CARGO_",
+    "RUST", "CGO_", "RBENV_", "BUNDLE_", "PKG_CONFIG", "CMAKE_", "CCACHE_", "SCCACHE_", "CUDA_", "NVIDIA_", "ROCM_",
+    "HIP_", "OMP_", "MKL_", "OPENBLAS_", "DOTNET_", "NIX_", "HOMEBREW_", "ASDF_", "MISE_", "FLASK_", "PLAYWRIGHT_",
+    "PUPPETEER_",
+)  # fmt: skip
+
+# Programs that a repository names and git would start for reading: in one that lies within a working copy, as anybody
+# can commit it, and to watch for changes (gitconfig(5): safe.bareRepository, core.fsmonitor).
+_GIT_SETTINGS = {
+    "safe.bareRepository": "explicit",
+    "core.fsmonitor": "false",
+    # What hides a file is like it in length and time alone: see secret_covers.py.
+    "core.checkStat": "minimal",
+    "core.trustctime": "false",
+}
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"
+    r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS",
+    re.IGNORECASE,
+)
+# What providers give out as keys, and addresses that carry a password.
+_SECRET_VALUE = re.compile(
+    r"\bsk-[\w-]{16,}|\b(sk|rk|pk)_(live|test)_\w{10,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+    r"|\bxox[abeoprs]-[\w-]{10,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_\w{20,}"
+    r"|\bnpm_\w{30,}|\bpypi-[\w-]{30,}|\btvly-[\w-]{16,}|\bgsk_\w{20,}|\bxai-\w{20,}|\bnvapi-[\w-]{20,}|\br8_\w{20,}"
+    r"|\bdop_v1_\w{20,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdckr_pat_[\w-]{16,}|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]*:[^/\s@]+@"
+)
+
+
+def command_environment(
+    environment: Mapping[str, str],
+    session_id: str,
+    *,
+    allowed: Collection[str] = (),
+    temporary_folder: Path | None = None,
+) -> dict[str, str]:
+    """What a command sees of `environment`, and that nothing may wait for a person: no pager, editor or prompt; nor git
+    start what a repository names.
+
+    `allowed` names further variables, as they are, credentials too. `temporary_folder` is where temporary files go;
+    None leaves that as the person has it.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name in allowed
+        or (
+            (name in _NAMES or name.startswith(_PREFIXES))
+            and not _SECRET_NAME.search(name)
+            and not _SECRET_VALUE.search(value)
+        )
+    }
+    kept |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
+        ("EDITOR", "VISUAL", "GIT_EDITOR"), "true"
+    )
+    kept |= {"AGENTCLI": "1", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))}
+    for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
+        kept |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    if temporary_folder is not None:
+        kept |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary_folder))
+    if session_id:
+        kept["AGENTCLI_SESSION_ID"] = session_id
+    return kept
+
+
+def credentials_in(environment: Mapping[str, str]) -> list[str]:
+    """The values that look like credentials, by their name or form: they are to be seen nowhere."""
+    return [
+        value
+        for name, value in environment.items()
+        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "/" not in value[:1]
+    ]

@@ -1,0 +1,185 @@
+"""Commands that go on in the background: what they write, whether they run, why one does not get on."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.processes.keeper_client import SWARMED
+from agentcli.infra.sandbox.processes.launching import Running
+from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
+from agentcli.tools.sandbox import BackgroundJob
+
+_LOOK_EVERY_S = 2.0
+_LAST_WORDS = 300  # bytes
+
+
+@dataclass
+class _Job:
+    """`told` bytes of its file were read or shown already. What a command left behind has no exit code of its own."""
+
+    id: str
+    running: Running
+    output_file: Path
+    told: int = 0
+    was_left: bool = False
+    stall: Stall | None = None
+    started: float = field(default_factory=time.time)
+    watcher: Watcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watcher = Watcher(self.running.process.supervisor)
+
+    def as_told(self) -> BackgroundJob:
+        process, is_over = self.running.process, self.running.is_over()
+        return BackgroundJob(
+            self.id,
+            process.pid,
+            self.output_file,
+            self.running.command,
+            is_running=not is_over,
+            exit_code=process.exit_code if is_over and not self.was_left else None,
+            stall=self._why(is_over=is_over),
+            timed_out=process.was_late,
+            new_bytes=max(0, self._size() - self.told),
+            put_back=tuple(self.running.told.put_back),
+            left_changed=tuple(self.running.told.left_changed),
+            unguarded=tuple(self.running.told.unguarded),
+        )
+
+    def _why(self, *, is_over: bool) -> str:
+        if self.running.process.was_swarm:
+            return SWARMED
+        return "" if is_over or self.stall is None else self.stall.text
+
+    def _size(self) -> int:
+        try:
+            return self.output_file.stat().st_size
+        except OSError:
+            return 0
+
+    def look(self) -> None:
+        """Find out why it does not get on. Blocks for some milliseconds."""
+        quiet_s, last_words = self._last_heard()
+        found = self.watcher.look(quiet_s, last_words) if quiet_s >= SOONEST_S - _LOOK_EVERY_S else None
+        if found is None and self.stall is not None and self.stall.kind == "listens":
+            return  # a server that answers somebody is one all the same
+        self.stall = found
+
+    def _last_heard(self) -> tuple[float, str]:
+        try:
+            with self.output_file.open("rb") as file:
+                status = os.fstat(file.fileno())
+                file.seek(max(0, status.st_size - _LAST_WORDS))
+                last_words = file.read().decode(errors="replace")
+            return time.time() - max(self.started, status.st_mtime), last_words
+        except OSError:
+            return time.time() - self.started, ""
+
+
+class Jobs:
+    """The jobs of one session; the files of their output are in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jobs: list[_Job] = []
+        self._watching: asyncio.Task[None] | None = None
+
+    def next_file(self) -> tuple[str, Path]:
+        """The name of the next job and the new file of its output. Raises `OSError`."""
+        path = new_file(self._folder, "job")
+        return path.stem, path
+
+    def keep(
+        self, id: str, running: Running, output_file: Path, *, told: int = 0, was_left: bool = False, stall: str = ""
+    ) -> BackgroundJob:
+        """List a command as a job from now on."""
+        job = _Job(id, running, output_file, told, was_left, Stall("listens", stall) if stall else None)
+        self._jobs.append(job)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        return job.as_told()
+
+    async def _watch(self) -> None:
+        while running := [job for job in self._jobs if not job.running.is_over()]:
+            for job in running:
+                await asyncio.to_thread(job.look)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def list(self) -> Sequence[BackgroundJob]:
+        return [job.as_told() for job in self._jobs]
+
+    def read(self, id: str, most_bytes: int) -> str:
+        """What came since the last time, its middle cut out above the limit. Raises `ToolError` for an unknown id."""
+        job = self._get(id)
+        is_over = job.running.is_over()
+        try:
+            with job.output_file.open("rb") as file:
+                text, job.told = _new_text(file, job.told, most_bytes, is_complete=is_over)
+        except OSError as error:
+            raise ToolError(f"The output of {id} cannot be read: {error.strerror}.", kind="resource_error") from error
+        return text
+
+    async def stop(self, id: str) -> None:
+        """Raises `ToolError` for an id that no job has."""
+        await self._get(id).running.end()
+
+    def _get(self, id: str) -> _Job:
+        job = next((job for job in self._jobs if job.id == id), None)
+        if job is None:
+            known = ", ".join(job.id for job in self._jobs) or "none"
+            raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
+        return job
+
+    async def aclose(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+            self._watching = None
+
+
+def new_file(folder: Path, name: str) -> Path:
+    """Make `NAME_1.log`, or the first that was not there: a session that is resumed keeps the files of before.
+
+    Raises `OSError`.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for number in itertools.count(1):
+        path = folder / f"{name}_{number}.log"
+        with contextlib.suppress(FileExistsError):
+            path.touch(0o600, exist_ok=False)
+            return path
+    raise AssertionError
+
+
+def _new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+    """A file's text from `start` on, and where it ends: before a character of which only a part has come."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end = os.fstat(file.fileno()).st_size
+    file.seek(start)
+    if end - start <= most_bytes:
+        text = decoder.decode(file.read(end - start), final=is_complete)
+        return text, end - len(decoder.getstate()[0])
+    head = _whole_characters(file.read(most_bytes // 2))
+    file.seek(end - most_bytes // 2)
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))
+    tail = decoder.decode(data, final=is_complete)
+    end -= len(decoder.getstate()[0])
+    missing = end - start - len(head) - len(data)
+    return f"{head.decode(errors='replace')}\n[{missing:,} bytes cut]\n{tail}", end
+
+
+def _whole_characters(data: bytes) -> bytes:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return data[: len(data) - len(decoder.getstate()[0])]

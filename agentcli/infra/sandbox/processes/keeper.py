@@ -1,0 +1,399 @@
+"""A small process that starts commands and leaves none of their processes behind, even when agentcli is killed.
+
+`keeper_client.py` starts it in a Python of its own. It imports little, because a session's first command waits for it.
+
+For every command it forks a *supervisor*, which makes itself the reaper of whatever is orphaned below it
+(PR_SET_CHILD_SUBREAPER): no process can leave the tree by a double fork, setsid or nohup, and a supervisor without
+children knows that nothing is left. A supervisor ends its tree when asked to, when the time limit is over, when the
+tree swarms (a fork bomb), and when the other end of its socket closes, as it does however agentcli ends.
+
+Once its last supervisor is gone after agentcli was killed, it puts back what commands changed against the rules.
+
+One socket per command. To the supervisor go the request (a length and fields joined by NUL, with descriptors), then
+single bytes: `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to
+stay open. Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`;
+at last `gone`.
+
+Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from agentcli.infra.sandbox.processes.process_tree import ask_below, kill_below, processes_below, threads_of_machine
+
+GRACE_S = 2.0  # between SIGTERM and SIGKILL
+GRACE_ALONE_S = 1.0  # the same when agentcli is gone: nobody may wait for us then
+PATIENCE_S = 10.0  # a process that SIGKILL does not end by then waits for the kernel, or is not ours to end
+MOST_PROCESSES = 3_000  # of one command, before they take the machine from its owner
+LARGEST_FILE = 1_000_000_000  # bytes of a command's output that are kept
+_COUNT_EVERY_S = 0.5
+_GROWTH = 20  # processes more than were asked to end: it does not end, it multiplies
+_CHUNK = 65_536
+_MOST_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
+_IS_LINUX = sys.platform == "linux"
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+_PUT_BACK = (
+    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.guard_journal import main; main()"
+)
+
+
+def main(requests: socket.socket) -> None:
+    """Fork a supervisor for each socket that comes, until agentcli is gone; then until they are."""
+    _settle()
+    wakeup = _wakeup_on_children()
+    supervisors: set[int] = set()
+    journal: list[int] = []
+    has_children = False
+    ends_at: float | None = None
+    listening = select.poll()
+    listening.register(requests, select.POLLIN)
+    listening.register(wakeup, select.POLLIN)
+    while ends_at is None or (has_children and time.monotonic() < ends_at):
+        ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}
+        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, journal):
+            listening.unregister(requests)
+            ends_at = time.monotonic() + GRACE_ALONE_S + PATIENCE_S
+        if wakeup in ready:
+            os.read(wakeup, _CHUNK)
+        ended, has_children = _reap()
+        supervisors.difference_update(ended)
+        if any(ended.values()) or ends_at:  # the tree of a supervisor that somebody killed is ours now
+            kill_below(os.getpid(), spare=supervisors)
+    for descriptor in journal:
+        _put_back(descriptor)
+
+
+def _settle() -> None:
+    """Keep clear of what is sent to all processes of a name or of a terminal, and adopt orphans."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    _adopt_orphans()
+
+
+def _adopt_orphans() -> None:
+    """Children of a subreaper do not inherit that from it: see prctl(2)."""
+    if not _IS_LINUX:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_name, set_child_subreaper = 15, 36
+    libc.prctl(set_name, b"agentcli-keeper", 0, 0, 0)
+    if libc.prctl(set_child_subreaper, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _wakeup_on_children() -> int:
+    """A descriptor that can be read whenever a child has ended."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def _put_back(journal: int) -> None:
+    """Become what puts back by a journal (guard_journal.py), if agentcli was killed while it had something to."""
+    if not any(os.pread(journal, 16, 0)):
+        return
+    os.set_inheritable(journal, True)
+    root = __file__.rpartition("/agentcli/")[0]
+    os.execv(sys.executable, [sys.executable, "-I", "-c", _PUT_BACK, str(journal), root])  # noqa: S606
+
+
+def _fork_supervisor(requests: socket.socket, supervisors: set[int], journal: list[int]) -> bool:
+    """False when there is nobody who could ask any more. With the socket may come the journal of this session."""
+    _, descriptors = _receive(requests, 1, 2)
+    if not descriptors:
+        return False
+    if descriptors[1:]:
+        for old in journal:
+            os.close(old)
+        journal[:] = descriptors[1:]
+    try:
+        pid = os.fork()
+    except OSError:  # the machine is full: who asked hears no answer, and others go on
+        os.close(descriptors[0])
+        return True
+    if pid == 0:
+        code = 1
+        try:
+            requests.close()
+            code = Supervisor(socket.socket(fileno=descriptors[0])).run()
+        finally:
+            os._exit(code)
+    supervisors.add(pid)
+    os.close(descriptors[0])
+    return True
+
+
+def _receive(channel: socket.socket, most: int, most_descriptors: int) -> tuple[bytes, list[int]]:
+    data, descriptors, _, _ = socket.recv_fds(channel, most, most_descriptors, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return data, list(descriptors)
+
+
+class Supervisor:
+    """Starts one command, and is the last of its tree to go."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._main = 0
+        self._has_children = True
+        self._unsaid = b""
+        self._pipe = self._file = -1
+        self._limit_at = self._kill_at = self._give_up_at = float("inf")
+        self._asked = 0
+        self._most = MOST_PROCESSES
+        self._machine = threads_of_machine()
+
+    def run(self) -> int:
+        """The exit code for the keeper: 0 when nothing is left."""
+        _adopt_orphans()
+        self._wakeup = _wakeup_on_children()
+        self._poll = select.poll()
+        for descriptor in (self._control.fileno(), self._wakeup):
+            self._poll.register(descriptor, select.POLLIN)
+        try:
+            self._main = self._start()
+        except OSError as error:
+            self._say(f"error {error.errno or 0}")
+            self._tell()
+            return 0
+        self._say(f"pid {self._main} {os.getpid()}")
+        while not self._is_alone():
+            self._tell()
+            if time.monotonic() > self._give_up_at:
+                return 1
+            self._wait()
+        self._copy_rest()
+        self._say("gone")  # in one piece with the exit of a command that leaves nothing: nobody need wait twice
+        self._tell()
+        return 0
+
+    def _start(self) -> int:
+        """Start the command in a session of its own; its number."""
+        header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
+        fields = self._read(int.from_bytes(header, "big")).split(b"\0")
+        keeps_output, limit, most, launcher, terminal, targets, cwd, count, *words = fields
+        self._most = int(most)
+        argv, variables = words[: int(count)], words[int(count) :]
+        environment = dict(variable.split(b"=", 1) for variable in variables if variable)
+        output, *passed = descriptors
+        wanted = [int(target) for target in targets.split(b",") if target]
+        # Above every number the command wants, so that none is overwritten before it was put in place.
+        sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
+        if keeps_output == b"1":
+            self._file = output
+            self._pipe, output = os.pipe()
+            self._take_pipe()
+        os.chdir(cwd)
+        streams = [(0 if terminal else output, number) for number in (1, 2)]
+        streams += zip(sources, wanted, strict=True)
+        if int(launcher):
+            main = _fork_bounded(argv[int(launcher) :], environment, streams, plan=wanted[-1])
+        else:
+            main = _spawn(argv, environment, streams, terminal or b"/dev/null")
+        os.chdir("/")
+        for descriptor in (output, *passed, *sources):
+            os.close(descriptor)
+        if float(limit):
+            self._limit_at = time.monotonic() + float(limit)
+        return main
+
+    def _read(self, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            part = self._control.recv(min(length - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def _wait(self) -> None:
+        """Whatever comes next: a byte from agentcli, output, the end of a process, a moment in time."""
+        now = time.monotonic()
+        pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
+        if self._kill_at < float("inf"):
+            pause_s = min(pause_s, 0.1) if self._kill_at > now else 0.02
+        ready = {descriptor for descriptor, _ in self._poll.poll(max(0, pause_s * 1000))}
+        if self._wakeup in ready:
+            os.read(self._wakeup, _CHUNK)
+        if self._control.fileno() in ready:
+            self._obey()
+        if self._pipe in ready:
+            self._copy()
+        self._reap_all()
+        now = time.monotonic()
+        if now >= self._limit_at:
+            self._limit_at = float("inf")
+            self._say("late")
+            self._end(GRACE_S)
+        if self._swarms():
+            self._say("swarm")
+            self._end(0)
+        if self._asked and self._has_grown():
+            self._kill_at = now
+        if now >= self._kill_at:
+            kill_below(os.getpid())
+
+    def _obey(self) -> None:
+        try:
+            order, descriptors = _receive(self._control, 1, 8)
+        except OSError:
+            order, descriptors = b"", []
+        if order == b"F":
+            self._pipe, self._file, *_ = descriptors
+            self._take_pipe()
+        elif order == b"T":
+            self._end(GRACE_S)
+        elif not order:
+            self._poll.unregister(self._control)
+            self._end(GRACE_ALONE_S)
+
+    def _end(self, grace_s: float) -> None:
+        if self._kill_at < float("inf"):  # it is ending already
+            self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
+            return
+        self._asked = ask_below(os.getpid())
+        self._machine = threads_of_machine()
+        self._limit_at = float("inf")
+        self._kill_at = time.monotonic() + grace_s
+        self._give_up_at = self._kill_at + PATIENCE_S
+
+    def _swarms(self) -> bool:
+        """Whether it has too many processes. They are counted only when the machine has as many more."""
+        if self._kill_at < float("inf") or threads_of_machine() < self._machine + self._most:
+            return False
+        return len(processes_below(os.getpid())) >= self._most
+
+    def _has_grown(self) -> bool:
+        """Whether there are more processes than were asked to end; counted only when the machine has more."""
+        if threads_of_machine() <= self._machine + _GROWTH:
+            return False
+        return len(processes_below(os.getpid())) > self._asked + _GROWTH
+
+    def _reap_all(self) -> None:
+        ended, self._has_children = _reap()
+        if self._main in ended:
+            self._say(f"exit {ended[self._main]}")
+
+    def _is_alone(self) -> bool:
+        return not self._has_children and (_IS_LINUX or not processes_below(self._main))
+
+    def _take_pipe(self) -> None:
+        os.set_blocking(self._pipe, False)
+        self._poll.register(self._pipe, select.POLLIN)
+
+    def _copy(self) -> bool:
+        """Move output to its file; False when none is there. A full disk costs output, never the command."""
+        try:
+            data = os.read(self._pipe, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._poll.unregister(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1
+            return False
+        if self._file >= 0:
+            self._keep(data)
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            room = LARGEST_FILE - os.fstat(self._file).st_size
+            while data and room > 0:
+                written = os.write(self._file, data[:room])
+                data, room = data[written:], room - written
+            if data:
+                os.write(self._file, b"\n[what came after 1 GB is not kept]\n")
+                os.close(self._file)
+                self._file = -1
+        except OSError:  # most likely a full disk, which may have room again later
+            pass
+
+    def _copy_rest(self) -> None:
+        while self._pipe >= 0 and self._copy():
+            pass
+
+    def _say(self, line: str) -> None:
+        self._unsaid += f"{line}\n".encode()
+
+    def _tell(self) -> None:
+        said, self._unsaid = self._unsaid, b""
+        try:
+            self._control.sendall(said)
+        except OSError:  # nobody listens: it is ending then
+            pass
+
+
+def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
+    """Start a program in a session of its own with these descriptors, each under its new number; its process number.
+
+    A terminal that is opened as its standard input becomes the one that controls it: it is the first of its session.
+    """
+    return os.posix_spawn(
+        argv[0],
+        argv,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY if stdin == b"/dev/null" else os.O_RDWR, 0),
+            *((os.POSIX_SPAWN_DUP2, source, target) for source, target in streams),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_RESET,
+    )
+
+
+def _fork_bounded(
+    argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
+) -> int:
+    """The same for a program that Landlock bounds by a plan; what keeps it from starting is in its output."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 126
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in _RESET:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
+            os.dup2(source, target)
+        from agentcli.infra.sandbox.backends.landlock_launcher import bound_and_become  # noqa: PLC0415  # few need it
+
+        bound_and_become(parent, plan, argv, environment)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else code
+    except BaseException as error:  # noqa: BLE001  # told, whatever it is: nothing else could
+        print(f"agentcli: the command was not started: {error}", file=sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def _reap() -> tuple[dict[int, int], bool]:
+    """The exit codes of children that have ended, negative for a signal; and whether there are others."""
+    ended: dict[int, int] = {}
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return ended, True
+            ended[pid] = os.waitstatus_to_exitcode(status)
+    except ChildProcessError:
+        return ended, False

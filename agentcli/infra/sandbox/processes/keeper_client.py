@@ -1,0 +1,266 @@
+"""Starting commands through a keeper, waiting for them, and ending them with everything they have started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agentcli.infra.sandbox.processes.keeper import GRACE_S, MOST_PROCESSES, PATIENCE_S
+
+# The packages stand in for the real ones, whose beginnings import `typing`: that would take another 10 ms.
+_START = """
+import sys
+for name in ("agentcli", "agentcli.infra", "agentcli.infra.sandbox"):
+    sys.modules[name] = type(sys)(name)
+    sys.modules[name].__path__ = [sys.argv[1]]
+from agentcli.infra.sandbox.processes import keeper
+keeper.main(keeper.socket.socket(fileno=int(sys.argv[2])))
+"""
+
+SWARMED = "it was ended because it started processes without end"
+
+
+class Keeper:
+    """The small process beside agentcli that starts commands. It is there from the first command on.
+
+    `environment` is its own: commands can read it, so it holds nothing that they should not see. A command with
+    `most_processes` or more at once is ended.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, most_processes: int = MOST_PROCESSES) -> None:
+        self._environment = environment
+        self._most_processes = most_processes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        output: int,
+        pass_fds: Sequence[int] = (),
+        keeps_output: bool = False,
+        time_limit_s: float | None = None,
+        launcher: int = 0,
+        journal: int | None = None,
+        terminal: str = "",
+    ) -> Process:
+        """Start a program in a session of its own, without input; both its streams go to `output`.
+
+        `pass_fds` keep their numbers. With `keeps_output` the descriptor is a regular file, which grows to 1 GB at
+        most and may fail to grow without harm to the program. `launcher` and `journal` as in `Launch`. A `terminal`,
+        named by its path, is what it reads and writes instead, and what controls it. Raises `OSError` when the program
+        cannot be started, and `ValueError` for a NUL or a lone surrogate.
+        """
+        limits = (str(time_limit_s or 0), str(self._most_processes), str(launcher), terminal)
+        request = _request(argv, cwd, environment, pass_fds, limits, keeps_output=keeps_output)
+        ours, theirs = socket.socketpair()
+        try:
+            self._ask(theirs, journal)
+            ours.setblocking(False)
+            socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *pass_fds])
+            await asyncio.get_running_loop().sock_sendall(ours, request)
+            process = Process(ours)
+            try:
+                await process.started()
+            except asyncio.CancelledError:  # it may run already, unheard of
+                await asyncio.shield(process.end())
+                raise
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return process
+
+    def _ask(self, channel: socket.socket, journal: int | None) -> None:
+        descriptors = [channel.fileno()] if journal is None else [channel.fileno(), journal]
+        if self._requests is not None:
+            with contextlib.suppress(OSError):  # it was killed: another one then
+                socket.send_fds(self._requests, [b"n"], descriptors)
+                return
+        self._launch()
+        assert self._requests is not None
+        socket.send_fds(self._requests, [b"n"], descriptors)
+
+    def _launch(self) -> None:
+        self.close()
+        self._requests, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=self._environment,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """Let it go; it ends what may be left, and then itself."""
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
+    async def aclose(self) -> None:
+        """The same, and wait until it has ended."""
+        self.close()
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, PATIENCE_S)
+
+
+def _request(
+    argv: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    pass_fds: Sequence[int],
+    limits: Sequence[str],
+    *,
+    keeps_output: bool,
+) -> bytes:
+    program = shutil.which(argv[0]) or argv[0]
+    fields = [
+        "1" if keeps_output else "0",
+        *limits,
+        ",".join(map(str, pass_fds)),
+        str(cwd),
+        str(len(argv)),
+        program,
+        *argv[1:],
+        *(f"{name}={value}" for name, value in environment.items()),
+    ]
+    if any("\0" in field for field in fields):
+        raise ValueError("embedded null byte")
+    return b"\0".join(map(os.fsencode, fields))
+
+
+class Process:
+    """A command and all it starts, as its supervisor tells of them.
+
+    `exit_code` is None until the command itself has ended; `is_gone` once nothing of it is left. They are as they were
+    at the last `look`.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.pid = 0
+        self.supervisor = 0
+        self.exit_code: int | None = None
+        self.is_gone = False
+        self.was_late = False
+        self.was_swarm = False
+        self._control = control
+        self._said = b""
+        self._error: OSError | None = None
+
+    async def started(self) -> None:
+        """Wait until it runs. Raises `OSError` when it could not be started."""
+        await self._until(lambda: bool(self.pid) or self.is_gone)
+        if self._error is not None:
+            raise self._error
+        if not self.pid:
+            raise OSError(0, "no process could be made for it")
+
+    async def wait(self) -> int:
+        """The exit code of the command itself, negative for a signal."""
+        await self._until(lambda: self.exit_code is not None)
+        assert self.exit_code is not None
+        return self.exit_code
+
+    async def wait_until_gone(self) -> None:
+        await self._until(lambda: self.is_gone)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        self.look()
+        while not is_so():
+            await readable(self._control.fileno())
+            self.look()
+
+    async def end(self) -> None:
+        """SIGTERM to everything, SIGKILL after two seconds to what is left. Safe to call twice."""
+        self.look()
+        if self.is_gone:
+            return
+        with contextlib.suppress(OSError):
+            self._control.send(b"T")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S + PATIENCE_S):
+                await self.wait_until_gone()
+        self.close()
+
+    def keep_output(self, pipe: int, file: int, *open_ends: int) -> None:
+        """Let the supervisor write to a file what comes from the command's pipe, from now until its end.
+
+        It also holds open the ends of pipes that the command may write to: without a reader, writing would kill it.
+        """
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._control, [b"F"], [pipe, file, *open_ends])
+
+    def look(self) -> None:
+        """Take in what the supervisor has said, without waiting."""
+        while not self.is_gone:
+            try:
+                data = self._control.recv(4_096)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._take_end()
+                return
+            *lines, self._said = (self._said + data).split(b"\n")
+            for line in lines:
+                self._take(line.split())
+
+    def _take(self, words: list[bytes]) -> None:
+        match words:
+            case [b"pid", pid, supervisor]:
+                self.pid, self.supervisor = int(pid), int(supervisor)
+            case [b"error", number]:
+                self._error = OSError(int(number), os.strerror(int(number)))
+                self._take_end()
+            case [b"exit", code]:
+                self.exit_code = int(code)
+            case [b"late"]:
+                self.was_late = True
+            case [b"swarm"]:
+                self.was_swarm = True
+            case [b"gone"]:
+                self._take_end()
+
+    def _take_end(self) -> None:
+        """Nothing is left, or somebody killed the supervisor: then the keeper ends the rest."""
+        self.is_gone = True
+        if self.exit_code is None:
+            self.exit_code = -9
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; if anything of it still runs it is ended."""
+        self.is_gone = True
+        self._control.close()
+
+
+async def readable(descriptor: int) -> None:
+    """Wait until something can be read, or the other end is closed. Any number of tasks may wait for one descriptor."""
+    loop = asyncio.get_running_loop()
+    own = os.dup(descriptor)  # a loop knows one reader for each number
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(own, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(own)
+        os.close(own)

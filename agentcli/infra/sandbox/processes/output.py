@@ -1,0 +1,209 @@
+"""What a command says: a bounded part of it in memory, all of it in a file once that is not all, some of it live."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agentcli.infra.sandbox.processes.keeper import LARGEST_FILE
+
+# Live text: a first piece at once, then what has come every 50 ms. After 100,000 characters nobody reads along: of each
+# piece the end is shown, and the pieces come more slowly.
+_LIVE_EVERY_S = 0.05
+_LIVE_SLOWLY_S = 0.5
+_LIVE_PIECE = 4_000  # characters
+_LIVE_FREELY = 100_000
+_LIVE_LAST = 15_000  # of what has not been shown when the command ends
+
+_WRITE_AT = 1 << 20  # bytes that wait for the disk
+_LAST_WORDS = 300  # characters; a prompt that waits for an answer is in them
+
+
+class CommandOutput:
+    """Collects output within a bound: the first half and the last half are kept.
+
+    What is cut from the middle is in the file that `new_file` names, which holds the bytes as they came: all of them,
+    or as many as 1 GB and the disk take. Call `write` while `has_much_to_write`.
+    """
+
+    def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
+        self._half = most_bytes // 2
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._head = ""
+        self._tail = ""
+        self._cut = 0
+        self._unwritten = bytearray()
+        self._file = _File(new_file)
+        self._live = _Live(on_output)
+        self.heard_at = time.monotonic()
+        """When the newest output came."""
+
+    def add(self, data: bytes) -> None:
+        self.heard_at = time.monotonic()
+        self._unwritten += data
+        self._take(self._decoder.decode(data))
+
+    def _take(self, text: str) -> None:
+        self._live.add(text)
+        room = max(0, self._half - len(self._head))
+        self._head += text[:room]
+        self._tail += text[room:]
+        if len(self._tail) > 2 * self._half:
+            self._drop_front()
+
+    def _drop_front(self) -> None:
+        over = max(0, len(self._tail) - self._half)
+        self._cut += over
+        self._tail = self._tail[over:]
+
+    @property
+    def last_words(self) -> str:
+        return (self._tail or self._head)[-_LAST_WORDS:]
+
+    @property
+    def has_much_to_write(self) -> bool:
+        return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
+
+    def write(self) -> None:
+        """Move what waits for the disk to it. Blocks for as long as the disk takes."""
+        self._file.write(bytes(self._unwritten))
+        self._unwritten.clear()
+
+    def close(self) -> tuple[str, int]:
+        """What the command said, and how many characters of the middle are missing. May block for a moment."""
+        self._take(self._decoder.decode(b"", final=True))
+        self._live.close()
+        text, cut = self._joined()
+        self._file.close()
+        return text, cut
+
+    def move_to(self, path: Path) -> tuple[str, int, int]:
+        """As `close` for a command that goes on: all so far is in the file at `path`.
+
+        Also gives how many bytes of the file the text tells of: a character may have come half.
+        """
+        self.write()
+        self._live.close()
+        told = self._file.size - len(self._decoder.getstate()[0])
+        self._file.move_to(path)
+        return (*self._joined(), told)
+
+    def _joined(self) -> tuple[str, int]:
+        if len(self._tail) > self._half:
+            self._drop_front()
+        if not self._cut:
+            return self._head + self._tail, 0
+        self.write()
+        note = f"[{self._cut:,} characters cut; {self._file.note}]"
+        return f"{self._head}\n{note}\n{self._tail}", self._cut
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds all of it, when it was needed."""
+        return self._file.path
+
+
+class _File:
+    """A file that is made when first written to, and that a full disk or 1 GB leaves incomplete."""
+
+    def __init__(self, new_file: Callable[[], Path]) -> None:
+        self._new_file = new_file
+        self._descriptor = -1
+        self._problem = ""
+        self.path: Path | None = None
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        if self._problem or not data:
+            return
+        try:
+            if self._descriptor < 0:
+                self.path = self._new_file()
+                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            room = LARGEST_FILE - self.size
+            kept = memoryview(data)[:room]
+            while kept:
+                written = os.write(self._descriptor, kept)
+                self.size += written
+                kept = kept[written:]
+            if len(data) > room:
+                self._problem = "more is not kept"
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+
+    @property
+    def note(self) -> str:
+        """Where the whole is, for the reader of a cut text."""
+        if self.path is None:
+            return f"it could not be kept: {self._problem}"
+        return (
+            f"the first {self.size:,} bytes are in {self.path}: {self._problem}"
+            if self._problem
+            else (f"all of it is in {self.path}")
+        )
+
+    def move_to(self, path: Path) -> None:
+        """Put what was written at `path`, where an empty file is. Raises `OSError`."""
+        if self.path is not None:
+            shutil.move(self.path, path)
+        self.path = path
+        self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Live:
+    """Passes text on for people to follow: not more of it than they can, and never the same moment twice."""
+
+    def __init__(self, on_output: Callable[[str], None]) -> None:
+        self._on_output = on_output
+        self._pending = ""
+        self._skipped = 0
+        self._shown = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, text: str) -> None:
+        self._pending += text
+        if len(self._pending) > 2 * (most := max(_LIVE_LAST, self._room)):
+            self._skip_to_last(most)
+        if self._pending and self._timer is None:
+            self._show()
+
+    @property
+    def _room(self) -> int:
+        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)
+
+    def _skip_to_last(self, most: int) -> None:
+        over = max(0, len(self._pending) - most)
+        self._skipped += over
+        self._pending = self._pending[over:]
+
+    def _show(self, at_least: int = 0) -> None:
+        """Show what waits, and wait again before the next piece; the timer stops when nothing has come meanwhile."""
+        self._timer = None
+        if not self._pending:
+            return
+        self._skip_to_last(max(at_least, self._room))
+        text, self._pending = self._pending, ""
+        self._shown += len(text)
+        if self._skipped:
+            text = f"\n[{self._skipped:,} characters not shown]\n{text}"
+            self._skipped = 0
+        pause = _LIVE_EVERY_S if self._shown < _LIVE_FREELY else _LIVE_SLOWLY_S
+        self._timer = asyncio.get_running_loop().call_later(pause, self._show)
+        self._on_output(text)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._show(_LIVE_LAST)
+        if self._timer is not None:
+            self._timer.cancel()

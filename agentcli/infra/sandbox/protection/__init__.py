@@ -1,0 +1,4 @@
+"""Finds what commands may not change, and restores what they changed where the kernel could not prevent it.
+
+Knows no backend.
+"""

@@ -1,0 +1,110 @@
+"""What a command has made or changed that other programs obey by themselves.
+
+Of the names a project does not have, only the few that count most are kept from being made: each of them costs a mount
+and an empty folder. The others are looked for when the command has ended, so that the person learns of them; and of
+`REVIEWED_FILES` whether they are what they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from agentcli.infra.sandbox.git.config import read_configuration
+from agentcli.infra.sandbox.git.folders import looks_like_the_inside
+from agentcli.infra.sandbox.git.named_paths import path_in, text_of
+from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.safety.paths.protected import PROTECTED_NAMES, REVIEWED_FILES
+from agentcli.small_files import read_small_file
+
+# What `git init`, `clone` and `remote add` write, and a name and address: nothing of it starts a program.
+_HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)
+_HARMLESS_CORE = re.compile(
+    r"(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|worktree)\s*="
+    r"|(?:name|email|defaultbranch|url|fetch|remote|merge|rebase)\s*=",
+    re.IGNORECASE,
+)
+_MOST_SUBMODULES = 100
+_RUNS_A_HELPER = re.compile(r"=\s*ext::", re.IGNORECASE)
+
+
+State = tuple[int, ...] | None  # of a file, None when it is not there
+
+
+def watched(roots: Iterable[Path]) -> dict[Path, State]:
+    """The names of a workspace that may yet appear, and the reviewed files that are there.
+
+    Among them what makes a repository of a root itself, and of submodules that are not there yet: git, started in the
+    workspace, obeys those too.
+    """
+    states: dict[Path, State] = {}
+    for root in roots:
+        for name in (*PROTECTED_NAMES, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules"))):
+            state = _state(path := root / name)
+            if state is None or name in REVIEWED_FILES:
+                states[path] = state
+    return states
+
+
+def made_or_changed(before: Mapping[Path, State]) -> list[Path]:
+    """Those that are there by now and not as they were; a repository only where it would start programs."""
+    others = [path for path, state in before.items() if (now := _state(path)) is not None and now != state]
+    return [path for path in others if _is_obeyed(path)]
+
+
+def starts_programs(git: Path) -> bool:
+    """Whether git would start something for a repository, as its hooks and settings say; what is unusual counts."""
+    try:
+        if any(not hook.name.endswith(".sample") for hook in (git / "hooks").iterdir()):
+            return True
+    except OSError:
+        pass
+    try:
+        lines = read_small_file(git / "config").decode().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return git.is_file() or (git / "config").exists()
+    settings = [line.strip() for line in lines if line.strip()]
+    return any(
+        "\0" in line
+        or _RUNS_A_HELPER.search(line)
+        or not (line == "[core]" or _HARMLESS_SECTION.fullmatch(line) or _HARMLESS_CORE.match(line))
+        for line in settings
+    )
+
+
+@lru_cache(maxsize=8)
+def _of_submodules(modules: str) -> tuple[str, ...]:
+    """The folders and files that make repositories of the submodules in a `.gitmodules` (gitmodules(5))."""
+    settings = [each for each in read_configuration(modules).settings if each.section == "submodule" and each.value]
+    kept = [f".git/modules/{each.subsection}" for each in settings if each.key == "path"]
+    links = [f"{each.value}/.git" for each in settings if each.key == "path"]
+    return tuple(path for path in (*kept[:_MOST_SUBMODULES], *links[:_MOST_SUBMODULES]) if _stays_below(path))
+
+
+def _stays_below(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
+def _is_obeyed(path: Path) -> bool:
+    if path.name == "HEAD":
+        return looks_like_the_inside(str(path.parent)) and starts_programs(path.parent)
+    if "/.git/modules/" in str(path):
+        return starts_programs(path)
+    if path.name != ".git":
+        return True
+    if not path.is_file():
+        return starts_programs(path)
+    kept = Path(path_in(str(path), "gitdir: ") or path.parent)
+    return not (kept / "config").is_file() or (kept / "commondir").exists() or starts_programs(kept)
+
+
+def _state(path: Path) -> State:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    if is_mount_point_of_ours(str(path)):
+        return None
+    return (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)

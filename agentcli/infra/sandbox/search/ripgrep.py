@@ -1,0 +1,217 @@
+"""Listing and searching with ripgrep, which ships with agentcli.
+
+What is done is what `rg` does with the options below; nothing is read from its configuration file. Hidden files are
+listed and searched, as configuration and CI are, a repository's own folder never; `.gitignore` counts without a
+repository too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.processes.streaming import stream_output
+from agentcli.infra.sandbox.search import globs
+from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
+from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search, names_in
+
+TIME_LIMIT_S = 60.0
+
+_ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
+_NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
+_UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
+_LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
+
+
+async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
+    """Implements `Sandbox.list`."""
+    pattern = listing.pattern
+    if "\0" in pattern or _SURROGATE.search(pattern):
+        raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
+    if not pattern:
+        return await _list(listing, [], environment, take)
+    if listing.include_ignored or pattern.startswith("!"):
+        return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
+    if ":" in pattern:  # what a file type's glob cannot hold
+        return await _list_in_two_steps(listing, environment, take)
+    if globs.is_about_names(pattern):
+        return await _list(listing, _name_options(pattern), environment, take)
+    if (matches := globs.path_matcher(pattern)) is not None:
+        below = _below(listing.folder, listing.base)
+        start = len(below) + 1 if below else 0
+
+        def is_wanted(name: str) -> bool:
+            return bool(matches(name) or (start and matches(name[start:])))
+
+        return await _list(listing, _name_options(pattern), environment, _only(is_wanted, take))
+    return await _list_in_two_steps(listing, environment, take)
+
+
+async def _list_in_two_steps(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
+    """Ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
+    options = _glob_options(listing.pattern, listing.folder, listing.base)
+    wanted: set[str] = set()
+    await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
+    return await _list(listing, [], environment, _only(wanted.__contains__, take))
+
+
+def _only(is_wanted: Callable[[str], bool], take: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda names: take("".join([f"{name}\0" for name in names_in(names) if is_wanted(name)]))
+
+
+async def _list(
+    listing: Listing,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    take: Callable[[str], None],
+) -> Looked:
+    arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
+    arguments += ["--no-ignore"] if listing.include_ignored else []
+    below = _below(listing.folder, listing.base)
+    arguments += ["--", below] if below else []
+    return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
+
+
+def _name_options(pattern: str) -> list[str]:
+    """A file type of the names that may match: ignore rules hold for types."""
+    names = globs.name_globs(pattern)
+    return [*(f"--type-add=wanted:{name}" for name in names), "--type=wanted"] if names else []
+
+
+async def search(
+    search: Search,
+    environment: Mapping[str, str],
+    take: Callable[[Sequence[FoundRows]], None],
+    *,
+    are_secret: Callable[[Sequence[bytes]], Collection[bytes]] | None = None,
+) -> Looked:
+    """Implements `Sandbox.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
+
+    It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
+    """
+    if are_secret is None:
+        return await _search(search, environment, take)
+
+    def take_others(found: Sequence[FoundRows]) -> None:
+        secret = are_secret([path for path, _ in found])
+        take([rows for rows in found if rows[0] not in secret] if secret else found)
+
+    looked = await _search(search, environment, take_others)
+    secret = are_secret(looked.binary)
+    return msgspec.structs.replace(looked, binary=tuple(path for path in looked.binary if path not in secret))
+
+
+async def _search(
+    search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
+) -> Looked:
+    """With the syntax ripgrep has, else with PCRE2's where ripgrep suggests that."""
+    base = search.base or (search.where if search.where.is_dir() else search.where.parent)
+    where = ["--", f"./{_below(search.where, base)}"]
+    options = [f"--regexp={search.pattern}", *_search_options(search), *where]
+    try:
+        return await _run(options, base, environment, _reader(search, take))
+    except ToolError as error:
+        if "--pcre2" not in str(error):
+            raise
+    return await _run(["--pcre2", *options], base, environment, _reader(search, take))
+
+
+def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader:
+    match search.mode:
+        case "files":
+            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))
+        case "count":
+            return CountReader(take)
+    return JsonReader(take) if search.multiline else RowReader(take)
+
+
+_FORMATS = {
+    "files": ("--files-with-matches", "--null"),
+    "count": ("--count", "--null", "--with-filename"),
+    "content": ("--heading", "--null", "--with-filename", "--line-number", "--color=never", "--no-context-separator"),
+}
+
+
+def _search_options(search: Search) -> list[str]:
+    options = [*(("--json",) if search.multiline and search.mode == "content" else _FORMATS[search.mode])]
+    options += ["--ignore-case"] if search.ignore_case else []
+    options += ["--multiline", "--multiline-dotall"] if search.multiline else []
+    options += [f"--type={search.type}"] if search.type else []
+    options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
+    return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
+
+
+def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
+    """The glob from the base on, and where it is about folders from where the search begins."""
+    if not glob:
+        return []
+    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
+    options = [f"--glob={sign}{glob}"]
+    below = _below(where, base)
+    if below and "/" in glob.removeprefix("**/").rstrip("/"):
+        options.append(f"--glob={sign}{_ESCAPED.sub(_escape, below)}/{glob.removeprefix('/')}")
+    return options
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
+
+
+def _escape(sign: re.Match[str]) -> str:
+    return f"\\{sign[0]}"
+
+
+def _below(where: Path, base: Path | None) -> str:
+    """The way from the base; empty for the base itself."""
+    way = str(where.relative_to(base)) if base is not None else ""
+    return "" if way == "." else way
+
+
+async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader) -> Looked:
+    """Raises `ToolError` with ripgrep's own words for a bad pattern."""
+    is_empty = True
+
+    def take(piece: bytes) -> None:
+        nonlocal is_empty
+        is_empty = False
+        reader.feed(piece)
+
+    argv = [find_rg(), *_ALWAYS, *arguments]
+    try:
+        ended = await stream_output(argv, cwd=folder, environment=environment, take=take, time_limit_s=TIME_LIMIT_S)
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise ToolError(
+                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
+                kind="invalid_parameters",
+            ) from error
+        raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
+    except ValueError as error:
+        raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
+    reader.end()
+    unreadable = ended.errors.count(_UNREADABLE)
+    if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
+        raise _error_of(ended.exit_code, ended.errors)
+    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
+
+
+def _other_problem(errors: bytes) -> str:
+    """The first thing said that is not about a file which cannot be opened."""
+    lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
+    return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
+
+
+def _error_of(exit_code: int, errors: bytes) -> ToolError:
+    if exit_code < 0:
+        return ToolError(f"ripgrep was ended by signal {-exit_code}.", kind="resource_error")
+    said = errors.decode(errors="replace").strip().removeprefix("rg: ")[:1_000]
+    if "unrecognized file type" in said:
+        said += " (`rg --type-list` lists them; or use glob)"
+    return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", said), kind="invalid_parameters")

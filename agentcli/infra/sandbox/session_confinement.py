@@ -1,0 +1,315 @@
+"""How the commands of one session are confined: what they may do now, and the way to the hosts they may reach."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
+from agentcli.infra.sandbox.files.paths import WorkspacePaths
+from agentcli.infra.sandbox.network.host_grants import read_grant
+from agentcli.infra.sandbox.network.proxy import NetworkProxy
+from agentcli.infra.sandbox.protection.left_behind import LeftBehind
+from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
+from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
+from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
+from agentcli.tools.sandbox import Profile
+
+if TYPE_CHECKING:
+    from agentcli.infra.sandbox.git.repositories import Repositories
+    from agentcli.infra.sandbox.mounts.protect_plan import Protection
+    from agentcli.infra.sandbox.protection.guard import Guard
+
+MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
+
+_HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
+
+_EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
+
+
+class CommandLimits(Struct, frozen=True):
+    """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
+
+    `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
+    that was put back; `own_folders` are agentcli's own.
+    """
+
+    profile: Profile = "danger-full-access"
+    home: Path = Path("/")
+    masked: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    hosts: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    cache: Path | None = None
+    tries: Path | None = None
+    aside: Path | None = None
+    own_folders: tuple[Path, ...] = ()
+
+
+class SessionConfinement:
+    """`choose` finds what confines commands here; it is asked when the first of them is judged or run."""
+
+    def __init__(
+        self,
+        limits: CommandLimits,
+        paths: WorkspacePaths,
+        choose: Callable[[], Confinement],
+        kept: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+    ) -> None:
+        self.limits = limits
+        self._paths = paths
+        self._choose = choose
+        self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), kept)
+        self._protected_places: tuple[str, ...] = ()
+        self._planned_at = float("-inf")
+        self._hosts: list[str] = list(limits.hosts)
+        self._proxy: NetworkProxy | None = None
+        self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._journals = limits.aside / "unfinished" if limits.aside is not None else None
+        self._left_behind = LeftBehind(self._journals)
+
+    @cached_property
+    def confinement(self) -> Confinement:
+        return Unconfined() if self.limits.profile == "danger-full-access" else self._choose()
+
+    @property
+    def confines(self) -> bool:
+        return self.confinement.name != "none"
+
+    def bounds(self, profile: Profile | None = None) -> Bounds:
+        """What a command may do that starts now; a session without bounds has none for any command."""
+        limits, paths = self.limits, self._paths
+        if limits.profile == "danger-full-access":
+            return Bounds("danger-full-access", paths.roots, limits.home)
+        secrets, obeyed = self._secrets.inside(paths.roots)
+        at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
+        return Bounds(
+            profile or limits.profile,
+            paths.roots,
+            limits.home,
+            masked=(
+                *at_home,
+                *limits.masked,
+                *((limits.tries,) if limits.tries else ()),
+                *secrets,
+            ),
+            readable_again=(*paths.granted("read"), *paths.granted("write")),
+            writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
+            protected=self._protected(),
+            protected_paths=(*self._at_home(), *self.limits.own_folders, *obeyed[:MOST_OBEYED]),
+            proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
+            cache=self._cache,
+        )
+
+    @property
+    def _cache(self) -> Path | None:
+        """None where a command could put a link in its place, which the next one would follow."""
+        cache = self.limits.cache
+        is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self._paths.roots)
+        return None if is_theirs else cache
+
+    def secret_files(self, *, is_changed: bool) -> list[Path]:
+        """Those in the workspace, as `ProtectedFiles.inside` has them."""
+        return self._secrets.inside(self._paths.roots, is_changed=is_changed)[0]
+
+    def is_write_protected(self, path: Path) -> bool:
+        """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
+        if time.monotonic() - self._planned_at > 1:
+            roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.protection.planning")
+            bounds = Bounds("workspace-write", roots, self.limits.home)
+            plan: Protection = planning.plan_protection(bounds, str(roots[0]), self._repositories)
+            self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+            self._planned_at = time.monotonic()
+        return any(path.is_relative_to(place) for place in self._protected_places)
+
+    def exposed_secrets(self, profile: Profile | None) -> Sequence[Path]:
+        """Secret files in the roots that a command held to a profile (None: the session's) could read."""
+        if self.confinement.hides(profile or self.limits.profile):
+            return ()
+        roots, granted = self._paths.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
+        masked = (path for path in self.limits.masked if any(path.is_relative_to(root) for root in roots))
+        found = (*self._secrets.inside(roots)[0], *(path for path in masked if path.exists()))
+        return [path for path in dict.fromkeys(found) if path not in granted]
+
+    def program_of_git(self, folder: Path) -> str:
+        found: str = import_module("agentcli.infra.sandbox.git.programs").program_setting(
+            folder, str(self.limits.home), self._repositories
+        )
+        return found
+
+    @cached_property
+    def _repositories(self) -> Repositories:
+        found: Repositories = import_module("agentcli.infra.sandbox.git.repositories").Repositories()
+        return found
+
+    def _protected(self) -> tuple[str, ...]:
+        """Names that are there, and of those that are not the few that programs would obey at once in a project.
+
+        What is missing has to be there as an empty folder while a command runs, which commands that list see.
+        """
+        there = {name for root in self._paths.roots for name in READ_ONLY_NAMES if (root / name).exists()}
+        return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
+
+    def _at_home(self) -> Sequence[Path]:
+        """What starts with the machine, a shell or a program, there or not, where the home itself can be written."""
+        home = self.limits.home
+        if not any(home.is_relative_to(root) for root in self._paths.roots):
+            return ()
+        names = (name for name in READ_ONLY_NAMES if name != ".git")
+        paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
+        return [home / name for name in (*names, *paths)]
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+    ) -> Iterator[Launch]:
+        """Raises `OSError`."""
+        if profile == "danger-full-access":
+            with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
+                yield Launch(list(argv), tuple(pass_fds), {}, told=self._left_behind.take_untold(Told()))
+            return
+        if self._cache is not None:
+            self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        again = self._guard.try_again() if "_guard" in vars(self) else Told()
+        bounds = self.bounds(profile)
+        confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
+        with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
+            told.put_back += again.put_back  # what still could not be is told when the command has ended
+            self._left_behind.take_untold(told)
+            yield short._replace(told=told, journal=self._guard.journal if "_guard" in vars(self) else None)
+
+    @contextmanager
+    def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[Told]:
+        if self.confinement.keeps_names or bounds.profile != "workspace-write":
+            yield Told()
+            return
+        protection = self._protection(bounds, cwd)
+        with self._guard.during(protection, roots=bounds.roots, granted=bounds.writable) as told:
+            yield told
+
+    def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
+        """What is put back where nothing keeps it. That takes no mounts, so every repository can be committed to."""
+        planning = import_module("agentcli.infra.sandbox.protection.planning")
+        most = planning.MOST_REPOSITORIES
+        plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
+        return plan
+
+    def accept(self, path: Path, content: bytes) -> None:
+        """Keep what was written to a file: the person agreed."""
+        if "_guard" in vars(self):  # else no command ran that it would guard
+            self._guard.accept(path, content)
+
+    @cached_property
+    def _guard(self) -> Guard:
+        aside, journals = self.limits.aside or Path(tempfile.gettempdir()), self._journals
+        guard: Guard = import_module("agentcli.infra.sandbox.protection.guard").Guard(aside, journals)
+        return guard
+
+    def grant_host(self, host: str) -> None:
+        """Raises `ToolError` for what is no host."""
+        try:
+            read_grant(host)
+            if self._proxy is not None:
+                self._proxy.grant(host)
+        except ValueError as error:
+            raise ToolError(f"{host!r} cannot be granted: {error}", kind="invalid_parameters") from error
+        self._hosts.append(host)
+
+    def revoke_host(self, host: str) -> None:
+        if host in self._hosts:
+            self._hosts.remove(host)
+            if self._proxy is not None:
+                self._proxy.revoke(host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._hosts))
+
+    async def make_ready(self) -> None:
+        """What comes before a command: put right what killed sessions left, and open the way to granted hosts."""
+        if self._left_behind.needs_looking():
+            await asyncio.to_thread(self._left_behind.put_back)
+        await self._open_network()
+
+    async def _open_network(self) -> None:
+        """Start what leads to the granted hosts, where there are some and commands have no network of their own."""
+        if not self._hosts or self._proxy is not None or not self.confines:
+            return
+        self._proxy_folder = tempfile.TemporaryDirectory(prefix="agentcli-")  # mkdtemp makes it 0700
+        proxy = NetworkProxy(
+            self._hosts,
+            folder=Path(self._proxy_folder.name),
+            how_to_grant=_HOW_TO_GRANT,
+        )
+        await proxy.start()
+        self._proxy = proxy
+
+    def warning(self) -> str:
+        """What holds commands less than it could, and how to mend it; what was put back after sessions were killed.
+
+        Empty where all is held, or nothing is to be.
+        """
+        return " ".join(filter(None, (self._weakness(), self._unguarded(), self._left_behind.put_back())))
+
+    def _unguarded(self) -> str:
+        if self.limits.profile != "workspace-write" or self.confinement.keeps_names:
+            return ""
+        found = self._guard.unguarded(self._protection(self.bounds(), self._paths.roots[0]))
+        named = ", ".join(map(str, found))
+        return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
+
+    def _weakness(self) -> str:
+        confinement = self.confinement
+        if self.limits.profile == "danger-full-access":
+            return ""
+        if not self.confines:
+            return f"NO SANDBOX: every command asks. {confinement.why}".rstrip()
+        if not confinement.weakness:
+            return ""
+        better = f" A better one: {confinement.why}" if confinement.why else ""
+        return f"Weak sandbox ({confinement.name}): {confinement.weakness}.{better}"
+
+    def told(self) -> tuple[str, ...]:
+        """How commands are confined, in lines for the person; what is not kept here is said."""
+        confinement = self.confinement
+        if self.limits.profile == "danger-full-access":
+            return ("Commands are not confined: they can read, change and send anything you can.",)
+        if not self.confines:
+            return (self._weakness(),)
+        hosts = ", ".join(self.hosts) or "none"
+        lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
+        if confinement.why:
+            lines.append(f"Not the best there is: {confinement.why}")
+        bounds = self.bounds()
+        lines += [
+            f"{root} has too many folders: secret files deep in it may be readable for commands."
+            for root in self._paths.roots
+            if self._secrets.is_partial(root)
+        ]
+        if unguarded := self._unguarded():
+            lines.append(unguarded)
+        if (left := len(self._secrets.inside(self._paths.roots)[1]) - MOST_OBEYED) > 0:
+            lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
+        return (*lines, *confinement.limits(bounds))
+
+    async def aclose(self) -> None:
+        if "_guard" in vars(self):
+            self._guard.close()
+        if self._proxy is not None:
+            await self._proxy.aclose()
+            self._proxy = None
+        if self._proxy_folder is not None:
+            self._proxy_folder.cleanup()
+            self._proxy_folder = None

@@ -1,0 +1,76 @@
+"""The folders in which tries keep what stands in: one for each try, gone when it ends, and how much may be in one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.infra.sandbox.trial.tree_copy import remove_tree
+from agentcli.infra.sandbox.trial.tree_entries import Entry
+
+
+class TryLimits(Struct, frozen=True):
+    """How much is copied, and how much may have changed: files and folders, and bytes."""
+
+    most_entries: int = 200_000
+    most_bytes: int = 2_000_000_000
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the tries of processes that are gone. Those of others that run now stay. Raises nothing."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(entry)
+            finally:
+                os.close(lock)
+
+
+class PrivateFolder:
+    """A folder of one try, which says by a lock that it is in use."""
+
+    def __init__(self, around: Path) -> None:
+        """Raises `OSError`."""
+        around.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = Path(tempfile.mkdtemp(prefix="try-", dir=around.resolve()))
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Remove it; safe to call twice."""
+        if self._lock >= 0:
+            remove_tree(self.path)
+            os.close(self._lock)
+            self._lock = -1
+
+
+class Counter:
+    """Stops what looks at files when there are too many of them."""
+
+    def __init__(self, limits: TryLimits, what: str) -> None:
+        self._limits = limits
+        self._what = what
+        self._entries = self._bytes = 0
+
+    def take(self, entry: Entry) -> None:
+        self._entries += 1
+        self._bytes += entry.size if entry.kind == "file" else 0
+        if self._entries > self._limits.most_entries or self._bytes > self._limits.most_bytes:
+            raise ToolError(
+                f"{self._what} more than {self._limits.most_entries:,} files or"
+                f" {self._limits.most_bytes // 1_000_000:,} MB, too much for a try: nothing was changed."
+                " Run the command as usual, or not at all.",
+                kind="resource_error",
+            )

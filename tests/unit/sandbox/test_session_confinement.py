@@ -1,0 +1,243 @@
+"""What the commands of a session may do, put together from settings and from what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolContext, Workspace
+from tests.conformance.confining import confinement_for, folder_on_disk
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with folder_on_disk() as folder:
+        yield folder
+
+
+def result_of(sandbox: LocalSandbox, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; the sandbox is closed then."""
+
+    async def run() -> T:
+        try:
+            return await work
+        finally:
+            await sandbox.aclose()
+
+    return asyncio.run(run())
+
+
+def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
+    """The exit code and the output of each command, run one after the other."""
+
+    async def run() -> list[tuple[int, str]]:
+        results = [await sandbox.exec(c, cwd=sandbox.roots[0], timeout_s=20) for c in commands]
+        return [(result.exit_code, result.output) for result in results]
+
+    return result_of(sandbox, run())
+
+
+def told(sandbox: LocalSandbox, command: str) -> str:
+    """What the model is told of a command."""
+    tool = ToolRegistry(builtin_tools()).get("bash")
+    context = ToolContext(Workspace(sandbox.roots[0], sandbox), "id")
+    return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
+
+
+def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
+    return LocalSandbox(
+        [root],
+        environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        job_folder=home.parent / f"{home.name}.jobs",
+        limits=CommandLimits("workspace-write", home=home, own_folders=own),
+        choose=lambda: confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0],
+    )
+
+
+def everything_in(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+HOSTILE = (
+    "mv .config/agentcli .config/other; mkdir -p .config/agentcli; echo x >.config/agentcli/config.toml",
+    "mv .config .other; mkdir -p .config/agentcli; echo x >.config/agentcli/config.toml",
+    "for name in .profile .bashrc .zshrc .gitconfig; do echo x >$name; done",
+    "mkdir -p .config/autostart .config/systemd/user; echo x >.config/autostart/a; echo x >.config/systemd/user/a",
+    "echo x >.local/bin/tool; echo x >.config/fish/config.fish",
+)
+
+
+def test_a_home_as_the_workspace_keeps_what_starts_programs_and_agentcli_s_own_settings(home: Path) -> None:
+    for name in (".config/agentcli/config.toml", ".local/bin/tool", ".config/fish/config.fish", ".bashrc"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    before = everything_in(home)
+    results = said_by(sandbox_in(home, home, home / ".config/agentcli"), *HOSTILE, "echo x >project.txt")
+    assert everything_in(home) == before | {"project.txt": "x\n"}
+    assert results[-1] == (0, "")
+
+
+def test_a_secret_file_among_installed_packages_is_hidden(home: Path) -> None:
+    root = home / "ws"
+    for folder in ("target", "venv", "node_modules", "src/target"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / ".env").write_text("KEY=xyz\n")
+    ((code, output),) = said_by(sandbox_in(root, home), "grep -r KEY .")
+    assert code
+    assert "xyz" not in output
+
+
+def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path) -> None:
+    root = home / "ws"
+    for name in ("bare/objects", "bare/refs"):
+        (root / name).mkdir(parents=True)
+    (root / "bare/HEAD").write_text("ref: refs/heads/main\n")
+    program = root / "started.sh"
+    program.write_text("#!/bin/sh\ntouch started\n")
+    program.chmod(0o755)
+    settings = f"[core]\nrepositoryformatversion = 0\nbare = false\nworktree = ..\nfsmonitor = {program}\n"
+    (root / "bare/config").write_text(settings)
+    ((code, output),) = said_by(sandbox_in(root, home), "git -C bare status")
+    assert code
+    assert "safe.bareRepository" in output
+    assert not (root / "started").exists()
+
+
+def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
+    root = home / "ws"
+    for name in ("app/.vscode/tasks.json", "app/deep/er/.exrc", "app/.mcp.json"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("mine")
+    before = everything_in(root)
+    commands = (f"echo x >{name}; mv {name} gone; rm -rf {name}" for name in before)
+    said_by(sandbox_in(root, home), *commands, "mv app/.vscode app/other; mkdir app/.vscode", "mv app other")
+    assert {name: text for name, text in everything_in(root).items() if name != "gone"} == before
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("mkdir .gemini && echo x >.gemini/settings.json", [".gemini"]),
+        ("echo x >.pre-commit-config.yaml; echo x >lefthook.yml", [".pre-commit-config.yaml", "lefthook.yml"]),
+        ("git init -q && git config user.name me && git remote add origin https://example.org/x", []),
+        ("git init -q && git config core.fsmonitor ./x", [".git"]),
+        ("git init -q && git config alias.st '!./x'", [".git"]),
+        ("git init -q && git config remote.origin.url 'ext::sh -c x'", [".git"]),
+        ("git init -q && echo x >.git/hooks/post-checkout", [".git"]),
+        ("mkdir src && echo x >src/a.py", []),
+        ("echo x >.envrc", [".envrc"]),
+        ("cat .envrc; touch -r .envrc .envrc", []),
+    ],
+)
+def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:
+    root = home / "ws"
+    root.mkdir()
+    (root / ".envrc").write_text("mine")
+    sandbox = sandbox_in(root, home)
+
+    result = result_of(sandbox, sandbox.exec(command, cwd=root, timeout_s=20))
+    assert [path.name for path in result.made] == made
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        ("mkdir .vscode; echo x >.vscode/tasks.json", [".vscode"]),
+        ("git config core.pager ./x", [".git"]),
+        ("rm -r .idea", [".idea"]),
+        ("mv .idea away; cat missing", [".idea"]),
+        ("cat .idea/missing", []),
+        ("cat .env", [".env"]),
+        ("echo x >/etc/passwd", []),
+        ("rm -r .idea; true", [".idea"]),
+    ],
+)
+def test_who_fails_at_what_the_sandbox_keeps_is_told_so(home: Path, command: str, kept: list[str]) -> None:
+    root = home / "ws"
+    (root / ".idea").mkdir(parents=True)
+    (root / ".idea/workspace.xml").write_text("mine")
+    (root / ".env").write_text("mine")
+    said_by(sandbox := sandbox_in(root, home), "git init -q")
+    said = told(sandbox, command)
+    assert re.findall(r"\[the sandbox (?:keeps|hides) ([^ ,]+)", said) == kept
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("cat /tmp/log.txt", "/tmp is empty"),
+        ("cat /tmp/log.txt 2>/dev/null; echo /tmp/log.txt", ""),
+        ("cat tmp/log.txt", ""),
+        ("cat $PWD/log.txt", ""),
+        ("git ls-remote https://example.org/x.git", "the sandbox lets commands reach only"),
+        ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", "the sandbox lets commands reach only"),
+    ],
+)
+def test_who_misses_a_file_of_before_or_the_network_is_told_why(home: Path, command: str, note: str) -> None:
+    root = home / "ws"
+    root.mkdir()
+    last = told(sandbox_in(root, home), command).splitlines()[-1]
+    assert last.startswith(f"[{note}") if note else "sandbox" not in last and "empty" not in last
+
+
+def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path) -> None:
+    root = home / "ws"
+    root.mkdir()
+    ((code, output),) = said_by(
+        sandbox_in(root, home), "cat /proc/1/cmdline | tr '\\0' ' '; ls -l /proc/1/fd /proc/self/fd"
+    )
+    assert code is not None
+    assert "bwrap --args" in output
+    assert "--ro-bind" not in output
+
+
+def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: Path) -> None:
+    root = home / "ws"
+    (root / "lib").mkdir(parents=True)
+    commit = "git -c user.name=x -c user.email=x@example.org commit -q -m"
+    said = said_by(
+        sandbox_in(root, home),
+        "git init -q -b main",
+        "for name in .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes; do echo '# 1' >$name; done",
+        f"git add . && {commit} 1 && git checkout -q -b other",
+        "for name in .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes; do echo '# 2' >$name; done",
+        f"{commit} 2 -a",
+        "git checkout -q main && cat .gitattributes .pre-commit-config.yaml .envrc lib/.gitattributes && git status -s",
+    )
+    assert said[-1] == (0, "# 1\n" * 4), said
+
+
+def test_git_takes_a_secret_file_that_is_in_the_repository_for_unchanged(home: Path) -> None:
+    root = home / "ws"
+    root.mkdir()
+    for name in (".env.development", "key.pem", "a.txt"):
+        (root / name).write_text("a secret\n")
+        os.utime(root / name, (1, 1))  # older than the index: git need not read it to know
+    commit = "git -c user.name=x -c user.email=x@example.org commit -q -m"
+    subprocess.run(["sh", "-c", f"git init -q && git add . && {commit} 1"], cwd=root, check=True)
+    status, read, changed, shown = said_by(
+        sandbox_in(root, home),
+        "git status --short",
+        "cat .env.development key.pem; chmod 644 key.pem; echo x >key.pem",
+        f"echo more >>a.txt; {commit} 2 -a",
+        "git show --stat --format= HEAD; git status --short",
+    )
+    assert status == changed == (0, "")
+    assert read[0]
+    assert "secret" not in read[1]
+    assert shown[0] == 0
+    assert shown[1].split() == ["a.txt", "|", "1", "+", "1", "file", "changed,", "1", "insertion(+)"]
+    assert (root / "key.pem").read_text() == "a secret\n"
