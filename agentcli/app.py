@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from msgspec import Struct, structs
 
@@ -24,7 +22,7 @@ from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import PathGround, Rule, Rules, Verb, kept_from_reading, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
@@ -41,15 +39,11 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import ConfigError, ToolError, UsageError, UserError
+from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
+from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.sandbox.confinement import Confinement
-from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.network.host_grants import read_grant
-from agentcli.infra.sandbox.processes.environment import credentials_in
-from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message, without_surrogates
 from agentcli.llm.models import ModelInfo
@@ -58,13 +52,12 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
-from agentcli.safety.paths.secret import SECRET_HOME_PATHS
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import Levels
 from agentcli.tools.own_tools import guarded
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.sandbox import Profile, Sandbox
 from agentcli.tools.tool import Tool, Workspace
 from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
@@ -264,45 +257,28 @@ class Builder:
         home, settings = home_of(config.environment), config.settings.sandbox
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        state, cache = config.paths.state, config.paths.cache
+        state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # whoever needs it says what is wrong
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        limits = CommandLimits(
-            profile or settings.profile,
-            home,
-            masked=(
-                *(_absolute(name, config.cwd, home) for name in settings.masked),
-                *config.paths.secret,
-                *_secrets_moved(config.environment),
-            ),
-            writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
-            hosts=settings.hosts,
-            environment=settings.environment,
-            tries=state / "tries",
-            aside=state / "put_aside",
-            own_folders=(config.paths.config, state),
-            cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
-        )
-        sandbox = LocalSandbox(
-            (config.cwd, *added),
-            environment=config.environment,
-            job_folder=state / "jobs" / session_id,
-            session_id=session_id,
-            limits=limits,
-            choose=partial(self._confinement, state),
-            kept=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
-        )
-        data = self._data.of_session(session_id)
-        return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home)
+        folders = (config.cwd, *added)
+
+        def make() -> Sandbox:
+            setup = import_module("agentcli.sandbox_setup")
+            made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
+            return made
+
+        lazy = LazySandbox(make)
+        sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
+        return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home, preload=lazy.load)
 
     def _check_lists(self) -> None:
         """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""
         settings = self.config.settings
         sandbox, folders = settings.sandbox, settings.permissions.additional_directories
         lists: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
-            ("sandbox.hosts", sandbox.hosts, read_grant),
-            ("web.hosts", settings.web.hosts, read_grant),
+            ("sandbox.hosts", sandbox.hosts, _check_host),
+            ("web.hosts", settings.web.hosts, _check_host),
             ("sandbox.environment", sandbox.environment, _check_variable),
             ("sandbox.masked", sandbox.masked, _check_path),
             ("sandbox.writable", sandbox.writable, _check_path),
@@ -318,7 +294,8 @@ class Builder:
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
         masking = import_module("agentcli.safety.secrets.masking")
-        own = (*credentials_in(self.config.environment), *self.config.kept_keys.values)
+        credentials = import_module("agentcli.infra.sandbox.processes.environment").credentials_in
+        own = (*credentials(self.config.environment), *self.config.kept_keys.values)
         made: Masker = masking.Masker((*own, *values))
         return made
 
@@ -329,26 +306,6 @@ class Builder:
         search = self._extras.search or (searching.Tavily(key) if key else None)
         made: WebAccess = web.Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
         return made
-
-    def _confinement(self, state: Path) -> Confinement:
-        """What confines commands here; probing takes some milliseconds. Raises `ToolError`."""
-        settings = self.config.settings.sandbox
-        kind = settings.kind
-        if kind == "docker":
-            container: Confinement = import_module("agentcli.infra.sandbox.backends.docker").Docker(
-                settings.docker_image
-            )
-            return container
-        confinement = import_module("agentcli.infra.sandbox.backends.choosing")
-        tmp = state / "tmp"
-        try:
-            tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            message = f"Commands cannot be confined: {tmp} could not be made ({error.strerror})."
-            raise ToolError(message) from error
-        kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
-        chosen: Confinement = confinement.choose_confinement(tmp=tmp, kinds=kinds)
-        return chosen
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""
@@ -454,11 +411,8 @@ class Builder:
         self._data.close()
 
 
-def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
-    """The secret files of a home that XDG variables put elsewhere."""
-    for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
-        if (folder := environment.get(variable, "")).startswith("/"):
-            yield from (Path(folder, path.removeprefix(usual)) for path in SECRET_HOME_PATHS if path.startswith(usual))
+def _check_host(name: str) -> None:
+    import_module("agentcli.infra.sandbox.network.host_grants").read_grant(name)
 
 
 def _check_variable(name: str) -> None:
@@ -469,7 +423,3 @@ def _check_variable(name: str) -> None:
 def _check_path(name: str) -> None:
     if not name.strip() or "\0" in name:
         raise ValueError(f"{name!r} is no path: write the path of a file or a folder.")
-
-
-def _absolute(name: str, cwd: Path, home: Path) -> Path:
-    return home / name[2:] if name.startswith("~/") else cwd / name

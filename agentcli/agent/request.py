@@ -147,6 +147,8 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
                 match event:
                     case llm.TextDelta(text):
                         text_so_far.append(text)
+                    case llm.ToolCallStarted():
+                        preload(turn)
                     case llm.UsageUpdate(usage):
                         used = usage
                     case llm.Done():
@@ -162,6 +164,14 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         store_partial(turn, provider, info, text, used)
         raise
     raise AssertionError(f"{provider.name} ended its stream without Done")
+
+
+def preload(turn: Turn) -> None:
+    """Import the sandbox while the model writes its first call."""
+    calls = turn.runtime.calls
+    if not calls.is_preloaded:
+        calls.is_preloaded = True
+        asyncio.get_running_loop().run_in_executor(None, calls.workspace.preload)
 
 
 async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:

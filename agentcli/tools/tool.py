@@ -115,7 +115,8 @@ class Workspace:
     """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
 
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
-    secret files that the person lets commands read where no sandbox hides them.
+    secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
+    call; it is called in a thread.
     """
 
     cwd: Path
@@ -126,6 +127,7 @@ class Workspace:
     web: WebAccess | None = None
     home: Path = field(default_factory=Path.home)
     exposed: set[Path] = field(default_factory=set)
+    preload: Callable[[], object] = lambda: None
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self.lexical_path(path), "read")

@@ -105,6 +105,7 @@ class SessionCalls:
     recent: RecentCalls | None = field(default_factory=RecentCalls)
     replays: Replays = field(default_factory=Replays)
     metrics: CallMetrics = field(default_factory=CallMetrics)
+    is_preloaded: bool = False
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
