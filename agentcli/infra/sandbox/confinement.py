@@ -17,7 +17,7 @@ from agentcli.tools.sandbox import Profile
 
 
 class Bounds(Struct, frozen=True):
-    """What a command may do. Every path is absolute.
+    """The limits of a command. Every path is absolute.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
     bounds at all; none of the other fields count.
@@ -44,7 +44,7 @@ class Bounds(Struct, frozen=True):
     proxy_socket: Path | None = None
     """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
     loopback: bool = True
-    """Whether commands may use TCP and UDP on a loopback interface of their own, as tests that start a server do.
+    """Lets commands use TCP and UDP on a loopback interface of their own, as tests that start a server do.
 
     Nothing else is reachable there. Only where the network is a private one (bubblewrap, Docker).
     """
@@ -59,9 +59,9 @@ MOST_PLANS = 10
 
 
 class Told(Struct):
-    """What commands may not change and did.
+    """Protected files that commands changed nevertheless.
 
-    Paths that are as they were again, with where what stood there is now; and those that are not, with the reason.
+    Those that were restored, with where the changed version is now; and those that were not, with the reason.
     """
 
     put_back: list[str] = []
@@ -75,7 +75,7 @@ class Told(Struct):
 
 
 class Launch(NamedTuple):
-    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
+    """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
@@ -103,7 +103,7 @@ class Confinement(Protocol):
 
     @property
     def why(self) -> str:
-        """Why nothing better is used, for the person; empty for the best there is."""
+        """The reason why nothing better is used, for the person; empty for the best there is."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Confinement(Protocol):
 
     @property
     def weakness(self) -> str:
-        """What commands can do that they should not, as part of a sentence; empty where they are held as meant."""
+        """Names what commands can do but should not, as part of a sentence; empty where they are held as meant."""
         ...
 
     def launch(
@@ -135,7 +135,7 @@ class Confinement(Protocol):
 
     @property
     def ends_trees(self) -> bool:
-        """Whether nothing survives the death of the process that was started, or of the one that started it."""
+        """True if nothing survives the death of the process that was started, or of the one that started it."""
         ...
 
     def command_group(self, pid: int) -> int | None:
@@ -143,7 +143,7 @@ class Confinement(Protocol):
         ...
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """What these bounds promise and this confinement does not keep here, a sentence each, for the person."""
+        """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
         ...
 
 

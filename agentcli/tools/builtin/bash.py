@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_kinds import READ_ONLY_NAMES, is_secret
-from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
+from agentcli.tools.sandbox import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 from agentcli.tools.trial import Trial
 
@@ -28,11 +27,13 @@ async def attempt(given: Bash, context: ToolContext) -> Trial:
     _require_command(given)
     workspace = context.workspace
     return await workspace.sandbox.try_command(
-        given.command,
-        cwd=workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
-        timeout_s=_limit_s(given),
+        Command(
+            given.command,
+            workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
+            timeout_s=_limit_s(given),
+            most_bytes=_MOST_BYTES[context.level],
+        ),
         on_output=context.emit,
-        most_bytes=_MOST_BYTES[context.level],
     )
 
 
@@ -61,15 +62,17 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     if given.background:
         return await _start_job(given, start, context)
     result = await workspace.sandbox.exec(
-        given.command,
-        cwd=start,
-        timeout_s=inf if terminal else _limit_s(given),
+        Command(
+            given.command,
+            start,
+            timeout_s=None if terminal else _limit_s(given),
+            most_bytes=_MOST_BYTES[given.output_level or context.level],
+            profile=_profile(given, context),
+            is_own=is_own,
+            terminal=terminal,
+        ),
         on_output=context.emit,
-        most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
-        profile=_profile(given, context),
-        is_own=is_own,
-        terminal=terminal,
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
@@ -224,7 +227,7 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
     job = await context.workspace.sandbox.start_job(
-        given.command, cwd=start, timeout_s=limit_s, profile=_profile(given, context)
+        Command(given.command, start, timeout_s=limit_s, profile=_profile(given, context))
     )
     return _started(job, "Started", context)
 

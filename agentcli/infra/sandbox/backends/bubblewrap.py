@@ -1,4 +1,4 @@
-"""Commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
+"""Confines commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
 
 What a command sees: the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no
 network, no socket of the host's, secrets hidden. What it keeps: its user. What ends it: the death of the process that

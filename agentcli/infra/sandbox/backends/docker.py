@@ -1,4 +1,4 @@
-"""Commands in a container of their own, started for each and removed after it.
+"""Confines each command in a Docker container of its own, removed after it.
 
 The workspace is mounted at its own path; everything else is the image's, read-only. There is no network, no privilege
 and no capability. `docker` or anything that understands its arguments, as `podman` does.

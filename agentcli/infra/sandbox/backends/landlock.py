@@ -1,4 +1,4 @@
-"""Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
+"""Confines commands with Landlock and a filter of system calls, where namespaces are forbidden.
 
 Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
 processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The

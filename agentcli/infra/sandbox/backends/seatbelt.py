@@ -1,4 +1,4 @@
-"""Commands on macOS, through `sandbox-exec` and a profile in its own language.
+"""Confines commands on macOS, through `sandbox-exec` and a profile in its own language.
 
 Rules are read from the top and the last one that matches counts. Names are compared without their case, because the
 disk does not tell `.GIT` from `.git`; `/tmp`, `/var` and `/etc` are links into `/private`, and rules are about real
