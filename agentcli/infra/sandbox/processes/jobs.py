@@ -119,7 +119,7 @@ class Jobs:
         return [job.as_told() for job in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
-        """Return the output since the last call, its middle cut above the limit. Raises `ToolError` for an unknown id."""
+        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
         job = self._get(id)
         is_over = job.running.is_over()
         try:
