@@ -80,8 +80,8 @@ class Launch(NamedTuple):
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
-    `told` is filled when the context is left. `journal` is a
-    descriptor of what the keeper needs to do that if agentcli is killed before (guard_journal.py).
+    `told` is filled when the context is left. `journal` is a descriptor of what the keeper needs to do that if agentcli
+    is killed before (guard_journal.py).
     """
 
     argv: list[str]
@@ -123,7 +123,7 @@ class Confinement(Protocol):
 
         The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
         the command is tied to its parent, the kernel ties it to the *thread*), with `pass_fds`, and with `environment`
-        over what the command gets. SIGKILL for the process ends all its processes, where `ends_trees` says so.
+        over what the command gets.
 
         Raises `OSError`.
         """
@@ -131,15 +131,6 @@ class Confinement(Protocol):
 
     def hides(self, profile: Profile) -> bool:
         """True if commands held to a profile cannot read what is masked inside the roots."""
-        ...
-
-    @property
-    def ends_trees(self) -> bool:
-        """True if nothing survives the death of the process that was started, or of the one that started it."""
-        ...
-
-    def command_group(self, pid: int) -> int | None:
-        """The process group that SIGTERM should go to, for the process that was started; None when there is none."""
         ...
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
@@ -153,7 +144,6 @@ class Unconfined:
     name = "none"
     weakness = ""
     keeps_names = False
-    ends_trees = False
 
     def __init__(self, why: str = "") -> None:
         self.why = why
@@ -166,9 +156,6 @@ class Unconfined:
 
     def hides(self, profile: Profile) -> bool:
         return False
-
-    def command_group(self, pid: int) -> int | None:
-        return pid
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return ("Commands are not confined: they can do whatever you can.",)

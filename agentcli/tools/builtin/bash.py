@@ -13,8 +13,8 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_kinds import READ_ONLY_NAMES, is_secret
-from agentcli.tools.sandbox import BackgroundJob, Command, CommandResult, Profile
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+from agentcli.tools.sandbox import BackgroundJob, Boundary, Command, CommandResult, Files, Profile
+from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
@@ -54,7 +54,7 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     _require_command(given)
     lost = ""
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
-    if not _is_folder(start, context):
+    if not _is_folder(start, workspace.sandbox):
         if given.cwd:
             raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
         lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
@@ -89,9 +89,9 @@ def _limit_s(given: Bash) -> float:
     return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
 
 
-def _is_folder(path: Path, context: ToolContext) -> bool:
+def _is_folder(path: Path, files: Files) -> bool:
     try:
-        status = context.workspace.sandbox.status(path)
+        status = files.status(path)
     except OSError:
         return False
     return status is not None and status.kind == "folder"
@@ -105,7 +105,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
     if workspace.sandbox.confines and not given.unconfined:
-        notes += _of_the_sandbox(result.output, workspace)
+        notes += _of_the_sandbox(result.output, workspace.sandbox)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -164,7 +164,7 @@ _NO_HOST = re.compile(
 )
 
 
-def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
+def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:
     """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
     lines = output.splitlines()
     named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
@@ -180,7 +180,7 @@ def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
             f"such as Read({secret[0]}), opens it]"
         )
     missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
-    if any(not any(str(root) in line for root in workspace.sandbox.roots) for line in missing):
+    if any(not any(str(root) in line for root in boundary.roots) for line in missing):
         notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
     if _NO_HOST.search(output):
         notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")

@@ -35,7 +35,6 @@ class Docker:
     name = "docker"
     weakness = ""
     keeps_names = True
-    ends_trees = True
     why = ""
 
     def __init__(
@@ -87,10 +86,6 @@ class Docker:
 
     def hides(self, profile: Profile) -> bool:
         return True
-
-    def command_group(self, pid: int) -> int | None:
-        """Docker's client passes SIGTERM on to the command."""
-        return pid
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()

@@ -29,7 +29,6 @@ class Seatbelt:
     name = "seatbelt"
     weakness = ""
     keeps_names = True
-    ends_trees = False
     why = ""
 
     def __init__(self, tmp: Path, program: Path = PROGRAM) -> None:
@@ -49,12 +48,7 @@ class Seatbelt:
     def hides(self, profile: Profile) -> bool:
         return profile != "danger-full-access"
 
-    def command_group(self, pid: int) -> int | None:
-        return pid
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        if bounds.profile == "danger-full-access":
-            return ("Commands are not confined: they can do whatever you can.",)
         proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
         return (
             "Processes that a command leaves behind are not ended with it.",
