@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from agentcli.infra.sandbox.local import LocalSandbox  # noqa: E402  the checkout, wherever this is started
+from agentcli.tools.sandbox import Command  # noqa: E402
 from tests.unit.sandbox.trees import ENDS, TREES, alive  # noqa: E402
 
 PATIENCE_S = 3.0
@@ -89,7 +90,7 @@ async def cost(runs: int = 100) -> tuple[float, list[float]]:
         took = []
         for _ in range(runs + 1):
             started = time.perf_counter()
-            await sandbox.exec("true", cwd=folder, timeout_s=60)
+            await sandbox.exec(Command("true", folder, timeout_s=60))
             took.append((time.perf_counter() - started) * 1000)
         await sandbox.aclose()
     return took[0], took[1:]

@@ -22,6 +22,7 @@ from loopback import ServedTools
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.tools.sandbox import Command
 
 END_TO_END_MS = 25  # median of `bash true`
 BUDGET_MS = 10, 20  # median over plain, on a quiet machine and on a busy one
@@ -54,7 +55,7 @@ class Session:
         self._loop = loop
 
     def run(self) -> None:
-        result = self._loop.run_until_complete(self._shell.exec("true", cwd=self._cwd, timeout_s=20))
+        result = self._loop.run_until_complete(self._shell.exec(Command("true", self._cwd, timeout_s=20)))
         assert (result.exit_code, result.output) == (0, ""), result
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""Where tools touch the machine: every file, search and command of theirs goes through one small protocol.
+"""Defines `Sandbox`, through which tools reach every file, search and command; they never open a path themselves.
 
-A sandbox may be this machine, a container or a machine elsewhere with a file system of its own: tools never open a
-path themselves.
+A sandbox may be this machine, a container, or a machine elsewhere with a file system of its own. It combines three
+small protocols: `Files`, `Commands` and `Boundary`. Take the narrowest one that does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Profile = Literal["read-only", "workspace-write", "danger-full-access"]
 
 
 class FileStatus(Struct, frozen=True):
-    """What there is at a path. `size` in bytes; `links` counts the names a file has, several for hard links."""
+    """Describes what exists at a path. `size` in bytes; `links` counts the names of a file: several for hard links."""
 
     kind: Literal["file", "folder", "other"]
     size: int
@@ -37,12 +37,12 @@ FoundRows = tuple[bytes, bytes]
 
 
 def names_in(listed: str) -> list[str]:
-    """The names of a batch that `Sandbox.list` hands over."""
+    """The names of a batch that `Files.list` hands over."""
     return listed.split("\0")[:-1]
 
 
 class Listing(Struct, frozen=True):
-    """Which files of a folder to list: as `rg --files` has them, so no symlinks and no empty folders.
+    """Selects files of a folder, as `rg --files` lists them: no symlinks and no empty folders.
 
     `--hidden`, `--no-require-git` and `--glob '!.git'` are meant with it: dotfiles are a project's configuration, and
     its `.gitignore` counts in a copy without a repository too.
@@ -58,7 +58,7 @@ class Listing(Struct, frozen=True):
 
 
 class Search(Struct, frozen=True):
-    """What to look for, as ripgrep understands it. `where` is a file or a folder, in `base` where that is given.
+    """A search, as ripgrep understands it. `where` is a file or a folder, inside `base` if that is given.
 
     The answers are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
     or to `where`: a file that it names is searched even where an ignore rule leaves it out, as nothing else can name
@@ -78,7 +78,7 @@ class Search(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """How a listing or a search went. `timed_out`: it was ended, and what had been found is all there is.
+    """The outcome of a listing or a search. `timed_out`: it was ended early, and its results are incomplete.
 
     `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
     their first NUL byte although there was a match. `problem` is why a file was not searched to its end, in ripgrep's
@@ -89,6 +89,24 @@ class Looked(Struct, frozen=True):
     unreadable: int = 0
     binary: tuple[bytes, ...] = ()
     problem: str = ""
+
+
+class Command(Struct, frozen=True):
+    """A shell command and the terms it runs on, as plain data that can travel to another machine.
+
+    It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
+    `most_bytes` are returned. `profile` overrides the session's. A command with `is_own` is the person's own: nothing
+    confines it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is
+    controlled by: its output then appears nowhere else.
+    """
+
+    text: str
+    cwd: Path
+    timeout_s: float | None = None
+    most_bytes: int = 30_000
+    profile: Profile | None = None
+    is_own: bool = False
+    terminal: str = ""
 
 
 class BackgroundJob(Struct, frozen=True):
@@ -114,7 +132,7 @@ class BackgroundJob(Struct, frozen=True):
 
 
 class CommandResult(Struct, frozen=True):
-    """What a command did. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
+    """A command's outcome. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
 
     `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
@@ -140,73 +158,29 @@ class CommandResult(Struct, frozen=True):
     unguarded: tuple[str, ...] = ()
 
 
-class Sandbox(Protocol):
-    """A workspace of one or more folders. Paths are judged after symlinks and `..` are resolved.
+class Files(Protocol):
+    """The files of a workspace. Paths are judged after symlinks and `..` are resolved.
 
-    `confines` is whether the system itself keeps commands inside; where it is False they are only asked about.
     The methods that are no coroutines block for as long as the disk takes: call them in a thread where that matters.
     """
 
-    @property
-    def roots(self) -> tuple[Path, ...]: ...
-
-    @property
-    def profile(self) -> Profile: ...
-
-    @property
-    def confines(self) -> bool: ...
-
     def validate_path(self, path: Path, access: Access) -> Path:
-        """The real path. Raises `ToolError` (permission_denied) when it may not be read or written.
+        """Return the real path. Raises `ToolError` (permission_denied) when it may not be read or written.
 
-        That is so outside the workspace and for files that hold secrets, unless `grant` made an exception.
+        That is so outside the workspace and for files that hold secrets, unless `Boundary.grant` made an exception.
         """
         ...
 
     def real_path(self, path: Path) -> Path:
-        """Where a path leads, inside the workspace or not. Raises `ToolError` (invalid_parameters)."""
-        ...
-
-    def knows(self, path: Path, access: Access) -> bool:
-        """Whether a real path is one of the sandbox's own, such as a job's output, or was granted."""
-        ...
-
-    def is_write_protected(self, path: Path) -> bool:
-        """Whether git runs what is at a real path in the workspace, or what it says: hooks and settings."""
-        ...
-
-    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """The secret files of the workspace that a command could read; those that were granted do not count."""
-        ...
-
-    def program_of_git(self, folder: Path) -> str:
-        """A setting by which git, started in a folder, may run a program even to read; empty where there is none.
-
-        Settings of the repository alone: those of the person and the machine are theirs.
-        """
-        ...
-
-    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
-        """The values that the secret files of the workspace hold, but for those of the file at a real path.
-
-        New files are found after a second, where the workspace `is_changed` at once. Blocks: call it in a thread.
-        """
-        ...
-
-    def grant(self, path: Path, access: Access) -> None:
-        """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
-        ...
-
-    def revoke(self, path: Path, access: Access) -> None:
-        """Take a grant back; nothing happens when there is none."""
+        """Resolve a path, inside the workspace or not. Raises `ToolError` (invalid_parameters)."""
         ...
 
     def status(self, path: Path) -> FileStatus | None:
-        """What there is at a path that `validate_path` gave; None when there is nothing. Raises `OSError`."""
+        """Look at a path that `validate_path` gave; None when nothing is there. Raises `OSError`."""
         ...
 
     def read(self, path: Path) -> BinaryIO:
-        """A regular file, open for reading, at a path that `validate_path` gave.
+        """Open a regular file for reading, at a path that `validate_path` gave.
 
         Raises `OSError`, also for anything that is no regular file, and where another path was put in its place.
         """
@@ -236,52 +210,42 @@ class Sandbox(Protocol):
         """
         ...
 
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        """Return the values in the workspace's secret files, except those of the file at the real path `apart_from`.
+
+        New files are found after a second, or at once if the workspace `is_changed`. Blocks: call it in a thread.
+        """
+        ...
+
+
+class Commands(Protocol):
+    """Runs shell commands, to their end or as background jobs."""
+
     async def exec(
         self,
-        command: str,
+        command: Command,
         *,
-        cwd: Path,
-        timeout_s: float,
         on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        profile: Profile | None = None,
-        is_own: bool = False,
-        terminal: str = "",
     ) -> CommandResult:
-        """Run a shell command without input. When it outlives `timeout_s` it is ended with all it has started.
+        """Run a command. At its time limit, or when the call is cancelled, it ends with all it has started.
 
-        A cancelled call ends them too, and what the command said until then was given to `on_output`: that gets the
-        output as it comes, of much output a part, and lines in brackets that say what the command waits for. Once
-        `detach` is set the command goes on as a background job, whose file holds its output from the beginning; so
-        does a server that listens and is silent (then `stall` says so), and what a command leaves running.
-        `profile` holds this command closer than the session's own, or not at all.
-
-        A command with `is_own` is the person's: nothing confines it, and it sees their whole environment. It may be
-        given a `terminal` by its path, which it reads, writes and is controlled by: then its output is nowhere else.
+        `on_output` gets the output as it comes (of much output a part), and lines in brackets that say what the
+        command waits for. Once `detach` is set the command goes on as a background job, whose file holds its output
+        from the beginning; so does a silent server that listens (`stall` says so), and what a command leaves running.
         """
         ...
 
     def why_no_trial(self) -> str:
-        """Why a command cannot be tried here; empty where it can. Probes the first time."""
+        """Say why a command cannot be tried here; empty where it can. Probes the first time."""
         ...
 
-    async def try_command(
-        self,
-        command: str,
-        *,
-        cwd: Path,
-        timeout_s: float,
-        on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
-    ) -> Trial:
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
         """Run a command as `exec` does, on a stand-in of what it may write. Raises `ToolError`."""
         ...
 
-    async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
-    ) -> BackgroundJob:
-        """Start a shell command that goes on after this call, and ends with the session or after `timeout_s`."""
+    async def start_job(self, command: Command) -> BackgroundJob:
+        """Start a command that outlives this call, until the session ends or its time is up."""
         ...
 
     def jobs(self) -> Sequence[BackgroundJob]:
@@ -289,7 +253,7 @@ class Sandbox(Protocol):
         ...
 
     def read_job(self, id: str, most_bytes: int) -> str:
-        """What a job has written since this was last asked, its middle cut out above the limit.
+        """Return a job's output since the last call, its middle cut out above the limit.
 
         Raises `ToolError` (not_found).
         """
@@ -297,6 +261,52 @@ class Sandbox(Protocol):
 
     async def stop_job(self, id: str) -> None:
         """End a job with all its processes. Raises `ToolError` (not_found)."""
+        ...
+
+    async def aclose(self) -> None:
+        """End every process that was left running; safe to call twice."""
+        ...
+
+
+class Boundary(Protocol):
+    """The limits of a workspace of one or more folders, and the exceptions the person grants."""
+
+    @property
+    def roots(self) -> tuple[Path, ...]: ...
+
+    @property
+    def profile(self) -> Profile: ...
+
+    @property
+    def confines(self) -> bool:
+        """True if the system itself keeps commands inside; else they are only asked about."""
+        ...
+
+    def knows(self, path: Path, access: Access) -> bool:
+        """True if a real path was granted or is one of the sandbox's own, such as a job's output."""
+        ...
+
+    def is_write_protected(self, path: Path) -> bool:
+        """True if git would execute the file at a real path in the workspace or obey its contents: hooks, settings."""
+        ...
+
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        """The secret files of the workspace that a command could read; those that were granted do not count."""
+        ...
+
+    def program_of_git(self, folder: Path) -> str:
+        """A setting by which git, started in a folder, may run a program even to read; empty where there is none.
+
+        Settings of the repository alone: those of the person and the machine are theirs.
+        """
+        ...
+
+    def grant(self, path: Path, access: Access) -> None:
+        """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
+        ...
+
+    def revoke(self, path: Path, access: Access) -> None:
+        """Take a grant back; nothing happens when there is none."""
         ...
 
     def grant_host(self, host: str) -> None:
@@ -307,18 +317,18 @@ class Sandbox(Protocol):
         """Take that back; nothing happens when there is no such grant."""
         ...
 
-    def warning(self) -> str:
-        """What holds commands less than it could here, and how to mend that; empty where there is nothing to say."""
-        ...
-
-    def told(self) -> tuple[str, ...]:
-        """How commands are confined, in lines for the person, and what is not kept here."""
-        ...
-
     def add_root(self, folder: Path) -> None:
         """Let one more folder be read and written from now on."""
         ...
 
-    async def aclose(self) -> None:
-        """End every process that was left running; safe to call twice."""
+    def warning(self) -> str:
+        """Say why commands are confined less than they could be, and how to mend that; empty if there is nothing."""
         ...
+
+    def told(self) -> tuple[str, ...]:
+        """Describe the confinement of commands in lines for the person, with what it does not keep here."""
+        ...
+
+
+class Sandbox(Files, Commands, Boundary, Protocol):
+    """A workspace: its files, its commands, and the boundary of both."""

@@ -23,6 +23,7 @@ from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import (
     BackgroundJob,
+    Command,
     CommandResult,
     FileStatus,
     FoundRows,
@@ -81,7 +82,8 @@ async def run(
     sandbox: Sandbox, command: str, *, timeout_s: float = 20, most_bytes: int = 30_000, cwd: Path | None = None
 ) -> CommandResult:
     return await sandbox.exec(
-        command, cwd=cwd or sandbox.roots[0], timeout_s=timeout_s, on_output=lambda text: None, most_bytes=most_bytes
+        Command(command, cwd or sandbox.roots[0], timeout_s=timeout_s, most_bytes=most_bytes),
+        on_output=lambda text: None,
     )
 
 
@@ -187,7 +189,7 @@ def typed() -> Iterator[None]:
 async def test_the_input_is_empty(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         assert (await run(sandbox, "cat; read line; echo $?")).output == "1\n"
-        job = await sandbox.start_job("cat; echo ended", cwd=sandbox.roots[0])
+        job = await sandbox.start_job(Command("cat; echo ended", sandbox.roots[0]))
         for _ in range(200):
             if said(sandbox, job):
                 break
@@ -204,7 +206,7 @@ async def test_output_is_heard_while_the_command_runs(kind: str, tmp_path: Path)
             go.touch()  # the command goes on only when its first line was heard
 
         command = "echo first; for n in $(seq 200); do [ -e go ] && break; sleep 0.02; done; [ -e go ] && echo second"
-        result = await sandbox.exec(command, cwd=sandbox.roots[0], timeout_s=20, on_output=hear, most_bytes=30_000)
+        result = await sandbox.exec(Command(command, sandbox.roots[0], timeout_s=20, most_bytes=30_000), on_output=hear)
         assert heard[0] == "first\n"
         assert "".join(heard) == result.output == "first\nsecond\n"
 
@@ -395,7 +397,7 @@ async def test_a_command_the_system_does_not_take_is_a_tool_s_error(kind: str, c
         with pytest.raises(ToolError, match="Could not start"):
             await run(sandbox, command)
         with pytest.raises(ToolError, match="Could not start"):
-            await sandbox.start_job(command, cwd=sandbox.roots[0])
+            await sandbox.start_job(Command(command, sandbox.roots[0]))
 
 
 # Jobs
@@ -403,7 +405,7 @@ async def test_a_command_the_system_does_not_take_is_a_tool_s_error(kind: str, c
 
 async def test_a_job_writes_its_output_to_a_file_and_ends_with_the_session(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        job = await sandbox.start_job("echo hello; echo oops >&2; sleep 60", cwd=sandbox.roots[0])
+        job = await sandbox.start_job(Command("echo hello; echo oops >&2; sleep 60", sandbox.roots[0]))
         for _ in range(200):
             if said(sandbox, job) == "hello\noops\n":
                 break
@@ -418,13 +420,13 @@ async def test_a_job_writes_its_output_to_a_file_and_ends_with_the_session(kind:
 
 async def test_jobs_have_names_and_files_of_their_own(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        jobs = [await sandbox.start_job("true", cwd=sandbox.roots[0]) for _ in range(3)]
+        jobs = [await sandbox.start_job(Command("true", sandbox.roots[0])) for _ in range(3)]
         assert len({job.id for job in jobs}) == len({job.output_file for job in jobs}) == 3
 
 
 async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        jobs = [await sandbox.start_job("trap '' TERM; sleep 60", cwd=sandbox.roots[0]) for _ in range(3)]
+        jobs = [await sandbox.start_job(Command("trap '' TERM; sleep 60", sandbox.roots[0])) for _ in range(3)]
         await run(sandbox, "sleep 60 & echo $! > pid")
         left = await pid_in(sandbox, "pid")
         await asyncio.sleep(0.1)  # let the jobs set their traps
@@ -474,7 +476,7 @@ async def test_commands_see_no_credentials(kind: str, tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, **dict.fromkeys(SECRETS, "s3cret")}
     async with opened(kind, tmp_path, environment) as sandbox:
         assert "s3cret" not in (await run(sandbox, "env")).output
-        job = await sandbox.start_job("env; echo end", cwd=sandbox.roots[0])
+        job = await sandbox.start_job(Command("env; echo end", sandbox.roots[0]))
         for _ in range(200):
             if said(sandbox, job).endswith("end\n"):
                 break
@@ -510,7 +512,7 @@ async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: in
             detach.set()
 
     return await sandbox.exec(
-        command, cwd=sandbox.roots[0], timeout_s=20, on_output=hear, most_bytes=most_bytes, detach=detach
+        Command(command, sandbox.roots[0], timeout_s=20, most_bytes=most_bytes), on_output=hear, detach=detach
     )
 
 
@@ -552,7 +554,9 @@ async def test_a_command_that_ended_first_is_no_job(kind: str, tmp_path: Path) -
     async with opened(kind, tmp_path) as sandbox:
         detach = asyncio.Event()
         result = await sandbox.exec(
-            "echo done", cwd=sandbox.roots[0], timeout_s=20, on_output=lambda t: None, most_bytes=100, detach=detach
+            Command("echo done", sandbox.roots[0], timeout_s=20, most_bytes=100),
+            on_output=lambda t: None,
+            detach=detach,
         )
         detach.set()
         assert (result.output, result.exit_code, result.job) == ("done\n", 0, None)
@@ -576,8 +580,8 @@ async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: 
 
 async def test_jobs_are_listed_with_what_they_run_and_stopped_one_by_one(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        first = await sandbox.start_job("sleep 30 & sleep 30", cwd=sandbox.roots[0])
-        second = await sandbox.start_job("true", cwd=sandbox.roots[0])
+        first = await sandbox.start_job(Command("sleep 30 & sleep 30", sandbox.roots[0]))
+        second = await sandbox.start_job(Command("true", sandbox.roots[0]))
         for _ in range(200):
             if not sandbox.jobs()[1].is_running:
                 break
@@ -609,7 +613,7 @@ async def test_a_folder_that_is_added_may_be_read_and_written(kind: str, tmp_pat
 async def test_a_job_s_new_output_is_read_once(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         command = "echo one; until [ -e go ]; do sleep 0.02; done; echo two"
-        job = await sandbox.start_job(command, cwd=sandbox.roots[0])
+        job = await sandbox.start_job(Command(command, sandbox.roots[0]))
         for _ in range(200):
             if said(sandbox, job):
                 break
@@ -665,7 +669,7 @@ async def test_a_command_that_cannot_be_tried_is_not_run(kind: str, tmp_path: Pa
         why = sandbox.why_no_trial()
         assert why
         with pytest.raises(ToolError, match=re.escape(why)):
-            await sandbox.try_command("touch tried", cwd=sandbox.roots[0], timeout_s=5)
+            await sandbox.try_command(Command("touch tried", sandbox.roots[0], timeout_s=5))
         assert sandbox.status(sandbox.roots[0] / "tried") is None
 
 

@@ -13,6 +13,7 @@ from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHo
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
+from agentcli.tools.sandbox import Command as ShellCommand
 from agentcli.tools.tool import Workspace
 
 # Nothing that a repository's own settings name may run.
@@ -67,10 +68,9 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     """Whether git succeeded, and what it said."""
     try:
         result = await workspace.sandbox.exec(
-            shlex.join([*_GIT, *arguments]),
-            cwd=workspace.cwd,
-            timeout_s=_GIT_TIME_LIMIT_S,
-            most_bytes=LONGEST_DIFF,
+            ShellCommand(
+                shlex.join([*_GIT, *arguments]), workspace.cwd, timeout_s=_GIT_TIME_LIMIT_S, most_bytes=LONGEST_DIFF
+            )
         )
     except ToolError as error:
         raise UserError(str(error)) from error

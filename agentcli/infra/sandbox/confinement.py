@@ -17,7 +17,7 @@ from agentcli.tools.sandbox import Profile
 
 
 class Bounds(Struct, frozen=True):
-    """What a command may do. Every path is absolute.
+    """The limits of a command. Every path is absolute.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
     bounds at all; none of the other fields count.
@@ -44,7 +44,7 @@ class Bounds(Struct, frozen=True):
     proxy_socket: Path | None = None
     """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
     loopback: bool = True
-    """Whether commands may use TCP and UDP on a loopback interface of their own, as tests that start a server do.
+    """Lets commands use TCP and UDP on a loopback interface of their own, as tests that start a server do.
 
     Nothing else is reachable there. Only where the network is a private one (bubblewrap, Docker).
     """
@@ -59,9 +59,9 @@ MOST_PLANS = 10
 
 
 class Told(Struct):
-    """What commands may not change and did.
+    """Protected files that commands changed nevertheless.
 
-    Paths that are as they were again, with where what stood there is now; and those that are not, with the reason.
+    Those that were restored, with where the changed version is now; and those that were not, with the reason.
     """
 
     put_back: list[str] = []
@@ -75,13 +75,13 @@ class Told(Struct):
 
 
 class Launch(NamedTuple):
-    """How to start a confined command: the arguments, the descriptors to pass on, what to add to its environment.
+    """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
     become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
-    `told` is filled when the context is left. `journal` is a
-    descriptor of what the keeper needs to do that if agentcli is killed before (guard_journal.py).
+    `told` is filled when the context is left. `journal` is a descriptor of what the keeper needs to do that if agentcli
+    is killed before (guard_journal.py).
     """
 
     argv: list[str]
@@ -103,7 +103,7 @@ class Confinement(Protocol):
 
     @property
     def why(self) -> str:
-        """Why nothing better is used, for the person; empty for the best there is."""
+        """The reason why nothing better is used, for the person; empty for the best there is."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Confinement(Protocol):
 
     @property
     def weakness(self) -> str:
-        """What commands can do that they should not, as part of a sentence; empty where they are held as meant."""
+        """Names what commands can do but should not, as part of a sentence; empty where they are held as meant."""
         ...
 
     def launch(
@@ -123,7 +123,7 @@ class Confinement(Protocol):
 
         The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
         the command is tied to its parent, the kernel ties it to the *thread*), with `pass_fds`, and with `environment`
-        over what the command gets. SIGKILL for the process ends all its processes, where `ends_trees` says so.
+        over what the command gets.
 
         Raises `OSError`.
         """
@@ -133,17 +133,8 @@ class Confinement(Protocol):
         """True if commands held to a profile cannot read what is masked inside the roots."""
         ...
 
-    @property
-    def ends_trees(self) -> bool:
-        """Whether nothing survives the death of the process that was started, or of the one that started it."""
-        ...
-
-    def command_group(self, pid: int) -> int | None:
-        """The process group that SIGTERM should go to, for the process that was started; None when there is none."""
-        ...
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """What these bounds promise and this confinement does not keep here, a sentence each, for the person."""
+        """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
         ...
 
 
@@ -153,7 +144,6 @@ class Unconfined:
     name = "none"
     weakness = ""
     keeps_names = False
-    ends_trees = False
 
     def __init__(self, why: str = "") -> None:
         self.why = why
@@ -166,9 +156,6 @@ class Unconfined:
 
     def hides(self, profile: Profile) -> bool:
         return False
-
-    def command_group(self, pid: int) -> int | None:
-        return pid
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return ("Commands are not confined: they can do whatever you can.",)

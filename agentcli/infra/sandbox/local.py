@@ -1,4 +1,4 @@
-"""Files and commands on this machine."""
+"""Provides the files and commands of this machine as a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from msgspec.structs import replace
-
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.files import disk
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.processes.environment import command_environment
-from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import (
     Access,
     BackgroundJob,
+    Command,
     CommandResult,
     FileStatus,
     FoundRows,
@@ -38,7 +35,7 @@ from agentcli.tools.sandbox import (
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.files.secret_values import SecretValues
-    from agentcli.infra.sandbox.trial.try_run import TryRuns
+    from agentcli.infra.sandbox.local_commands import LocalCommands
     from agentcli.tools.trial import Trial
 
 
@@ -68,10 +65,10 @@ class LocalSandbox:
         self._kept = kept
         self._job_folder = job_folder
         self._confinement = SessionConfinement(limits, self._paths, choose, kept)
+        self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._shell = Shell(self._environment, job_folder, launch=self._confinement.launch, own_environment=environment)
 
     @property
     def profile(self) -> Profile:
@@ -154,86 +151,49 @@ class LocalSandbox:
 
     @cached_property
     def _secret_values(self) -> SecretValues:
-        """What reads them; importing it takes 20 ms, and most workspaces have no such files."""
+        """Imported late: it takes 20 ms, and most workspaces have no such files."""
         values: SecretValues = import_module("agentcli.infra.sandbox.files.secret_values").SecretValues(
             self._environment
         )
         return values
 
+    @cached_property
+    def _commands(self) -> LocalCommands:
+        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
+        commands: LocalCommands = import_module("agentcli.infra.sandbox.local_commands").LocalCommands(
+            self._confinement,
+            environment=self._environment,
+            own_environment=self._own_environment,
+            job_folder=self._job_folder,
+        )
+        return commands
+
     async def exec(
         self,
-        command: str,
+        command: Command,
         *,
-        cwd: Path,
-        timeout_s: float,
         on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        profile: Profile | None = None,
-        is_own: bool = False,
-        terminal: str = "",
     ) -> CommandResult:
-        if not is_own:
-            await self._confinement.make_ready()
-        is_kept_in = (profile or self.profile) == "workspace-write" and not is_own
-        watched = created_config.watched(self.roots) if is_kept_in else {}
-        result = await self._shell.exec(
-            command,
-            cwd=cwd,
-            timeout_s=timeout_s,
-            on_output=on_output,
-            most_bytes=most_bytes,
-            detach=detach,
-            profile=profile,
-            is_own=is_own,
-            terminal=terminal,
-        )
-        made = created_config.made_or_changed(watched)
-        return replace(result, made=tuple(made)) if made else result
+        return await self._commands.exec(command, on_output=on_output, detach=detach)
 
     def why_no_trial(self) -> str:
-        return self._tries.why_not()
+        return self._commands.why_no_trial()
 
-    async def try_command(
-        self,
-        command: str,
-        *,
-        cwd: Path,
-        timeout_s: float,
-        on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
-    ) -> Trial:
-        await self._confinement.make_ready()
-        return await self._tries.try_command(
-            command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes
-        )
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
+        return await self._commands.try_command(command, on_output=on_output)
 
-    @cached_property
-    def _tries(self) -> TryRuns:
-        """What tries commands; importing it takes some milliseconds, and most sessions try none."""
-        tries: TryRuns = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
-            lambda: self._confinement.confinement,
-            self._confinement.bounds,
-            environment=self._environment,
-            folder=self._confinement.limits.tries or self._job_folder / "tries",
-            output_folder=self._job_folder,
-        )
-        return tries
-
-    async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
-    ) -> BackgroundJob:
-        await self._confinement.make_ready()
-        return await self._shell.start_job(command, cwd=cwd, timeout_s=timeout_s, profile=profile)
+    async def start_job(self, command: Command) -> BackgroundJob:
+        return await self._commands.start_job(command)
 
     def jobs(self) -> Sequence[BackgroundJob]:
-        return self._shell.jobs()
+        return self._commands.jobs() if "_commands" in vars(self) else ()
 
     def read_job(self, id: str, most_bytes: int) -> str:
-        return self._shell.read_job(id, most_bytes)
+        return self._commands.read_job(id, most_bytes)
 
     async def stop_job(self, id: str) -> None:
-        await self._shell.stop_job(id)
+        await self._commands.stop_job(id)
 
     def grant_host(self, host: str) -> None:
         self._confinement.grant_host(host)
@@ -251,7 +211,8 @@ class LocalSandbox:
         self._paths.add_root(folder)
 
     async def aclose(self) -> None:
-        await self._shell.aclose()
+        if "_commands" in vars(self):
+            await self._commands.aclose()
         await self._confinement.aclose()
 
 

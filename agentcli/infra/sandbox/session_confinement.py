@@ -1,4 +1,4 @@
-"""How the commands of one session are confined: what they may do now, and the way to the hosts they may reach."""
+"""Confines the commands of one session: decides what they may do now, and opens the way to granted hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 
 
 class CommandLimits(Struct, frozen=True):
-    """What the settings say about commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
+    """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
     `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
     that was put back; `own_folders` are agentcli's own.
@@ -85,11 +85,15 @@ class SessionConfinement:
         return Unconfined() if self.limits.profile == "danger-full-access" else self._choose()
 
     @property
+    def roots(self) -> tuple[Path, ...]:
+        return self._paths.roots
+
+    @property
     def confines(self) -> bool:
         return self.confinement.name != "none"
 
     def bounds(self, profile: Profile | None = None) -> Bounds:
-        """What a command may do that starts now; a session without bounds has none for any command."""
+        """The bounds of a command that starts now; in a session without bounds no command has any."""
         limits, paths = self.limits, self._paths
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", paths.roots, limits.home)
@@ -125,7 +129,7 @@ class SessionConfinement:
         return self._secrets.inside(self._paths.roots, is_changed=is_changed)[0]
 
     def is_write_protected(self, path: Path) -> bool:
-        """Whether git runs what is there, or what it says. At most a second old: the person's git may change that."""
+        """True if git would execute this file or obey its contents. The answer is up to a second old."""
         if time.monotonic() - self._planned_at > 1:
             roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.protection.planning")
             bounds = Bounds("workspace-write", roots, self.limits.home)
@@ -163,7 +167,7 @@ class SessionConfinement:
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
-        """What starts with the machine, a shell or a program, there or not, where the home itself can be written."""
+        """Files that start with the machine, a shell or a program, present or not, if the home can be written."""
         home = self.limits.home
         if not any(home.is_relative_to(root) for root in self._paths.roots):
             return ()
@@ -200,7 +204,7 @@ class SessionConfinement:
             yield told
 
     def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
-        """What is put back where nothing keeps it. That takes no mounts, so every repository can be committed to."""
+        """Plan what to restore where nothing protects it. Without mounts every repository can be committed to."""
         planning = import_module("agentcli.infra.sandbox.protection.planning")
         most = planning.MOST_REPOSITORIES
         plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
@@ -238,7 +242,7 @@ class SessionConfinement:
         return tuple(dict.fromkeys(self._hosts))
 
     async def make_ready(self) -> None:
-        """What comes before a command: put right what killed sessions left, and open the way to granted hosts."""
+        """Prepare for a command: restore what killed sessions left changed, and open the way to granted hosts."""
         if self._left_behind.needs_looking():
             await asyncio.to_thread(self._left_behind.put_back)
         await self._open_network()
@@ -257,9 +261,9 @@ class SessionConfinement:
         self._proxy = proxy
 
     def warning(self) -> str:
-        """What holds commands less than it could, and how to mend it; what was put back after sessions were killed.
+        """Say why commands are confined less than they could be, how to mend that, and what was restored after a kill.
 
-        Empty where all is held, or nothing is to be.
+        Empty if all is well, or nothing is to be confined.
         """
         return " ".join(filter(None, (self._weakness(), self._unguarded(), self._left_behind.put_back())))
 
@@ -282,7 +286,7 @@ class SessionConfinement:
         return f"Weak sandbox ({confinement.name}): {confinement.weakness}.{better}"
 
     def told(self) -> tuple[str, ...]:
-        """How commands are confined, in lines for the person; what is not kept here is said."""
+        """Describe the confinement in lines for the person, with what it does not keep here."""
         confinement = self.confinement
         if self.limits.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -15,8 +14,8 @@ from agentcli.safety.paths.protected import READ_ONLY_NAMES
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+from agentcli.tools.sandbox import BackgroundJob, Boundary, Command, CommandResult, Files, Profile
+from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
@@ -29,11 +28,13 @@ async def attempt(given: Bash, context: ToolContext) -> Trial:
     _require_command(given)
     workspace = context.workspace
     return await workspace.sandbox.try_command(
-        given.command,
-        cwd=workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
-        timeout_s=_limit_s(given),
+        Command(
+            given.command,
+            workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
+            timeout_s=_limit_s(given),
+            most_bytes=_MOST_BYTES[context.level],
+        ),
         on_output=context.emit,
-        most_bytes=_MOST_BYTES[context.level],
     )
 
 
@@ -54,7 +55,7 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     _require_command(given)
     lost = ""
     start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
-    if not _is_folder(start, context):
+    if not _is_folder(start, workspace.sandbox):
         if given.cwd:
             raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
         lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
@@ -62,15 +63,17 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     if given.background:
         return await _start_job(given, start, context)
     result = await workspace.sandbox.exec(
-        given.command,
-        cwd=start,
-        timeout_s=inf if terminal else _limit_s(given),
+        Command(
+            given.command,
+            start,
+            timeout_s=None if terminal else _limit_s(given),
+            most_bytes=_MOST_BYTES[given.output_level or context.level],
+            profile=_profile(given, context),
+            is_own=is_own,
+            terminal=terminal,
+        ),
         on_output=context.emit,
-        most_bytes=_MOST_BYTES[given.output_level or context.level],
         detach=context.detach,
-        profile=_profile(given, context),
-        is_own=is_own,
-        terminal=terminal,
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
@@ -87,9 +90,9 @@ def _limit_s(given: Bash) -> float:
     return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
 
 
-def _is_folder(path: Path, context: ToolContext) -> bool:
+def _is_folder(path: Path, files: Files) -> bool:
     try:
-        status = context.workspace.sandbox.status(path)
+        status = files.status(path)
     except OSError:
         return False
     return status is not None and status.kind == "folder"
@@ -103,7 +106,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
     if workspace.sandbox.confines and not given.unconfined:
-        notes += _of_the_sandbox(result.output, workspace)
+        notes += _of_the_sandbox(result.output, workspace.sandbox)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -162,7 +165,7 @@ _NO_HOST = re.compile(
 )
 
 
-def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
+def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:
     """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
     lines = output.splitlines()
     named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
@@ -178,7 +181,7 @@ def _of_the_sandbox(output: str, workspace: Workspace) -> list[str]:
             f"such as Read({secret[0]}), opens it]"
         )
     missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
-    if any(not any(str(root) in line for root in workspace.sandbox.roots) for line in missing):
+    if any(not any(str(root) in line for root in boundary.roots) for line in missing):
         notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
     if _NO_HOST.search(output):
         notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")
@@ -225,7 +228,7 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
     job = await context.workspace.sandbox.start_job(
-        given.command, cwd=start, timeout_s=limit_s, profile=_profile(given, context)
+        Command(given.command, start, timeout_s=limit_s, profile=_profile(given, context))
     )
     return _started(job, "Started", context)
 

@@ -17,6 +17,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
+from agentcli.tools.sandbox import Command as ShellCommand
 from tests.unit.agent.command_host import command_host
 from tests.unit.agent.stage import answering, call
 
@@ -483,7 +484,7 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
         sandbox, work = host.session.runtime.calls.workspace.sandbox, host.stage.workspace
         assert await host.says("/tasks") == await host.says("/stop") == "No command runs in the background."
         for _ in range(3):
-            await sandbox.start_job("sleep 30", cwd=work)
+            await sandbox.start_job(ShellCommand("sleep 30", work))
         assert (await host.says("/ps")).splitlines()[0] == "  job_1   runs   sleep 30"
         assert await host.says("/stop 2") == "Ended job_2."
         assert await host.says("/stop") == "Ended job_1, job_3."

@@ -13,6 +13,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.tools.sandbox import Command
 from tests.conformance.confining import alive, confinement_for, folder_on_disk, git, run, wait_until
 
 
@@ -128,7 +129,7 @@ def said_in_shell(
     async def execute() -> tuple[int | None, str]:
         shell = Shell({"PATH": "/usr/bin:/bin", "NAME": "value"}, bounds.home / "jobs", launch=launch)
         try:
-            result = await shell.exec(command, cwd=bounds.roots[0], timeout_s=20)
+            result = await shell.exec(Command(command, bounds.roots[0], timeout_s=20))
             return result.exit_code, result.output
         finally:
             await shell.aclose()

@@ -14,6 +14,7 @@ from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
 from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.tools.sandbox import Command
 from tests.conformance.confining import confinement_for, folder_on_disk, git
 
 WHO = "root" if os.getuid() == 0 else "user"
@@ -37,7 +38,7 @@ def said_by(root: Path, home: Path, *commands: str, kind: str = "bubblewrap", **
 
     async def run() -> list[str]:
         try:
-            return [(await sandbox.exec(c, cwd=root, timeout_s=20)).output for c in commands]
+            return [(await sandbox.exec(Command(c, root, timeout_s=20))).output for c in commands]
         finally:
             await sandbox.aclose()
 

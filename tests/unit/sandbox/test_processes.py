@@ -193,10 +193,11 @@ async def test_signals_are_as_a_program_expects_them(tmp_path: Path) -> None:
 def test_the_keeper_sees_no_more_than_commands_do(tmp_path: Path) -> None:
     script = (
         "import asyncio, pathlib\nfrom agentcli.infra.sandbox.local import LocalSandbox\n"
+        "from agentcli.tools.sandbox import Command\n"
         "async def main():\n folder = pathlib.Path.cwd()\n"
         " sandbox = LocalSandbox([folder], environment={'PATH': '/usr/bin:/bin'}, job_folder=folder / 'jobs')\n"
         " command = 'for p in $PPID $(ps -o ppid= -p $PPID); do cat /proc/$p/environ; done'\n"
-        " print((await sandbox.exec(command, cwd=folder, timeout_s=9)).output)\n await sandbox.aclose()\n"
+        " print((await sandbox.exec(Command(command, folder, timeout_s=9))).output)\n await sandbox.aclose()\n"
         "asyncio.run(main())"
     )
     run = subprocess.run(

@@ -16,7 +16,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.sandbox import Command, CommandResult
 from tests.conformance.confining import confinement_for, folder_on_disk
 from tests.unit.tools.bench import is_alive, until
 
@@ -69,7 +69,7 @@ def run(home: Path, command: str, *, times: int, timeout_s: float = 20) -> Comma
     async def execute() -> CommandResult:
         sandbox = sandbox_in(home, times)
         try:
-            return await sandbox.exec(command, cwd=home / "ws", timeout_s=timeout_s)
+            return await sandbox.exec(Command(command, home / "ws", timeout_s=timeout_s))
         finally:
             await sandbox.aclose()
 
@@ -82,7 +82,7 @@ def started(home: Path, command: str, *, times: int) -> tuple[str, int | None]:
     async def execute() -> tuple[str, int | None]:
         sandbox = sandbox_in(home, times)
         try:
-            job = await sandbox.start_job(command, cwd=home / "ws")
+            job = await sandbox.start_job(Command(command, home / "ws"))
             await until(lambda: not sandbox.jobs()[0].is_running)
             return sandbox.read_job(job.id, 10_000), sandbox.jobs()[0].exit_code
         finally:
@@ -162,8 +162,8 @@ def test_a_line_that_is_no_command_says_so(home: Path) -> None:
 
 async def test_a_command_that_is_cancelled_before_its_start_was_heard_of_is_ended_too(tmp_path: Path) -> None:
     sandbox = LocalSandbox([tmp_path], environment={"PATH": "/usr/bin:/bin"}, job_folder=tmp_path / "jobs")
-    await sandbox.exec("true", cwd=tmp_path, timeout_s=20)
-    call = asyncio.create_task(sandbox.exec("echo $$ >pid; trap '' TERM; sleep 40", cwd=tmp_path, timeout_s=20))
+    await sandbox.exec(Command("true", tmp_path, timeout_s=20))
+    call = asyncio.create_task(sandbox.exec(Command("echo $$ >pid; trap '' TERM; sleep 40", tmp_path, timeout_s=20)))
     await asyncio.sleep(0)
     pid = tmp_path / "pid"
     while not (pid.exists() and pid.read_text()):  # without the loop, which would hear of it

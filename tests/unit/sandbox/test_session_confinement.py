@@ -16,6 +16,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.sandbox import Command
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 
@@ -44,7 +45,7 @@ def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
     """The exit code and the output of each command, run one after the other."""
 
     async def run() -> list[tuple[int, str]]:
-        results = [await sandbox.exec(c, cwd=sandbox.roots[0], timeout_s=20) for c in commands]
+        results = [await sandbox.exec(Command(c, sandbox.roots[0], timeout_s=20)) for c in commands]
         return [(result.exit_code, result.output) for result in results]
 
     return result_of(sandbox, run())
@@ -148,7 +149,7 @@ def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, 
     (root / ".envrc").write_text("mine")
     sandbox = sandbox_in(root, home)
 
-    result = result_of(sandbox, sandbox.exec(command, cwd=root, timeout_s=20))
+    result = result_of(sandbox, sandbox.exec(Command(command, root, timeout_s=20)))
     assert [path.name for path in result.made] == made
 
 

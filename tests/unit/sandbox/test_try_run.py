@@ -22,6 +22,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
+from agentcli.tools.sandbox import Command
 from tests.conformance.confining import (
     NOBODY,
     clean_environment,
@@ -269,7 +270,7 @@ def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: Path, 
                 for name in ("a.txt", "b.txt"):
                     (base / "ws" / name).write_text("theirs\n")
 
-        tried = await runs.try_command(script, cwd=base / "ws", timeout_s=20, on_output=on_output)
+        tried = await runs.try_command(Command(script, base / "ws", timeout_s=20), on_output=on_output)
         kept = await tried.keep()
         assert heard
         assert {conflict.name for conflict in kept.conflicts} == {"a.txt", "b.txt"}
@@ -336,7 +337,7 @@ def test_granted_folders_are_held_back_and_granted_files_cannot_be_written(base:
     async def scenario() -> None:
         runs = try_runs(base, US, (mechanism,), writable=(granted, file), cache=base / "cache")
         script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
-        async with await runs.try_command(script, cwd=base / "ws", timeout_s=20) as tried:
+        async with await runs.try_command(Command(script, base / "ws", timeout_s=20)) as tried:
             assert [change.name for change in tried.changes] == [f"{granted}/x"], tried.result
             assert not (granted / "x").exists()
             await tried.keep()
@@ -373,14 +374,16 @@ def test_what_a_try_leaves_running_is_ended(base: Path, mechanism: str) -> None:
 
     async def scenario() -> None:
         runs = try_runs(base, US, (mechanism,))
-        slow = await runs.try_command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", cwd=base / "ws", timeout_s=0.5)
+        slow = await runs.try_command(
+            Command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", base / "ws", timeout_s=0.5)
+        )
         assert slow.result.timed_out
         assert [change.name for change in slow.changes] == ["x"]
         await slow.drop()
-        left = await runs.try_command(f"echo out; setsid -f sleep 6{mark}", cwd=base / "ws", timeout_s=20)
+        left = await runs.try_command(Command(f"echo out; setsid -f sleep 6{mark}", base / "ws", timeout_s=20))
         assert (left.result.exit_code, left.result.output) == (0, "out\n")
         await left.drop()
-        call = asyncio.create_task(runs.try_command(f"sleep 6{mark}", cwd=base / "ws", timeout_s=20))
+        call = asyncio.create_task(runs.try_command(Command(f"sleep 6{mark}", base / "ws", timeout_s=20)))
         await asyncio.sleep(0.5)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -430,7 +433,7 @@ def test_a_server_is_ended_when_it_waits(base: Path, mechanism: str) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US, (mechanism,))
         script = f'echo x >x; {python_of(os.getuid())} -c "{serve}"'
-        async with await runs.try_command(script, cwd=base / "ws", timeout_s=30) as tried:
+        async with await runs.try_command(Command(script, base / "ws", timeout_s=30)) as tried:
             assert (tried.result.output, tried.result.exit_code, tried.result.job) == ("up\n", None, None)
             assert "listens on" in tried.result.stall
             assert "was ended" in tried.result.stall
@@ -444,10 +447,10 @@ def test_too_much_is_refused_and_dropped(base: Path, mechanism: str) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US, (mechanism,), limits=TryLimits(most_entries=20))
         with pytest.raises(ToolError, match="more than 20 files"):
-            await runs.try_command("for i in {1..30}; do echo $i >$i; done", cwd=base / "ws", timeout_s=20)
+            await runs.try_command(Command("for i in {1..30}; do echo $i >$i; done", base / "ws", timeout_s=20))
         small = try_runs(base, US, (mechanism,), limits=TryLimits(most_bytes=1_000_000))
         with pytest.raises(ToolError, match="1 MB"):
-            await small.try_command("head -c 1100000 /dev/zero >zero", cwd=base / "ws", timeout_s=20)
+            await small.try_command(Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20))
 
     before = tree_of(base / "ws")
     asyncio.run(scenario())
@@ -464,7 +467,7 @@ def test_folders_nested_deeply_are_dropped_like_others(base: Path, mechanism: st
 def test_a_try_ends_once(base: Path, mechanism: str) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US, (mechanism,))
-        tried = await runs.try_command("echo x >x", cwd=base / "ws", timeout_s=20)
+        tried = await runs.try_command(Command("echo x >x", base / "ws", timeout_s=20))
         with pytest.raises(ToolError, match="no change 'y'; there is x"):
             await tried.keep(["y"])
         assert (await tried.keep(["x"])).names == ("x",)
@@ -487,7 +490,7 @@ def test_a_mount_in_the_workspace_makes_it_a_copy(base: Path) -> None:
         async def scenario() -> None:
             runs = try_runs(base, US, ("overlay", "copy"))
             async with await runs.try_command(
-                "cat empty/one.py; rm empty/two.py", cwd=base / "ws", timeout_s=20
+                Command("cat empty/one.py; rm empty/two.py", base / "ws", timeout_s=20)
             ) as one:
                 assert (one.mechanism, one.result.output) == ("copy", "1\n")
                 assert [change.name for change in one.changes] == ["empty/two.py"]
@@ -513,7 +516,7 @@ def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: st
         lambda: confinement, lambda: bounds, environment={}, folder=base / "state/tries", output_folder=base / "output"
     )
     with pytest.raises(ToolError, match=why):
-        asyncio.run(runs.try_command("echo x >x", cwd=base / "ws", timeout_s=20))
+        asyncio.run(runs.try_command(Command("echo x >x", base / "ws", timeout_s=20)))
     assert not (base / "ws/x").exists()
     assert runs.why_not()
 
@@ -525,4 +528,4 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
         lambda: confinement, lambda: bounds, environment={}, folder=base / "state/tries", output_folder=base / "output"
     )
     with pytest.raises(ToolError, match="agentcli's own data"):
-        asyncio.run(runs.try_command("true", cwd=base, timeout_s=20))
+        asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.sandbox import Command, Profile
 
 
 def hops(in_each: str) -> str:
@@ -78,11 +78,11 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         return
     commands = [script.replace("MARK", mark) for script in TREES.values()]
     limit_s = 1.0 if end == "time-out" else 60.0
-    calls = [asyncio.create_task(sandbox.exec(command, cwd=folder, timeout_s=limit_s)) for command in commands]
+    calls = [asyncio.create_task(sandbox.exec(Command(command, folder, timeout_s=limit_s))) for command in commands]
     if end in ("close", "kill"):
         for command in (TREES[name].replace("MARK", mark) for name in ("setsid", "double fork", "trap")):
-            await sandbox.start_job(command, cwd=folder)
-            await sandbox.exec(f"({command}) >/dev/null 2>&1 &", cwd=folder, timeout_s=limit_s)
+            await sandbox.start_job(Command(command, folder))
+            await sandbox.exec(Command(f"({command}) >/dev/null 2>&1 &", folder, timeout_s=limit_s))
     if end == "time-out":
         assert all(result.timed_out for result in await asyncio.gather(*calls))
         print("ended", flush=True)

@@ -20,6 +20,7 @@ from agentcli.infra.sandbox.trial.tree_changes import FileChange
 from agentcli.infra.sandbox.trial.tree_keeping import Kept
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
+from agentcli.tools.sandbox import Command
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")
@@ -81,7 +82,7 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
     runs = try_runs(base, case.who, (case.mechanism,))
-    async with await runs.try_command(case.command, cwd=base / "ws", timeout_s=30) as tried:
+    async with await runs.try_command(Command(case.command, base / "ws", timeout_s=30)) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
         kept = Kept() if case.drops else await tried.keep(case.keep)

@@ -1,4 +1,4 @@
-"""Commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
+"""Confines commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
 
 What a command sees: the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no
 network, no socket of the host's, secrets hidden. What it keeps: its user. What ends it: the death of the process that
@@ -48,7 +48,6 @@ class Bubblewrap:
     name = "bubblewrap"
     weakness = ""
     keeps_names = True
-    ends_trees = True
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
@@ -79,17 +78,7 @@ class Bubblewrap:
     def hides(self, profile: Profile) -> bool:
         return profile != "danger-full-access"
 
-    def command_group(self, pid: int) -> int | None:
-        """The group is that of the sandbox's init, below bwrap; bwrap itself would die at once and end everything."""
-        try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            return next((int(child) for child in children if os.getpgid(int(child)) == int(child)), None)
-        except (OSError, ValueError):
-            return None
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        if bounds.profile == "danger-full-access":
-            return ("Commands are not confined: they can do whatever you can.",)
         cwd = str(bounds.roots[0]) if bounds.roots else "/"
         return tuple(plan_protection(bounds, cwd, self._repositories).problems)
 

@@ -1,4 +1,4 @@
-"""The arguments that tell bubblewrap what a command sees of the disk.
+"""Builds the arguments that tell bubblewrap what a command sees of the disk.
 
 Whoever can write in the workspace can put a symlink where a folder was, at any moment: a command that runs in the
 background can. So what is mounted from there is opened here, looked at, and given to bubblewrap as a descriptor.
@@ -87,7 +87,7 @@ class Layout:
         self._arguments += ("--bind-fd" if is_writable else "--ro-bind-fd", str(self.descriptors[-1]), path)
 
     def _show_in_private_folders(self) -> None:
-        """What is needed although it is in a folder that is replaced: home, the command's own folder, Python."""
+        """Bind what is needed although its folder is replaced: home, the command's own folder, Python."""
         python = python_folders() if self._bounds.proxy_socket is not None else []
         for path in (*self._shown_in_private, *python):
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":

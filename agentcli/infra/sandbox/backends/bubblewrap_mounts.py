@@ -50,7 +50,7 @@ class Mount(NamedTuple):
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is on the disk can be changed through it."""
+        """True if what is on the disk can be changed through it."""
         return self.option in _WRITABLE
 
     @property
@@ -88,7 +88,7 @@ def change_mounts(argv: Sequence[str], change: Callable[[Mount], Mount], hidden:
 
 @contextmanager
 def options_in_a_file(launch: Launch) -> Iterator[Launch]:
-    """The same with bubblewrap's options in memory: they are long, and who lists processes in the sandbox sees them."""
+    """Move bubblewrap's options into memory: they are long, and visible to anyone who lists processes inside."""
     program, *rest = launch.argv
     if Path(program).name != "bwrap" or "--" not in rest:
         yield launch
@@ -109,7 +109,7 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
 
 
 def can_reach(mounts: Sequence[Mount], path: str) -> bool:
-    """Whether a command could have changed what is on the disk at `path`: the innermost mount there is a writable one.
+    """True if a command could have changed what is on the disk at `path`: the innermost mount there is writable.
 
     Of two mounts at the same place the later one counts.
     """

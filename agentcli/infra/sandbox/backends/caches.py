@@ -1,4 +1,4 @@
-"""What package managers are told: where to keep their caches when HOME is read-only, and not to wait for a network.
+"""Tells package managers where to keep caches when HOME is read-only, and not to wait for a network.
 
 Few look for another place by themselves, many fail.
 

@@ -1,4 +1,4 @@
-"""Which confinement works on this machine: the best that really runs a command, and why not a better one."""
+"""Chooses the best backend that really runs a command on this machine, and says why not a better one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _how_to_install() -> str:
 
 
 def _advice(message: str) -> str:
-    """What a message means that is the same at the next try; empty for any other."""
+    """Explain a message that would be the same at the next try; empty for any other."""
     return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
 
 

@@ -1,4 +1,4 @@
-"""Commands in a container of their own, started for each and removed after it.
+"""Confines each command in a Docker container of its own, removed after it.
 
 The workspace is mounted at its own path; everything else is the image's, read-only. There is no network, no privilege
 and no capability. `docker` or anything that understands its arguments, as `podman` does.
@@ -35,7 +35,6 @@ class Docker:
     name = "docker"
     weakness = ""
     keeps_names = True
-    ends_trees = True
     why = ""
 
     def __init__(
@@ -87,10 +86,6 @@ class Docker:
 
     def hides(self, profile: Profile) -> bool:
         return True
-
-    def command_group(self, pid: int) -> int | None:
-        """Docker's client passes SIGTERM on to the command."""
-        return pid
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()

@@ -1,4 +1,4 @@
-"""Commands bounded by Landlock and a filter of system calls, where namespaces are forbidden.
+"""Confines commands with Landlock and a filter of system calls, where namespaces are forbidden.
 
 Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
 processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The
@@ -38,7 +38,6 @@ class Landlock:
         "commands that may write can read secret files (agentcli asks first) and change git hooks (they are put back"
         " as they were), and no host can be opened to them"
     )
-    ends_trees = False
     keeps_names = False
 
     def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
@@ -67,12 +66,7 @@ class Landlock:
     def hides(self, profile: Profile) -> bool:
         return profile == "read-only"
 
-    def command_group(self, pid: int) -> int | None:
-        return pid
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        if bounds.profile == "danger-full-access":
-            return ("Commands are not confined: they can do whatever you can.",)
         texts = [
             "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
             "Commands can connect to unix sockets of other programs.",

@@ -1,4 +1,4 @@
-"""A program that bounds itself with Landlock and seccomp, and then becomes the command.
+"""Runs as a program: bounds itself with Landlock and seccomp, then becomes the command.
 
 Imported by a `python -I -S`, and by the keeper in a process that is to become a command, so it needs the standard
 library alone. Arguments: a descriptor to read the plan from, and the command. It never starts a command that it could
@@ -122,7 +122,7 @@ def _all_but(folder: str, masks: list[str]) -> Iterator[str]:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """What has gone meanwhile needs no rule; a symlink's target has its own."""
+    """Add a rule for a path; skip what has gone meanwhile, and symlinks: their targets have rules of their own."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Commands on macOS, through `sandbox-exec` and a profile in its own language.
+"""Confines commands on macOS, through `sandbox-exec` and a profile in its own language.
 
 Rules are read from the top and the last one that matches counts. Names are compared without their case, because the
 disk does not tell `.GIT` from `.git`; `/tmp`, `/var` and `/etc` are links into `/private`, and rules are about real
@@ -29,7 +29,6 @@ class Seatbelt:
     name = "seatbelt"
     weakness = ""
     keeps_names = True
-    ends_trees = False
     why = ""
 
     def __init__(self, tmp: Path, program: Path = PROGRAM) -> None:
@@ -49,12 +48,7 @@ class Seatbelt:
     def hides(self, profile: Profile) -> bool:
         return profile != "danger-full-access"
 
-    def command_group(self, pid: int) -> int | None:
-        return pid
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        if bounds.profile == "danger-full-access":
-            return ("Commands are not confined: they can do whatever you can.",)
         proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
         return (
             "Processes that a command leaves behind are not ended with it.",

@@ -1,4 +1,4 @@
-"""The system calls that a confined command may not make, as a program for the kernel's packet filter.
+"""Builds the seccomp filter: the system calls that a confined command may not make.
 
 Assembled here, so that no library is needed. Layout of `struct seccomp_data`, opcodes and return values: Linux,
 include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and
@@ -80,7 +80,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
 
 
 class Architecture(NamedTuple):
-    """What differs between processors. `column` is that of `DENIED`."""
+    """Constants of a processor. `column` is that of `DENIED`."""
 
     audit: int
     column: int
@@ -139,8 +139,20 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     code = _Assembler()
     code.load(_ARCH)
     code.unless(_EQUAL, arch.audit, "deny")
+    _sort_calls(code, arch)
+    _judge_flags(code, internet=internet)
+    _judge_modes(code, arch)
+    code.label("denied")
+    code.give(_ERRNO | errno.EPERM)
+    code.label("missing")
+    code.give(_ERRNO | errno.ENOSYS)
+    return code.assembled()
+
+
+def _sort_calls(code: _Assembler, arch: Architecture) -> None:
+    """Jump to the check that a call needs, and allow every call that needs none."""
     code.load(_NR)
-    if machine == "x86_64":
+    if arch is ARCHITECTURES["x86_64"]:
         code.when(_AT_LEAST, X32_BIT, "deny")
     for numbers in DENIED.values():
         number = numbers[arch.column]
@@ -159,6 +171,9 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     code.label("allow")
     code.give(_ALLOW)
 
+
+def _judge_flags(code: _Assembler, *, internet: bool) -> None:
+    """Look at the arguments of calls that open sockets, make namespaces, or control a terminal."""
     code.label("socket")
     code.load(_LOW_HALF_OF[0])
     for family in (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,):
@@ -183,6 +198,9 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     code.label("allowed")
     code.give(_ALLOW)
 
+
+def _judge_modes(code: _Assembler, arch: Architecture) -> None:
+    """Deny the set-user-ID bit to calls that give a file its mode."""
     for name, (_, _, mode, flags) in GIVES_MODE.items():
         if GIVES_MODE[name][arch.column] is None:
             continue
@@ -195,12 +213,6 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
         code.load(_LOW_HALF_OF[mode])
         code.when(_ANY_BIT, S_ISUID, "denied")
         code.give(_ALLOW)
-
-    code.label("denied")
-    code.give(_ERRNO | errno.EPERM)
-    code.label("missing")
-    code.give(_ERRNO | errno.ENOSYS)
-    return code.assembled()
 
 
 class _Assembler:

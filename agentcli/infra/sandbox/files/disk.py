@@ -1,4 +1,4 @@
-"""Files of this machine: what there is, reading, and writing that is all or nothing.
+"""Reads and writes files of this machine; a write is all or nothing.
 
 A path that reaches these functions has been judged and is real: no part of it is a link. What is opened is what was
 judged, even when somebody puts a link in its place meanwhile: a folder is used only if the kernel says of the open
@@ -24,7 +24,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def status_of(path: Path) -> FileStatus | None:
-    """What there is at a path, links followed; None when there is nothing. Raises `OSError`."""
+    """Look at a path, links followed; None when nothing is there. Raises `OSError`."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +61,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _refused_by(folder: int) -> OSError:
-    """Why a file of a folder may not be written."""
+    """The error for a folder in which no file may be written."""
     if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
         return OSError(errno.EROFS, os.strerror(errno.EROFS))
     return PermissionError(errno.EACCES, "the file is read-only")

@@ -1,4 +1,4 @@
-"""Which paths of this machine tools may use: judged where they lead, after symlinks and `..` are resolved."""
+"""Decides which paths of this machine tools may use, by where they lead: symlinks and `..` are resolved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkspacePaths:
         self._granted: dict[tuple[Path, Access], int] = {}  # how many hold the grant: calls may overlap
 
     def real(self, path: Path) -> Path:
-        """Where it leads. Raises `ToolError` (invalid_parameters)."""
+        """Resolve a path. Raises `ToolError` (invalid_parameters)."""
         try:
             real = path.resolve()
             leads_nowhere = _is_link_or_beyond_a_loop(real)
@@ -56,7 +56,7 @@ class WorkspacePaths:
         return real
 
     def knows(self, real: Path, access: Access) -> bool:
-        """Whether it was granted, or may be read because it is the program's own."""
+        """True if it was granted, or may be read because it is the program's own."""
         if (real, access) in self._granted or (access == "read" and (real, "write") in self._granted):
             return True
         return access == "read" and _is_in_one(real, self._readable)

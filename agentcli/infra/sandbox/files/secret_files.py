@@ -1,4 +1,4 @@
-"""Tells which of the many files of a search are kept from tools, without judging each of them in full.
+"""Finds secret files among the many of a search, without judging each of them in full.
 
 Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them
 can be told to be plain by a look at their names; the others are judged.
@@ -31,7 +31,7 @@ _IGNORED_ENDS = (b".", b" ")  # by Windows
 
 
 class SecretFiles:
-    """Which files, as the bytes of their paths from `base` on, are some that `is_secret` speaks of.
+    """Finds the files that `is_secret` is true of, among bytes of paths relative to `base`.
 
     `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
     the judgement of `safety.paths.secret.is_secret`.
@@ -76,5 +76,5 @@ def _may_match(path: bytes) -> bool:
 
 
 def _is_odd(name: bytes) -> bool:
-    """Whether some file system takes it for another name."""
+    """True if some file system takes it for another name."""
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)

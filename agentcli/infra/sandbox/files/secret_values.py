@@ -1,4 +1,4 @@
-"""Reads which values the secret files of a workspace hold, so that they can be masked wherever they are shown."""
+"""Reads the values in the secret files of a workspace, so that they can be masked wherever they are shown."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SecretValues:
         return values.intersection(said.split("\n"))
 
     def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
-        """What git says, nothing where it fails."""
+        """Git's output; empty where it fails."""
         try:
             done = subprocess.run(
                 command,

@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """What a file says, up to where git refuses it (then `is_refused`, and git does not run at all)."""
+    """The settings of a file, up to where git refuses it (then `is_refused`, and git does not run at all)."""
 
     settings: tuple[Setting, ...]
     is_refused: bool

@@ -1,4 +1,4 @@
-"""Which parts of a repository make git run programs, and so may not be written by a command that may commit.
+"""Finds the parts of a repository that make git run programs: a command that may commit must not write them.
 
 Hooks and configuration name programs. `commondir` tells git where to look for both (gitrepository-layout(5)): git obeys
 it in every repository, not in linked worktrees alone. A worktree's `.git` is a file that leads elsewhere.
@@ -37,7 +37,7 @@ class GitSurroundings:
 
 
 def protect_repository(worktree: str, around: GitSurroundings) -> Protection:
-    """What there is to protect at `worktree`/.git; nothing when there is no repository."""
+    """Plan what to protect at `worktree`/.git; nothing when there is no repository."""
     protection = Protection()
     link = f"{worktree}/.git"
     match kind_of(link):
@@ -68,12 +68,12 @@ def protect_at_a_glance(worktree: str, around: GitSurroundings) -> Protection:
 
 
 def looks_like_the_inside(folder: str) -> bool:
-    """Whether git, started there, would take it for a repository's own folder."""
+    """True if git, started there, would take it for a repository's own folder."""
     return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
 
 
 def protect_inside(folder: str, around: GitSurroundings, *, may_commit: bool) -> Protection:
-    """What to protect in a folder that is the inside of a repository: a bare one, or one whose `.git` is a file.
+    """Plan what to protect in a folder that is the inside of a repository: a bare one, or one whose `.git` is a file.
 
     All of it is read-only unless commands may commit or push to it.
     """
@@ -87,7 +87,7 @@ def protect_inside(folder: str, around: GitSurroundings, *, may_commit: bool) ->
 
 
 def protect_root_inside(root: str, around: GitSurroundings) -> Protection:
-    """The same for a workspace that is itself such a folder, and that has to stay writable."""
+    """Plan it for a workspace that is itself such a folder, and has to stay writable."""
     protection = Protection()
     protection.problems += _protect_one(root, "", _named(root, around), protection, around)
     return protection
@@ -194,7 +194,7 @@ def _protect_entry(folder: str, name: str, protection: Protection) -> list[str]:
 
 
 def _named(folder: str, around: GitSurroundings) -> NamedPaths:
-    """What the configuration of a git folder names, and that of each of its worktrees."""
+    """Collect what the configuration of a git folder names, and that of each of its worktrees."""
     named = named_paths([f"{folder}/config"], around.home)
     if not named.has_worktree_config:
         return named

@@ -1,4 +1,4 @@
-"""What a repository's configuration names: folders of hooks, further files of configuration, the worktree.
+"""Finds the paths that a repository's configuration names: hook folders, further configuration, the worktree.
 
 What is found is only ever protected, so finding too much does no harm: a condition of an include counts as met.
 """
@@ -30,7 +30,7 @@ class NamedPaths:
 
 
 def named_paths(files: list[str], home: str) -> NamedPaths:
-    """What these files name and those that they include, each read once.
+    """Collect what these files name, and the files they include, each read once.
 
     The worktree is what the first one and its neighbours say: git does not look for it in what they include.
     """
@@ -114,7 +114,7 @@ def _at_home(value: str, home: str) -> str:
 
 
 def text_of(file: str) -> str:
-    """What is in a small file; empty for anything else. A pipe is not waited for."""
+    """Read a small file; empty for anything else. A pipe is not waited for."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

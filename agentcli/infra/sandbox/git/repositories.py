@@ -1,4 +1,4 @@
-"""The repositories inside a workspace: those that are there already, found without looking at everything each time.
+"""Finds the repositories inside a workspace, without looking at everything each time.
 
 A command that makes a repository of its own can give it hooks and configuration; nothing but looking afterwards tells.
 """
@@ -62,7 +62,7 @@ class Repositories:
             return [path for path, folder in seen.items() if folder.is_repository and path != root]
 
     def is_partial(self, root: str) -> bool:
-        """Whether there were too many folders to look at all of them."""
+        """True if there were too many folders to look at all of them."""
         return root in self._is_partial
 
     def _walk(self, root: str, known: dict[str, _Folder], *, deepest: int | None) -> Iterator[tuple[str, _Folder]]:

@@ -1,4 +1,4 @@
-"""Which secrets to hide, and which exceptions to show again, as steps in the order they are mounted in."""
+"""Plans which secrets to hide and which exceptions to show again, as steps in mount order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find_place(path: str) -> Place | None:
 
 
 def is_real(path: str) -> bool:
-    """Whether something is at this very path, no symlink on the way."""
+    """True if something is at this very path, with no symlink on the way."""
     place = find_place(path)
     return place is not None and place.path == path
 
@@ -105,5 +105,5 @@ def private_folders() -> tuple[str, ...]:
 
 
 def is_private(path: str) -> bool:
-    """Whether a command sees something of its own there instead of what is on the disk."""
+    """True if a command sees something of its own there instead of what is on the disk."""
     return any(is_inside(path, folder) for folder in (*private_folders(), "/dev", "/proc"))

@@ -1,4 +1,4 @@
-"""Names that do not exist and yet must not be made: something has to be there to mount on while commands run.
+"""Makes mount points for names that do not exist and must not be made, while commands run.
 
 A mount needs a real file or folder under it, on the real disk, where the person sees it. It is made before the command
 and removed after the last one that needs it, whichever process that is: commands run at the same time, in several
@@ -48,7 +48,7 @@ class _Held:
 
 
 class MountPoints:
-    """What one command needs in place; leaving the context lets go of it."""
+    """Mount points of one command; leaving the context lets go of them."""
 
     def __init__(self) -> None:
         self._held: list[_Held] = []
@@ -78,7 +78,7 @@ class MountPoints:
         return self._hold(path, os.O_DIRECTORY, _make_folder, _is_our_folder)
 
     def hold_file(self, path: str, content: bytes) -> bool:
-        """The same for a file, with a content that means nothing."""
+        """Make a file there, with a content that means nothing."""
 
         def is_ours(descriptor: int) -> bool:
             return os.pread(descriptor, len(content) + 1, 0) == content
@@ -105,7 +105,7 @@ class MountPoints:
         return True
 
     def _lock(self, folder: int, name: str, flags: int, make: _Make, is_ours: _IsOurs) -> int | None:
-        """What keeps the name there while it is open; None when that is not our business. Raises `OSError`."""
+        """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(FileExistsError):
@@ -142,7 +142,7 @@ def real_path(descriptor: int) -> str:
 
 
 def _is_locked(folder: int, name: str, lock: int) -> bool:
-    """Whether what was opened will stay while `lock` is open."""
+    """True if what was opened will stay while `lock` is open."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:  # about to be removed
@@ -156,7 +156,7 @@ def _is_locked(folder: int, name: str, lock: int) -> bool:
 
 
 def is_mount_point_of_ours(path: str) -> bool:
-    """Whether something is at `path` only because a command runs, or was killed."""
+    """True if something is at `path` only because a command runs, or was killed."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""What has to be mounted so that names in a writable folder cannot be written: the plan, before anything is done."""
+"""Plans the mounts that keep names in a writable folder from being written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Protection:
     missing_files: dict[str, bytes] = field(default_factory=dict)
     """The same for what has to be a file; with the content that means the same as no file."""
     problems: list[str] = field(default_factory=list)
-    """What could not be protected, or only by refusing more: a sentence each, for the person."""
+    """Names that could not be protected, or only by refusing more: a sentence each, for the person."""
 
     def protect(self, folder: str, name: str) -> None:
         """Let `name`, relative to a folder, not be written, made or replaced, nor the folders on the way renamed."""
@@ -61,12 +61,12 @@ class Protection:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a normal absolute path is a folder's or leads below it."""
+    """True if a normal absolute path is `folder` or leads below it."""
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
 
 
 def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
-    """What is there; devices, pipes and sockets are files too."""
+    """The kind of what is there; devices, pipes and sockets are files too."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

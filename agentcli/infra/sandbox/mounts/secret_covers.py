@@ -1,4 +1,4 @@
-"""What is mounted over a file that commands may not read: as long and as old as that file, and readable for nobody.
+"""Provides covers to mount over secret files: as long and as old as the file, and readable for nobody.
 
 git looks at the length and the time of a file before it reads it (`core.checkStat`, which is `minimal` for commands): a
 secret file that is in the repository, as those of tests are, is unchanged for it, and everything else can be committed.

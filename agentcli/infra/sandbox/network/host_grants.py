@@ -1,4 +1,4 @@
-"""Which hosts commands may reach: how a grant is written, what it covers, and which addresses its name may lead to.
+"""Reads grants of hosts, and decides which hosts and addresses they cover.
 
 `example.org` is that host, `*.example.org` every host below it and not itself; both on the web's ports. `host:8080` is
 that port alone. Names are ASCII; others are written as `xn--…`.
@@ -33,7 +33,7 @@ class HostGrant(NamedTuple):
     port: int | None = None
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether a normal host (`read_host`) and a port are meant."""
+        """True if it covers a normal host (`read_host`) and a port."""
         if port != self.port if self.port is not None else port not in WEB_PORTS:
             return False
         return host.endswith(f".{self.host}") if self.is_pattern else host == self.host
@@ -86,7 +86,7 @@ def read_host(text: str) -> str:
 
 
 def may_lead_to(grant: HostGrant, address: str) -> bool:
-    """Whether a granted host may be at this address.
+    """True if a granted host may be at this address.
 
     Its owner decides where a name leads, so one that was granted cannot be a way to this machine or to what a cloud
     tells its machines. A private network is reached by a name that was granted as it is, not through a pattern; any

@@ -1,4 +1,4 @@
-"""The way to granted hosts for commands that have no network: an HTTP proxy on a unix socket.
+"""Leads commands without a network to granted hosts: an HTTP proxy on a unix socket.
 
 It knows `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests. It
 connects only to hosts that were granted, at addresses it has looked up and judged itself. What is inside TLS it does

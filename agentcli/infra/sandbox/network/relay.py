@@ -1,4 +1,4 @@
-"""Between a command without a network and the proxy outside: a port on the command's own loopback interface.
+"""Relays from a port on the command's own loopback interface to the proxy outside.
 
 Programs know proxies by host and port, and the way out is a unix socket. This file is a program too, run inside by
 `python -I -S` before the command: it needs the standard library alone. It costs the start of a Python, only where hosts
@@ -20,12 +20,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def relay_command(script: str, proxy_socket: str) -> list[str]:
-    """What to put before a command's own arguments. `script` is where this file is visible inside."""
+    """The arguments that start the relay, to precede the command's own. `script` is this file's path inside."""
     return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket]
 
 
 def relay_environment() -> dict[str, str]:
-    """What tells programs of the proxy: curl, git, pip, npm, cargo, Go and newer Nodes look at one or the other."""
+    """Variables that name the proxy: curl, git, pip, npm, cargo, Go and newer Nodes look at one or the other."""
     proxy = f"http://{LOOPBACK}:{PORT}"
     own = "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -34,7 +34,7 @@ def relay_environment() -> dict[str, str]:
 
 
 def python_folders() -> list[str]:
-    """What has to be visible inside for the relay to run."""
+    """Folders that must be visible inside for the relay to run."""
     return [os.path.realpath(sys.base_prefix), str(Path(os.path.realpath(sys.executable)).parent)]
 
 

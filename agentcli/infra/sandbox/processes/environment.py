@@ -1,4 +1,4 @@
-"""The environment that commands see: names that programs need, of the person's; never a credential."""
+"""Builds the environment of commands: the variables that programs need, never a credential."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def command_environment(
     allowed: Collection[str] = (),
     temporary_folder: Path | None = None,
 ) -> dict[str, str]:
-    """What a command sees of `environment`, and that nothing may wait for a person: no pager, editor or prompt; nor git
-    start what a repository names.
+    """Select what a command sees. Nothing may wait for a person (no pager, editor or prompt), and git must not start
+    what a repository names.
 
     `allowed` names further variables, as they are, credentials too. `temporary_folder` is where temporary files go;
     None leaves that as the person has it.

@@ -1,4 +1,4 @@
-"""Commands that go on in the background: what they write, whether they run, why one does not get on."""
+"""Keeps track of background commands: their output, whether they run, and why one stalls."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Jobs:
         return [job.as_told() for job in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
-        """What came since the last time, its middle cut out above the limit. Raises `ToolError` for an unknown id."""
+        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
         job = self._get(id)
         is_over = job.running.is_over()
         try:

@@ -273,13 +273,13 @@ class Supervisor:
         self._give_up_at = self._kill_at + PATIENCE_S
 
     def _swarms(self) -> bool:
-        """Whether it has too many processes. They are counted only when the machine has as many more."""
+        """True if it has too many processes. They are counted only when the machine has as many more."""
         if self._kill_at < float("inf") or threads_of_machine() < self._machine + self._most:
             return False
         return len(processes_below(os.getpid())) >= self._most
 
     def _has_grown(self) -> bool:
-        """Whether there are more processes than were asked to end; counted only when the machine has more."""
+        """True if there are more processes than were asked to end; counted only when the machine has more."""
         if threads_of_machine() <= self._machine + _GROWTH:
             return False
         return len(processes_below(os.getpid())) > self._asked + _GROWTH
@@ -361,7 +361,7 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 def _fork_bounded(
     argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """The same for a program that Landlock bounds by a plan; what keeps it from starting is in its output."""
+    """Do the same for a program that Landlock bounds by a plan; a failure to start is told in its output."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

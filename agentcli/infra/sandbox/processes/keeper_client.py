@@ -1,4 +1,4 @@
-"""Starting commands through a keeper, waiting for them, and ending them with everything they have started."""
+"""Starts commands through a keeper, waits for them, and ends them with everything they have started."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Keeper:
             self._requests = None
 
     async def aclose(self) -> None:
-        """The same, and wait until it has ended."""
+        """Let it go and wait until it has ended."""
         self.close()
         process, self._process = self._process, None
         if process is not None:

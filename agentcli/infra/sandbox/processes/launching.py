@@ -1,4 +1,4 @@
-"""Starts shell commands, confined or not; their confinement is let go of when nothing of them is left."""
+"""Starts shell commands, confined or not, and releases a confinement when nothing of its command is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch, Told
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.sandbox import Command, Profile
 
 # How to start some arguments in a folder with descriptors passed on, held to a profile (None: the usual one). The
 # context is left after the last of their processes.
@@ -41,7 +41,7 @@ class Running:
     told: Told = field(default_factory=Told)
 
     def is_over(self) -> bool:
-        """Whether nothing of it is left, as far as is known now."""
+        """True if nothing of it is left, as far as is known now."""
         self.process.look()
         if self.process.is_gone:
             self.confinement.close()
@@ -70,39 +70,30 @@ class Starter:
         self._running: set[Running] = set()
 
     async def start(
-        self,
-        script: str,
-        *,
-        command: str,
-        cwd: Path,
-        output: int,
-        pass_fds: Sequence[int] = (),
-        keeps_output: bool = False,
-        time_limit_s: float | None = None,
-        profile: Profile | None = None,
-        is_own: bool = False,
-        terminal: str = "",
+        self, command: Command, *, before: str, output: int, pass_fds: Sequence[int] = (), is_job: bool = False
     ) -> Running:
-        """Run `script`, called `command`; the rest as for `Keeper.start`, which says what is raised.
+        """Run a command with `before` in front of it; the rest as for `Keeper.start`, which says what is raised.
 
-        With `is_own` it is the person's own command, which nothing confines.
+        A job writes to a file and is ended by the keeper when its time is up.
         """
-        confined = unconfined if is_own else self._launch
+        confined = unconfined if command.is_own else self._launch
+        environment = self._own_environment if command.is_own else self._environment
         with ExitStack() as confinement:
-            launch = confinement.enter_context(confined([*self._shell, script], cwd, pass_fds, profile))
+            argv = [*self._shell, before + command.text]
+            launch = confinement.enter_context(confined(argv, command.cwd, pass_fds, command.profile))
             process = await self._keeper.start(
                 launch.argv,
-                cwd=cwd,
-                environment={**(self._own_environment if is_own else self._environment), **launch.environment},
+                cwd=command.cwd,
+                environment={**environment, **launch.environment},
                 output=output,
                 pass_fds=launch.pass_fds,
-                keeps_output=keeps_output,
-                time_limit_s=time_limit_s,
+                keeps_output=is_job,
+                time_limit_s=command.timeout_s if is_job else None,
                 launcher=launch.launcher,
                 journal=launch.journal,
-                terminal=terminal,
+                terminal=command.terminal,
             )
-            running = Running(command, process, confinement.pop_all(), launch.refusal, launch.told)
+            running = Running(command.text, process, confinement.pop_all(), launch.refusal, launch.told)
         self._running = {other for other in self._running if not other.is_over()} | {running}
         return running
 

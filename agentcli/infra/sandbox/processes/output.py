@@ -1,4 +1,4 @@
-"""What a command says: a bounded part of it in memory, all of it in a file once that is not all, some of it live."""
+"""Collects a command's output: a bounded part in memory, all of it in a file once that overflows, some of it live."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CommandOutput:
         self._unwritten.clear()
 
     def close(self) -> tuple[str, int]:
-        """What the command said, and how many characters of the middle are missing. May block for a moment."""
+        """Return the output, and how many characters of its middle are missing. May block for a moment."""
         self._take(self._decoder.decode(b"", final=True))
         self._live.close()
         text, cut = self._joined()
@@ -138,7 +138,7 @@ class _File:
 
     @property
     def note(self) -> str:
-        """Where the whole is, for the reader of a cut text."""
+        """The path of the whole output, for the reader of a cut text."""
         if self.path is None:
             return f"it could not be kept: {self._problem}"
         return (

@@ -163,7 +163,7 @@ def _send_group(group: int, number: signal.Signals) -> None:
 
 
 def threads_of_machine() -> int:
-    """How many threads the machine has, from /proc/loadavg: one short read. 0 where that is not told."""
+    """Count the threads of the machine from /proc/loadavg: one short read. 0 where that is not told."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
             return int(file.read(100).split()[3].partition(b"/")[2])

@@ -1,38 +1,21 @@
-"""Shell commands on this machine: what they say while it comes, how they end, and when they go on by themselves."""
+"""Runs shell commands, in the foreground or as jobs; retries those whose confinement could not be set up."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import fcntl
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import MOST_PLANS
+from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs, new_file
-from agentcli.infra.sandbox.processes.keeper_client import SWARMED, readable
+from agentcli.infra.sandbox.processes.keeper_client import readable
 from agentcli.infra.sandbox.processes.launching import Launcher, Running, Starter, unconfined
 from agentcli.infra.sandbox.processes.output import CommandOutput
-from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
-from agentcli.tools.sandbox import BackgroundJob, CommandResult, Profile
-
-GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
-
-_HOW_TO_GO_ON = (
-    " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
-    " or to allow a command with `unconfined` that does."
-)
-_CHUNK = 65_536  # what a pipe holds
-
-# How often a silent command is looked at, and how often after the first seconds.
-_LOOK_EVERY_S = 0.5
-_LOOK_LATER_EVERY_S = 2.0
-_FIRST_SECONDS = 6.0
+from agentcli.tools.sandbox import BackgroundJob, Command, CommandResult
 
 # The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
@@ -64,24 +47,16 @@ class Shell:
 
     async def exec(
         self,
-        command: str,
+        command: Command,
         *,
-        cwd: Path,
-        timeout_s: float,
         on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
         detach: asyncio.Event | None = None,
-        profile: Profile | None = None,
-        is_own: bool = False,
-        terminal: str = "",
     ) -> CommandResult:
         for _ in range(MOST_PLANS):
-            output = CommandOutput(most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
-            foreground = await self._start(
-                command, cwd, output, on_output, profile=profile, is_own=is_own, terminal=terminal
-            )
+            output = CommandOutput(command.most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
+            foreground = await self._start(command, output, on_output)
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(command.timeout_s):
                     goes_on = await foreground.wait(detach)
                 goes_on = goes_on or await foreground.left_something()
             except TimeoutError:
@@ -94,65 +69,44 @@ class Shell:
                 return result
         raise _refused(result.output)
 
-    async def _start(
-        self,
-        command: str,
-        cwd: Path,
-        output: CommandOutput,
-        on_output: Callable[[str], None],
-        *,
-        profile: Profile | None,
-        is_own: bool,
-        terminal: str,
-    ) -> _Foreground:
+    async def _start(self, command: Command, output: CommandOutput, on_output: Callable[[str], None]) -> Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
         try:
             running = await self._starter.start(
-                _REPORT.format(fd=report_write) + command,
-                command=command,
-                cwd=cwd,
-                output=pipe_write,
-                pass_fds=(report_write,),
-                profile=profile,
-                is_own=is_own,
-                terminal=terminal,
+                command, before=_REPORT.format(fd=report_write), output=pipe_write, pass_fds=(report_write,)
             )
         except BaseException as error:
             os.close(report)
             os.close(pipe)
             if isinstance(error, OSError | ValueError):
-                raise _not_started("the shell", error) from error
+                raise not_started("the shell", error) from error
             raise
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return _Foreground(running, output, pipe, report, on_output, is_watched=not terminal)
+        return Foreground(running, output, pipe, report, on_output, is_watched=not command.terminal)
 
-    async def _to_background(self, foreground: _Foreground) -> CommandResult:
+    async def _to_background(self, foreground: Foreground) -> CommandResult:
         try:
             id, path = self._jobs.next_file()
         except OSError as error:
             await foreground.end()
-            raise _not_started("the job", error) from error
+            raise not_started("the job", error) from error
         return await foreground.go_on(id, path, self._jobs)
 
-    async def start_job(
-        self, command: str, *, cwd: Path, timeout_s: float | None = None, profile: Profile | None = None
-    ) -> BackgroundJob:
+    async def start_job(self, command: Command) -> BackgroundJob:
         try:
             id, path = self._jobs.next_file()
             for _ in range(MOST_PLANS):
-                running = await self._start_job(command, cwd, path, timeout_s, profile=profile)
+                running = await self._start_job(command, path)
                 if running is not None:
                     return self._jobs.keep(id, running, path)
             raise _refused(path.read_text(errors="replace"))
         except (OSError, ValueError) as error:
-            raise _not_started("the job", error) from error
+            raise not_started("the job", error) from error
 
-    async def _start_job(
-        self, command: str, cwd: Path, path: Path, time_limit_s: float | None, *, profile: Profile | None
-    ) -> Running | None:
+    async def _start_job(self, command: Command, path: Path) -> Running | None:
         """None where its confinement could not be set up; why is in the file then. Raises `OSError`, `ValueError`."""
         begun, begun_write = _pipe_above(9)
         try:
@@ -160,14 +114,11 @@ class Shell:
                 with path.open("ab") as file:
                     file.truncate(0)
                     running = await self._starter.start(
-                        _BEGUN.format(fd=begun_write) + command,
-                        command=command,
-                        cwd=cwd,
+                        command,
+                        before=_BEGUN.format(fd=begun_write),
                         output=file.fileno(),
                         pass_fds=(begun_write,),
-                        keeps_output=True,
-                        time_limit_s=time_limit_s,
-                        profile=profile,
+                        is_job=True,
                     )
             finally:
                 os.close(begun_write)
@@ -199,167 +150,6 @@ class Shell:
         await self._starter.aclose()
 
 
-class _Foreground:
-    """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last.
-
-    `was_refused` says after `close` that its confinement could not be set up, and that nothing of it ran. One that is
-    not watched, since it has a terminal, may be silent for as long as it likes.
-    """
-
-    def __init__(
-        self,
-        running: Running,
-        output: CommandOutput,
-        pipe: int,
-        report: int,
-        on_output: Callable[[str], None],
-        *,
-        is_watched: bool,
-    ) -> None:
-        self.was_refused = False
-        self._is_watched = is_watched
-        self._running = running
-        self._output = output
-        self._on_output = on_output
-        self._pipe = pipe
-        self._report = report
-        self._stall: Stall | None = None
-        self._writing: asyncio.Future[None] | None = None
-        os.set_blocking(pipe, False)
-        self._pump = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
-        while True:
-            await readable(self._pipe)
-            while (data := _available(self._pipe)) is not None:
-                if not data:
-                    return
-                self._output.add(data)
-                if self._output.has_much_to_write:
-                    self._writing = asyncio.ensure_future(asyncio.to_thread(self._output.write))
-                    await asyncio.shield(self._writing)
-                if len(data) < _CHUNK:
-                    break
-
-    async def wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait until the command itself has ended or is to go on in the background; whether it is the latter.
-
-        So it is when it is asked for, and for a server that listens and has nothing more to say.
-        """
-        process = self._running.process
-        exited = asyncio.ensure_future(process.wait())
-        others = {asyncio.ensure_future(self._watch())} if self._is_watched else set()
-        if detach is not None:
-            others.add(asyncio.ensure_future(_set(detach)))
-        try:
-            await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
-            return not exited.done()
-        finally:
-            for task in (exited, *others):
-                task.cancel()
-
-    async def _watch(self) -> None:
-        """Say why nothing comes while nothing comes; ends when the command listens."""
-        watcher = Watcher(self._running.process.supervisor)
-        while True:
-            quiet_s = time.monotonic() - self._output.heard_at
-            if quiet_s < SOONEST_S - _LOOK_EVERY_S:
-                self._stall = None
-                await asyncio.sleep(SOONEST_S - _LOOK_EVERY_S - quiet_s + 0.01)
-                continue
-            stall = await asyncio.to_thread(watcher.look, quiet_s, self._output.last_words)
-            if stall is not None and stall != self._stall and stall.kind != "listens":
-                self._on_output(f"\n[{stall.text}]\n")
-            self._stall = stall
-            if stall is not None and stall.kind == "listens":
-                return
-            await asyncio.sleep(_LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S)
-
-    async def left_something(self) -> bool:
-        """Whether processes of a command that has ended go on; those that are about to end do not count."""
-        process = self._running.process
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_AFTER_EXIT_S):
-                await process.wait_until_gone()
-        return not self._running.is_over()
-
-    async def end(self) -> CommandResult:
-        """End everything of it; what it said until then."""
-        stall = self._stall.text if self._stall else ""
-        await self._running.end()
-        return await self.close(timed_out=True, stall=stall)
-
-    async def close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
-        """What it said, once nothing of it is left."""
-        heard_at = 0.0
-        while not self._pump.done() and heard_at < self._output.heard_at:  # who holds the pipe now is none of ours
-            heard_at = self._output.heard_at
-            await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
-        await self._stop_reading()
-        text, cut = self._output.close()
-        report = _read_report(self._report)
-        refusal = self._running.refusal
-        self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
-        os.close(self._pipe)
-        os.close(self._report)
-        return CommandResult(
-            text,
-            None if timed_out else self._running.process.exit_code,
-            timed_out,
-            report.cwd,
-            cut,
-            self._output.file,
-            stall=SWARMED if self._running.process.was_swarm else stall,
-            # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
-            ended=report.left if refusal and not timed_out else 0,
-            put_back=tuple(self._running.told.put_back),
-            left_changed=tuple(self._running.told.left_changed),
-            unguarded=tuple(self._running.told.unguarded),
-        )
-
-    async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:
-        """Make a job of it, or of what it has left running; what it said so far."""
-        await self._stop_reading()
-        process = self._running.process
-        was_left, stall = process.exit_code is not None, self._stall.text if self._stall else ""
-        cwd = _read_report(self._report).cwd if was_left else None
-        try:
-            text, cut, told = self._output.move_to(path)
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            process.keep_output(self._pipe, file, self._report)
-            os.close(file)
-        except OSError as error:
-            await self._running.end()
-            raise _not_started("the job", error) from error
-        finally:
-            os.close(self._pipe)
-            os.close(self._report)
-        job = jobs.keep(id, self._running, path, told=told, was_left=was_left, stall=stall)
-        return CommandResult(
-            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=path if cut else None, job=job, stall=stall
-        )
-
-    async def _stop_reading(self) -> None:
-        self._pump.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
-        if self._writing is not None:
-            await self._writing
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-def _available(pipe: int) -> bytes | None:
-    """What can be read now: None when there is nothing yet, empty at the end."""
-    try:
-        return os.read(pipe, _CHUNK)
-    except BlockingIOError:
-        return None
-
-
 def _pipe_above(lowest: int) -> tuple[int, int]:
     """A pipe whose ends have descriptors above `lowest`, out of the way of `exec 3>file` and the like."""
     ends = os.pipe()
@@ -371,34 +161,5 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
     return read, write
 
 
-def _not_started(what: str, error: OSError | ValueError) -> ToolError:
-    """The error for a command that the system does not take: too long, or with a NUL or a lone surrogate in it."""
-    if isinstance(error, OSError) and error.errno != errno.E2BIG:
-        advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
-    why = error.strerror if isinstance(error, OSError) else error
-    return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
-
-
 def _refused(said: str) -> ToolError:
     return ToolError(f"The sandbox could not be set up: {said.strip()}", kind="resource_error")
-
-
-class _Report(NamedTuple):
-    """What a shell tells of itself: whether it began, where it ended, how many processes it left running."""
-
-    has_begun: bool = False
-    cwd: Path | None = None
-    left: int = 0
-
-
-def _read_report(descriptor: int) -> _Report:
-    os.set_blocking(descriptor, False)
-    try:
-        said = os.read(descriptor, 8_192)
-    except BlockingIOError:
-        return _Report()
-    where, *left = said[1:].removesuffix(b"\n").split(b"\n")
-    while left and not left[0].isdigit():  # a folder with a line end in its name
-        where += b"\n" + left.pop(0)
-    return _Report(said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, len(left))

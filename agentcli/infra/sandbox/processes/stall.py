@@ -1,4 +1,4 @@
-"""Why a command does not get on: it waits for input, a password, a lock, the network, or is a server that listens."""
+"""Finds why a command stalls: it waits for input, a password, a lock or the network, or it is a listening server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Watcher:
         self._before: tuple[float, Usage] | None = None
 
     def look(self, quiet_s: float, last_words: str) -> Stall | None:
-        """What it waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
+        """Find what it waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
         now, usage = time.monotonic(), waits.usage_of([self._root, *pids])
         before, self._before = self._before, (now, usage)

@@ -21,7 +21,7 @@ ERROR_BYTES = 1024 * 1024
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit code, the first of what it wrote to stderr, whether its time was up."""
+    """The end of a program: its exit code, the start of its stderr, whether its time was up."""
 
     exit_code: int
     errors: bytes

@@ -1,4 +1,4 @@
-"""What the threads of a process wait for, as Linux tells in /proc (proc(5)); elsewhere nothing is known.
+"""Reads from /proc (proc(5)) what the threads of a process wait for; off Linux nothing is known.
 
 Numbers of system calls: the kernel's syscall_64.tbl and asm-generic/unistd.h. Reading them needs the right to trace the
 process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
@@ -46,7 +46,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What processes have used so far: seconds of a processor, and bytes read or written."""
+    """Resources used so far: processor seconds, and bytes read or written."""
 
     cpu_s: float = 0.0
     io: int = 0
@@ -67,7 +67,7 @@ def waits_of(pid: int) -> list[Waiting]:
 
 
 def threads_of(pid: int) -> int:
-    """How many there are."""
+    """Count its threads."""
     return len(_threads(pid))
 
 
@@ -136,7 +136,7 @@ def _memory(pid: int, address: int, size: int) -> bytes:
 
 
 def targets_of(pid: int) -> dict[int, str]:
-    """What every open descriptor stands for: a path, `socket:[7]`, `pipe:[7]`, `anon_inode:[eventpoll]`."""
+    """The target of each open descriptor: a path, `socket:[7]`, `pipe:[7]`, `anon_inode:[eventpoll]`."""
     found = {}
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -156,7 +156,7 @@ def is_terminal(target: str) -> bool:
 
 
 def is_fifo(pid: int, target: str) -> bool:
-    """Whether a target is a pipe with a name, as the process sees paths."""
+    """True if a target is a pipe with a name, as the process sees paths."""
     return target.startswith("/") and Path(f"/proc/{pid}/root{target}").is_fifo()
 
 
@@ -215,7 +215,7 @@ def command_of(pid: int) -> str:
 
 
 def folder_of(pid: int) -> Path:
-    """Where it stands, as a path that can be opened from here."""
+    """The working directory of a process, as a path that can be opened from here."""
     return Path(f"/proc/{pid}/cwd")
 
 

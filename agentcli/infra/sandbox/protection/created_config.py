@@ -1,4 +1,4 @@
-"""What a command has made or changed that other programs obey by themselves.
+"""Finds configuration that a command created or changed and that other programs obey by themselves.
 
 Of the names a project does not have, only the few that count most are kept from being made: each of them costs a mount
 and an empty folder. The others are looked for when the command has ended, so that the person learns of them; and of
@@ -55,7 +55,7 @@ def made_or_changed(before: Mapping[Path, State]) -> list[Path]:
 
 
 def starts_programs(git: Path) -> bool:
-    """Whether git would start something for a repository, as its hooks and settings say; what is unusual counts."""
+    """True if hooks or settings of a repository would make git start a program; anything unusual counts."""
     try:
         if any(not hook.name.endswith(".sample") for hook in (git / "hooks").iterdir()):
             return True

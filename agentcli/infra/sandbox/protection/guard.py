@@ -1,4 +1,4 @@
-"""Guards what git and editors obey where nothing keeps commands from changing it: what they change is put back.
+"""Restores what git and editors obey when commands change it and nothing could keep them from that.
 
 Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. So a copy is
 taken before the first of the commands that run at the same time, and compared each time one has ended.
@@ -132,7 +132,7 @@ class Guard:
                 self._journal.rest()
 
     def close(self) -> None:
-        """What could not be put back is left to the next start."""
+        """Leave to the next start what could not be put back."""
         if self._copy is not None and not self._running:
             self._put_back(self._roots, Told())
         self._leave_journal(is_done=self._copy is None)

@@ -1,4 +1,4 @@
-"""Keeps on disk what is to be put back, and does that for a session that was killed while its commands ran.
+"""Records on disk what to restore, and restores it for a session that was killed while its commands ran.
 
 A journal is a folder with a file of that name. agentcli holds a lock on the folder; the lock on the file it shares with
 the keeper, which goes on after the death of agentcli until it has ended what ran, and then becomes `main` here. What is

@@ -1,4 +1,4 @@
-"""Has put back, once a session, what commands of killed sessions changed, and knows what is still to be told of it."""
+"""Restores, once a session, what commands of killed sessions changed, and remembers what is still to be told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentcli.infra.sandbox.confinement import Told
 
 
 class LeftBehind:
-    """What other sessions left in `journals`: see guard_journal.py."""
+    """The journals that other sessions left in a folder: see guard_journal.py."""
 
     def __init__(self, journals: Path | None) -> None:
         self._journals = journals

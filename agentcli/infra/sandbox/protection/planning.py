@@ -1,4 +1,4 @@
-"""Everything in a workspace that may not be written although the folder around it can."""
+"""Plans the protection of everything in a workspace that may not be written although its folder can."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_TO_FOLLOW = 20
 def plan_protection(
     bounds: Bounds, cwd: str, repositories: Repositories, *, most_to_commit_to: int = MOST_TO_COMMIT_TO
 ) -> Protection:
-    """What to protect now. Commands can commit in the roots, the repositories nearest to them, and where they start."""
+    """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start."""
     protection = Protection()
     if bounds.profile != "workspace-write":
         return protection

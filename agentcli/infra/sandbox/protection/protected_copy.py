@@ -1,4 +1,4 @@
-"""Keeps a copy of what commands may not change, and writes it down for the case that agentcli does not outlive them."""
+"""Copies what commands may not change, and records it on disk in case agentcli is killed before they end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Record(Struct, array_like=True):
 
 
 class ProtectedCopy:
-    """What commands may not change, as it was before them. Of the folders in `left_out` there was no room for all."""
+    """The protected files as they were before commands ran. For all of the folders in `left_out` there was no room."""
 
     def __init__(self) -> None:
         self.held: dict[Path, int] = {}  # folders that stay writable, each with a descriptor of what it is

@@ -1,4 +1,4 @@
-"""What of a workspace commands may not read or not write, found by name without looking at everything each time."""
+"""Finds files of a workspace that commands may not read or write, by name, looking only at what changed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProtectedFiles:
         self._looking = threading.Lock()
 
     def is_partial(self, root: Path) -> bool:
-        """Whether there was more than could be looked at."""
+        """True if there was more than could be looked at."""
         return root in self._partial
 
     def inside(self, roots: Sequence[Path], *, is_changed: bool = False) -> tuple[list[Path], list[Path]]:

@@ -1,4 +1,4 @@
-"""Puts back what commands changed of what git and editors obey, by a copy that was taken before.
+"""Restores what commands changed of what git and editors obey, from a copy that was taken before.
 
 What stood in the way is moved aside, never deleted: it may be the only copy of something, and the person may have
 written it.
@@ -78,7 +78,7 @@ class PuttingBack:
         return False
 
     def _now(self, path: Path) -> Path:
-        """Where a path is that is below a held folder."""
+        """The place of a path below a held folder."""
         held = next((above for above in path.parents if above in self._where), None)
         return path if held is None else self._where[held] / path.relative_to(held)
 

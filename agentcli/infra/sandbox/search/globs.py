@@ -25,7 +25,7 @@ def name_globs(glob: str) -> list[str] | None:
 
 
 def is_about_names(glob: str) -> bool:
-    """Whether it judges files by their own names alone, wherever they are."""
+    """True if it judges files by their own names alone, wherever they are."""
     name = glob.removeprefix("**/")
     return bool(name) and "/" not in name and not name.startswith(("!", "include:"))
 

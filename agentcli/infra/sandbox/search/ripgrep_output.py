@@ -105,7 +105,7 @@ class RowReader:
             self._read(data)
 
     def end(self) -> None:
-        """What is left: a file whose name holds a line end, or the message about a binary file that was named."""
+        """Read the rest: a file whose name holds a line end, or the message about a binary file that was named."""
         left = b"".join(self._unfinished)
         head, nul, rows = left.partition(b"\0")
         if nul and b"\n" in rows:

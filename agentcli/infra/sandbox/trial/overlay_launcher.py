@@ -1,4 +1,4 @@
-"""A program that mounts overlays nobody else sees, and then becomes the program that uses them.
+"""Runs as a program: mounts overlays nobody else sees, then becomes the program that uses them.
 
 Run by `python -I -S`, so it needs the standard library alone. Arguments: the overlays as JSON, a list of
 `[lower, upper, work, merged]`, and a bubblewrap with its arguments; without one it only tries whether the mounts work.

@@ -1,4 +1,4 @@
-"""Reads out of an overlay's upper folder what a command did, as Documentation/filesystems/overlayfs.rst says."""
+"""Reads what a command did from an overlay's upper folder (Documentation/filesystems/overlayfs.rst)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.trial.tree_entries import (
 
 
 def overlay_changes(area: str, upper: str, started_ns: int, take: Callable[[Entry], None]) -> Touched:
-    """What an overlay over `area` has in its upper folder. `started_ns` is when the command started, by file times.
+    """Read an overlay's upper folder. `started_ns` is when the command started, by file times.
 
     `take` is called for each entry that is looked at, and may raise. Raises `OSError`.
     """

@@ -1,4 +1,4 @@
-"""What a command did to a folder that something else stood in for: the changes, in the pieces a person decides about.
+"""Turns what a command did to a folder into the pieces that a person decides about.
 
 A piece is a file, a link, or a folder that is empty or whose mode changed. Other folders come and go with what is in
 them. What only makes sense as a whole is one piece: the inside of a `.git`, and a folder where a file was or the other
@@ -25,7 +25,7 @@ What = Literal["file", "folder", "link", "pipe", "repository", "tree"]
 
 
 class Side(Struct, frozen=True):
-    """What is at a path: `mode` are the permission bits, `size` is in bytes, `target` where a link leads."""
+    """One side of a change: `mode` are the permission bits, `size` is in bytes, `target` where a link leads."""
 
     mode: int
     size: int = 0

@@ -1,4 +1,4 @@
-"""Copies a folder for a command to work in, and tells afterwards what is different: for where no overlay works."""
+"""Copies a folder for a command to work in, and finds what it changed: for where no overlay works."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TreeCopy:
                 self._copies[path] = made.identity
 
     def changes(self, take: Callable[[Entry], None]) -> Touched:
-        """What is not as it was copied; `take` as for `make`. Raises `OSError`."""
+        """Find what is not as it was copied; `take` as for `make`. Raises `OSError`."""
         touched = Touched()
         seen = set()
         for path, now in walk(self._copy, ""):
@@ -76,7 +76,7 @@ class TreeCopy:
         return f"{self._copy}/{path}" if path else self._copy
 
     def _entries(self, root: int) -> Iterator[tuple[str, int, str, Entry]]:
-        """Everything, outer folders first: its relative path, the open folder it is in, its name there."""
+        """Yield everything, outer folders first: its relative path, the open folder it is in, its name there."""
         at_root = entry_at(".", folder=root, where=self._area)
         assert at_root is not None
         yield "", root, ".", at_root

@@ -1,4 +1,4 @@
-"""What is in a folder, entry by entry, as it was before a command and as it is after it."""
+"""Describes the entries of a folder, as they were before a command and as they are after it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _KINDS: dict[int, EntryKind] = {
 
 
 def entry_at(name: str, *, folder: int | None = None, where: str = "") -> Entry | None:
-    """What is at a path, or under a name in an open folder; None when there is nothing."""
+    """Look at a path, or a name in an open folder; None when nothing is there."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else ""
@@ -82,7 +82,7 @@ def open_to_owner(entry: Entry) -> None:
 
 
 def walk(area: str, path: str) -> Iterator[tuple[str, Entry]]:
-    """Everything at and below a path that is relative to `area`: outer folders before what is in them."""
+    """Yield everything at and below a path relative to `area`: outer folders before their contents."""
     waiting = [path]
     while waiting:
         path = waiting.pop()

@@ -1,4 +1,4 @@
-"""Brings the kept changes of a try into the real folder: each file at once, and none that somebody else has changed."""
+"""Brings the kept changes of a try into the real folder: each file atomically, and none that changed meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Kept(Struct, frozen=True):
 
 
 class _ConflictError(Exception):
-    """What is there is not what was there before the command."""
+    """Somebody else changed the entry meanwhile."""
 
 
 def keep_pieces(pieces: Sequence[Piece]) -> Kept:

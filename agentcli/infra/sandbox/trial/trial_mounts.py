@@ -1,4 +1,4 @@
-"""What stands in for the folders a command may write, so that nothing it does there reaches the disk.
+"""Mounts stand-ins over the folders a command may write, so that nothing it does there reaches the disk.
 
 An overlay, where the kernel lets us: it costs the same for a workspace of any size. Else a copy of the folders.
 """
@@ -38,20 +38,20 @@ _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|l
 
 
 class TrialMounts(Protocol):
-    """For all the folders of one command, `areas`."""
+    """Stand-ins for all the folders of one command, `areas`."""
 
     mechanism: Mechanism
     areas: Sequence[str]
 
     def wrap(self, launch: Launch, hidden: str) -> Launch:
-        """The same command, with what stands in bound in place of the areas, and nothing else that can be written.
+        """Rewrite a command so that stand-ins are bound in place of the areas, and nothing else can be written.
 
         `hidden` is a folder that it does not see. Raises `OSError`, `ValueError`.
         """
         ...
 
     def changes(self, take: Callable[[Entry], None]) -> dict[str, Touched]:
-        """What is different, by area, once the command has ended. `take` may raise. Raises `OSError`."""
+        """Find what is different, by area, once the command has ended. `take` may raise. Raises `OSError`."""
         ...
 
     def close(self) -> None: ...
@@ -169,7 +169,7 @@ def _make_layer(area: str, folder: Path) -> tuple[str, str, str, str]:
 
 
 def _why_no_overlay(areas: Sequence[str]) -> str:
-    """What is mounted inside an area would be missing in an overlay."""
+    """Say why an overlay would not do: a mount inside an area would be missing, and remote file systems differ."""
     for kind, path in _mounted():
         for area in areas:
             if path != area and is_inside(path, area):

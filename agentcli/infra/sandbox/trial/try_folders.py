@@ -1,4 +1,4 @@
-"""The folders in which tries keep what stands in: one for each try, gone when it ends, and how much may be in one."""
+"""Makes a private folder for each try, gone when it ends, and limits how much may be in one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentcli.infra.sandbox.trial.tree_entries import Entry
 
 
 class TryLimits(Struct, frozen=True):
-    """How much is copied, and how much may have changed: files and folders, and bytes."""
+    """Limits of what is copied and of what may have changed: files and folders, and bytes."""
 
     most_entries: int = 200_000
     most_bytes: int = 2_000_000_000

@@ -1,4 +1,4 @@
-"""Try-run: a command runs, and what it did to files is kept, in whole or in parts, or dropped, after it was seen.
+"""Tries a command: what it did to files is kept, in whole or in parts, or dropped, after it was seen.
 
 While it runs, something stands in for every folder that it may write (`trial_mounts.py`); in all other respects it is
 confined as ever. What it sends to granted hosts is sent, and its caches are not kept.
@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, FileChange,
 from agentcli.infra.sandbox.trial.tree_keeping import Kept, keep_pieces
 from agentcli.infra.sandbox.trial.trial_mounts import CopyMounts, Mechanism, OverlayMounts, TrialMounts
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
-from agentcli.tools.sandbox import CommandResult, Profile
+from agentcli.tools.sandbox import Command, CommandResult, Profile
 
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
@@ -113,7 +113,7 @@ class TryRuns:
         self._is_clean = False
 
     def why_not(self) -> str:
-        """Why commands cannot be tried here, for the person; empty where they can."""
+        """Say why commands cannot be tried here, for the person; empty where they can."""
         bounds = self._bounds()
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
@@ -125,16 +125,8 @@ class TryRuns:
             return f"Trying a command needs namespaces (bubblewrap), which are not there{why}"
         return ""
 
-    async def try_command(
-        self,
-        command: str,
-        *,
-        cwd: Path,
-        timeout_s: float,
-        on_output: Callable[[str], None] = lambda text: None,
-        most_bytes: int = 30_000,
-    ) -> TryRun:
-        """Run a command as `Sandbox.exec` does, but let it change nothing yet; what it leaves running is ended.
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> TryRun:
+        """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
         Raises `ToolError` where that is impossible (permission_denied, resource_error), and when it changed more than
         the limits allow: then nothing of it is left.
@@ -143,9 +135,9 @@ class TryRuns:
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private = await asyncio.to_thread(self._new_folder)
         try:
-            trial = await asyncio.to_thread(self._prepare, cwd, private)
+            trial = await asyncio.to_thread(self._prepare, command.cwd, private)
             try:
-                result = await self._run(trial, command, cwd, timeout_s, on_output, most_bytes)
+                result = await self._run(trial, command, on_output)
                 pieces = await asyncio.to_thread(trial.pieces, self._limits)
             finally:
                 trial.replaced.close()
@@ -158,18 +150,10 @@ class TryRuns:
             await asyncio.shield(asyncio.to_thread(private.close))
             raise
 
-    async def _run(
-        self,
-        trial: _Trial,
-        command: str,
-        cwd: Path,
-        timeout_s: float,
-        on_output: Callable[[str], None],
-        most_bytes: int,
-    ) -> CommandResult:
+    async def _run(self, trial: _Trial, command: Command, on_output: Callable[[str], None]) -> CommandResult:
         shell = Shell(self._environment, self._output_folder, launch=trial.launch)
         try:
-            result = await shell.exec(command, cwd=cwd, timeout_s=timeout_s, on_output=on_output, most_bytes=most_bytes)
+            result = await shell.exec(command, on_output=on_output)
         finally:
             await asyncio.shield(shell.aclose())
         if result.job is not None:
