@@ -275,7 +275,7 @@ class Builder:
             session_id=session_id,
             limits=limits,
             choose=partial(self._confinement, state),
-            kept=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+            denied=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
         )
         data = self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=WebLater(self._web), home=home)
