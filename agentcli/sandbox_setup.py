@@ -50,7 +50,7 @@ def make_sandbox(
         session_id=session_id,
         limits=limits,
         choose=partial(_confinement, settings, state),
-        kept=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+        denied=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
     )
 
 

@@ -32,7 +32,7 @@ def run(*commands: str) -> dict[str, Any]:
 def at_human_speed(terminal: Terminal, text: str) -> None:
     for number, letter in enumerate(text):
         terminal.type(letter)
-        terminal.settle(0.1 if number % 2 else 0.18)
+        terminal.settle(0.06 if number % 2 else 0.12)
 
 
 def words(screen: str) -> str:

@@ -1,4 +1,5 @@
 """Runs commands and file operations locally, inside the configured sandbox: `local` puts the rooms together.
 
-`confinement` is the seam that every backend implements; rooms may import it and one another, but never `local`.
+A backend implements `confinement.Confinement` and stands in `backends`. Rooms import each other in one direction only,
+which import-linter checks. Nothing here decides whether a call may run: `agent` does.
 """

@@ -45,8 +45,8 @@ _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to ha
 class LocalSandbox:
     """Implements `Sandbox`. `environment` is the person's; commands see it with credentials taken out.
 
-    `limits` say what commands may do, `choose` what confines them; without them nothing does. Files that hold secrets,
-    and those that `kept` speaks of at that time, are kept from every tool.
+    `limits` say what commands may do, `choose` what confines them; without them nothing does. No tool reads files that
+    hold secrets, or those for which the test that `denied` gives then is true.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class LocalSandbox:
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,
-        kept: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
         self._paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
-        self._kept = kept
+        self._denied = denied
         self._job_folder = job_folder
-        self._confinement = SessionConfinement(limits, self._paths, choose, kept)
+        self._confinement = SessionConfinement(limits, self._paths, choose, denied)
         self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
@@ -121,22 +121,22 @@ class LocalSandbox:
 
     async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
         base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-        secrets, kept = SecretFiles(base, self._holds_secrets), self._kept()
+        secrets, is_denied = SecretFiles(base, self._holds_secrets), self._denied()
 
-        def are_kept(names: Sequence[bytes]) -> set[bytes]:
+        def among(names: Sequence[bytes]) -> set[bytes]:
             found = secrets.among(names)
-            if kept is not None:
-                found |= {name for name in names if kept(base / os.fsdecode(name))}
+            if is_denied is not None:
+                found |= {name for name in names if is_denied(base / os.fsdecode(name))}
             return {name for name in found if not self._is_granted(base / os.fsdecode(name))}
 
-        return await ripgrep.search(search, self._environment, take, are_secret=are_kept)
+        return await ripgrep.search(search, self._environment, take, are_secret=among)
 
     def _is_granted(self, path: Path) -> bool:
         return self._paths.knows(self._paths.real(path), "read")
 
     def _is_secret(self, path: Path) -> bool:
-        kept = self._kept()
-        return self._holds_secrets(path) or (kept is not None and kept(path))
+        is_denied = self._denied()
+        return self._holds_secrets(path) or (is_denied is not None and is_denied(path))
 
     def _holds_secrets(self, path: Path) -> bool:
         return is_secret(path, self._confinement.limits.home)

@@ -66,12 +66,12 @@ class SessionConfinement:
         limits: CommandLimits,
         paths: WorkspacePaths,
         choose: Callable[[], Confinement],
-        kept: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
         self.limits = limits
         self._paths = paths
         self._choose = choose
-        self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), kept)
+        self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), denied)
         self._protected_places: tuple[str, ...] = ()
         self._planned_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)

@@ -72,7 +72,7 @@ class NearestPaths:
         self._is_ascii = True
 
     def add(self, names: str) -> None:
-        """Take a batch of names as `Sandbox.list` hands them over. They are told apart when they are shown."""
+        """Take a batch of names as `Files.list` hands them over. They are told apart when they are shown."""
         self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._levels
         for of_a_folder, folder in _FILES_OF_A_FOLDER.findall(names):

@@ -37,7 +37,7 @@ def test_files_are_hidden_one_by_one() -> None:
 
 
 def test_a_workspace_inside_stays_reachable() -> None:
-    assert plan_hiding(folders("/h"), [], kept=["/h/ws"]) == [Step("hide around", "/h")]
+    assert plan_hiding(folders("/h"), [], reachable=["/h/ws"]) == [Step("hide around", "/h")]
 
 
 def test_a_place_is_where_the_links_lead(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Layout:
         self.descriptors.clear()
 
     def arguments(self, protection: Protection) -> Sequence[str]:
-        """In an order in which nothing covers what was mounted before it by mistake: outer folders first.
+        """Order the mounts so that none covers an earlier one by mistake: outer folders first.
 
         Raises `OSError` when something changed while it was looked at.
         """
@@ -107,7 +107,7 @@ class Layout:
         outside = plan_hiding(
             [place for place in masked if place not in inner],
             [place for place in shown if place not in inner],
-            kept=self._areas,
+            reachable=self._areas,
         )
         inside = plan_hiding(
             [place for place in masked if place in inner], [place for place in shown if place in inner]

@@ -200,7 +200,7 @@ def _replace(folder: int, name: str, content: bytes, before: os.stat_result | No
 
 
 def _new_file(folder: int, name: str) -> tuple[int, str]:
-    """An empty file with the mode the umask leaves, and its name: none where it can do without, as a kill then leaves
+    """Make an empty file with the mode the umask leaves. Its name is empty where it can do without: a kill then leaves
     nothing behind.
     """
     if unnamed := getattr(os, "O_TMPFILE", 0):

@@ -38,7 +38,7 @@ class _File(Struct, frozen=True):
 
 
 class SecretValues:
-    """Of one workspace. A file is read again once it has changed; `environment` is what git runs in.
+    """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
 
     A value that a committed file contains is no secret, unless that file is itself one of the secret ones. The commit
     is HEAD at the first look: neither the index nor later commits count, since commands can write them.

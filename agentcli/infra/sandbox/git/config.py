@@ -45,7 +45,7 @@ def read_configuration(text: str) -> Configuration:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """As git does it with the whole name, which it cuts at a NUL: at the first dot and at the last."""
+    """Split a whole name at its first and its last dot, as git does; a NUL ends it."""
     section, _, rest = name.partition(".")
     subsection, _, key = rest.rpartition(".")
     return section, subsection, key

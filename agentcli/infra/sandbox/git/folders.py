@@ -54,7 +54,7 @@ def protect_repository(worktree: str, around: GitSurroundings) -> Protection:
 
 
 def protect_at_a_glance(worktree: str, around: GitSurroundings) -> Protection:
-    """One mount for a repository that need not be committed to: all of it is read-only; and what it names elsewhere."""
+    """Protect a repository that need not be committed to with one read-only mount, and what it names elsewhere."""
     link = f"{worktree}/.git"
     match kind_of(link):
         case "folder":
@@ -94,7 +94,7 @@ def protect_root_inside(root: str, around: GitSurroundings) -> Protection:
 
 
 def _protect_linked(link: str, worktree: str, protection: Protection, around: GitSurroundings) -> None:
-    """A `.git` file: that of a linked worktree or of a submodule.
+    """Protect a `.git` file: that of a linked worktree or of a submodule.
 
     Whoever wrote it could lead us anywhere and have that made writable. So the other end has to point back, and to lie
     where no command can write: then git made it, run by the person. What commands could have made themselves makes
@@ -150,7 +150,7 @@ def _protect_git_folder(folder: str, worktree: str, protection: Protection, arou
 def _protect_one(
     folder: str, worktree: str, named: NamedPaths, protection: Protection, around: GitSurroundings
 ) -> list[str]:
-    """Protect what names programs in one git folder; why that is impossible, if it is."""
+    """Protect what names programs in one git folder; return why that is impossible, if it is."""
     why_not = _protect_entry(folder, "hooks", protection)
     if kind_of(f"{folder}/config") == "nothing":
         return [*why_not, f"{folder} has no config, which a command could add"]
@@ -223,7 +223,7 @@ def _protect_named(
 
 
 def _ways_to(path: Path) -> tuple[str, str]:
-    """As it is written, which a command could lead elsewhere, and where that leads now."""
+    """A path as written, which a command could lead elsewhere, and where it leads now."""
     return os.path.normpath(path), os.path.realpath(path)
 
 

@@ -14,7 +14,7 @@ _LARGEST = 100_000_000  # bytes
 
 
 def submodules_in(index: str, *, hash_size: int) -> tuple[str, ...] | None:
-    """Their paths from the worktree; None for an index that is not understood, such as one split in two files."""
+    """Submodule paths from the worktree; None for an index that is not understood, such as one split in two files."""
     try:
         found = Path(index).stat()
     except (FileNotFoundError, NotADirectoryError):

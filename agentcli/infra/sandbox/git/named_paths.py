@@ -87,7 +87,7 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 
 def _settings_with_files(files: list[str], home: str) -> Iterator[tuple[str, Setting]]:
-    """With the file that each is in. Included files are added to `files`."""
+    """Yield settings, each with its file. Included files are added to `files`."""
     depths = dict.fromkeys(files, 0)
     for file in files:  # it grows meanwhile
         for setting in read_telling(text_of(file)):

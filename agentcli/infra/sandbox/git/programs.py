@@ -58,7 +58,7 @@ def program_setting(folder: Path, home: str, repositories: Repositories) -> str:
 
 
 def _repositories_around(folder: str, home: str) -> list[_Repository]:
-    """The repository that git finds from a folder upwards, behind what it may pass over because it is none."""
+    """The repository that git finds from a folder upwards, past folders that only look like one."""
     found = []
     for place in (folder, *map(str, Path(folder).parents)):
         for git in _git_folders(place):
@@ -69,7 +69,7 @@ def _repositories_around(folder: str, home: str) -> list[_Repository]:
 
 
 def _git_folders(place: str) -> list[str]:
-    """Those that git may take for a repository's own folder when it is started here, in its order."""
+    """Folders that git, started here, may take for a repository's own, in its order."""
     link = f"{place}/.git"
     git = link if os.path.isdir(link) else path_in(link, "gitdir: ")  # noqa: PTH112  # a Path raises where it is too long
     return [*([git] if git is not None else []), *([place] if looks_like_the_inside(place) else [])]
@@ -114,7 +114,7 @@ class _Repository:
         return next((str(start / name) for start in starts for name in names if os.path.lexists(start / name)), "")
 
     def submodules(self) -> list[_Repository] | None:
-        """Those that the index and `.gitmodules` name, and those that git keeps; None where that cannot be told."""
+        """Submodules that the index and `.gitmodules` name or git keeps; None where that cannot be told."""
         own = read_telling(text_of(f"{self._common}/config"))  # what it includes does not count
         is_sha256 = any((s.section, s.key, s.value) == ("extensions", "objectformat", "sha256") for s in own)
         paths = submodules_in(f"{self.git}/index", hash_size=32 if is_sha256 else 20)

@@ -33,7 +33,7 @@ class _Folder:
 
 
 class Repositories:
-    """Finds them; shared by all commands of a process. What was seen before is only looked at where it changed."""
+    """Finds repositories, for all commands of a process. A folder is read again only where it changed."""
 
     def __init__(self, *, most_folders: int = MOST_FOLDERS) -> None:
         self._most_folders = most_folders

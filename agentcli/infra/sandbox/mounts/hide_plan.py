@@ -52,10 +52,10 @@ def is_real(path: str) -> bool:
     return place is not None and place.path == path
 
 
-def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], kept: Iterable[str] = ()) -> list[Step]:
+def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], reachable: Iterable[str] = ()) -> list[Step]:
     """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
 
-    `kept` are folders that are mounted after these steps anyway and have to be reachable.
+    `reachable` are folders that are mounted after these steps anyway and have to be reachable.
     """
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     order = sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path))
@@ -64,8 +64,8 @@ def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], kept: Iterable[
         around = [hidden for before, hidden in steps if is_inside(place.path, before.path) and before != place]
         if is_hidden[place] != (around[-1] if around else False):
             steps.append((place, is_hidden[place]))
-    reachable = [place.path for place, hidden in steps if not hidden] + list(kept)
-    return [_step(place, hidden, reachable) for place, hidden in steps]
+    shown_again = [place.path for place, hidden in steps if not hidden]
+    return [_step(place, hidden, [*shown_again, *reachable]) for place, hidden in steps]
 
 
 def _step(place: Place, is_hidden: bool, reachable: list[str]) -> Step:

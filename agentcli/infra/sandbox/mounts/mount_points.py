@@ -70,7 +70,7 @@ class MountPoints:
             start_new_thread(_close, (descriptors,))
 
     def hold_folder(self, path: str) -> bool:
-        """Make sure that there is something at `path`: whether it can be mounted on.
+        """Make sure that there is something at `path`; True if it can be mounted on.
 
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.

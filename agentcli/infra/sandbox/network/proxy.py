@@ -160,7 +160,7 @@ class NetworkProxy:
             raise _Refused(502, f"{host} cannot be reached: {error.strerror or error}") from error
 
     async def _addresses(self, host: str, port: int, grant: HostGrant) -> list[str]:
-        """Looked up once: what is judged is what is connected to. One bad address spoils them all."""
+        """Resolve once, so that what is judged is what is connected to. One bad address spoils them all."""
         addresses = await self._resolve(host, port)
         for address in addresses:
             if not may_lead_to(grant, address):

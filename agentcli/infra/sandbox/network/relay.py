@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _start_relay(server: socket.socket, proxy_socket: str) -> None:
-    """In a process that is not a child of the command and holds nothing of its: neither output nor descriptors."""
+    """Run in a process that is not a child of the command and holds neither its output nor its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -92,7 +92,7 @@ def _connect(client: socket.socket, proxy_socket: str) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Until the source ends, which the target is told; either may break off."""
+    """Copy until the source ends, and tell the target; either may break off."""
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

@@ -1,4 +1,4 @@
-"""A small process that starts commands and leaves none of their processes behind, even when agentcli is killed.
+"""Runs as a small process that starts commands and leaves none of their processes behind, even when agentcli is killed.
 
 `keeper_client.py` starts it in a Python of its own. It imports little, because a session's first command waits for it.
 

@@ -83,7 +83,7 @@ class CommandOutput:
         return text, cut
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """As `close` for a command that goes on: all so far is in the file at `path`.
+        """Close it for a command that goes on: all output so far is in the file at `path`.
 
         Also gives how many bytes of the file the text tells of: a character may have come half.
         """

@@ -1,4 +1,4 @@
-"""Trees of processes: who is below a process, and signals that reach all of them.
+"""Walks process trees: finds every process below another, and signals all of them.
 
 Read from /proc on Linux, from ps(1) elsewhere. Part of the keeper's own small process, so it imports little.
 """

@@ -109,7 +109,7 @@ class _Program:
 
 @contextlib.contextmanager
 def _batch_scheduling() -> Iterator[None]:
-    """This thread, and the program it starts, wait for one another without being woken at every little thing.
+    """Let this thread and the program it starts wait for one another without being woken for every little thing.
 
     ripgrep wakes its printer for every name; on two cores that slows a listing by a tenth.
     """

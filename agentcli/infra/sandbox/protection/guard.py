@@ -34,7 +34,7 @@ class Guard:
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Told]:
-        """Give what in the end tells what was put back, and what could not be.
+        """Yield a record that in the end names what was put back, and what could not be.
 
         What was `granted` to the command may be changed by it, and stays so.
         """
@@ -99,7 +99,7 @@ class Guard:
                 self._note()
 
     def _put_back(self, roots: Sequence[Path], told: Told) -> list[Path]:
-        """Gives what could not be, which alone is still known when no command runs."""
+        """Put back what changed, and return what could not be: the only thing remembered while no command runs."""
         assert self._copy is not None
         failed = PuttingBack(self._copy, (self._aside, *roots), self._granted, told).run()
         if not self._running:

@@ -93,7 +93,7 @@ class PinnedFolders:
         return not self._unlocks or error.errno in _GONE
 
     def open(self, path: Path) -> int:
-        """A descriptor to name what is in a folder by. Raises `OSError`, also where a link is on the way."""
+        """Open a folder, to name what is in it by the descriptor. Raises `OSError`, also where a link is on the way."""
         descriptor = self._held.get(path)
         if descriptor is None:
             descriptor = self._open.get(path)
@@ -253,7 +253,7 @@ def _look(folder: int, name: str, room: int) -> Entry | None:
 
 
 def _read(folder: int, name: str, room: int) -> bytes:
-    """Up to one byte more than there is room for: what grows meanwhile is no reason to take all memory."""
+    """Read up to one byte more than there is room for: what grows meanwhile is no reason to take all memory."""
     descriptor = os.open(name, _FILE, dir_fd=folder)
     try:
         content = b""

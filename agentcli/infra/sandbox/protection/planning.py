@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, ki
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MOST_TO_COMMIT_TO = 3
 MOST_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, and there is a limit to those (layout.py).
+# What the configuration of one names costs mounts of its own, and there is a limit to those (bubblewrap_layout.py).
 MOST_TO_FOLLOW = 20
 
 
@@ -58,7 +58,7 @@ def plan_protection(
 
 
 def _protect_nested(folder: str, around: GitSurroundings, may_commit: bool) -> Protection:
-    """A worktree of a repository elsewhere is no reason to make that one writable."""
+    """Protect one repository below a root. A worktree is no reason to make its repository elsewhere writable."""
     if not is_real(folder):  # gone meanwhile, or a link is on the way there now
         return Protection()
     if may_commit:
@@ -76,7 +76,7 @@ def _protect_insides(
     around: GitSurroundings,
     most_to_commit_to: int,
 ) -> None:
-    """Bare repositories, and those whose worktree is elsewhere. Without `cwd` nothing may be committed to them."""
+    """Protect bare repositories, and those whose worktree is elsewhere. Without `cwd` none may be committed to."""
     if looks_like_the_inside(root):
         protection.add(protect_root_inside(root, around))
     insides = [folder for folder in nested if looks_like_the_inside(folder) and is_real(folder)]
@@ -88,7 +88,7 @@ def _protect_insides(
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Of the last of many repositories no more than the repository itself, and it is said."""
+    """Protect no more than the repository itself for the last of many, and say so."""
     if may_commit or number < MOST_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."

@@ -59,7 +59,7 @@ class ProtectedCopy:
         self._room = MOST_BYTES
 
     def take(self, protection: Protection) -> None:
-        """Keep what is not known yet."""
+        """Copy what is not known yet."""
         with PinnedFolders() as pinned:
             for path in map(Path, protection.writable):
                 if path not in self.held:
@@ -135,7 +135,7 @@ class ProtectedCopy:
         self._room -= len(content)
 
     def _accept(self, path: Path, entry: Entry, pinned: PinnedFolders) -> None:
-        """With the mode that it had, or has; no command makes a new one executable."""
+        """Store an entry with the mode that it had, or has; no command makes a new one executable."""
         known, now = self.entries.get(path), pinned.look(path, 0)
         kind = stat.S_IFMT(entry.mode)
         if known is not None and stat.S_IFMT(known.mode) == kind:

@@ -35,14 +35,14 @@ class _Folder(Struct):
 
 
 class ProtectedFiles:
-    """Shared by all commands of a session. What was seen before is only looked at where it changed."""
+    """Finds them for all commands of a session. A folder is read again only where it changed."""
 
     def __init__(
-        self, is_secret: Callable[[Path], bool], kept: Callable[[], Callable[[Path], bool] | None] = lambda: None
+        self, is_secret: Callable[[Path], bool], denied: Callable[[], Callable[[Path], bool] | None] = lambda: None
     ) -> None:
-        """`is_secret` is what `SecretFiles` asks; `kept` speaks of further files at that time."""
+        """`is_secret` is what `SecretFiles` asks; `denied` gives a test for further files, as of then."""
         self._is_secret = is_secret
-        self._kept = kept
+        self._denied = denied
         self._by_root: dict[Path, SecretFiles] = {}
         self._known: dict[str, _Folder] = {}
         self._walked: dict[Path, float] = {}
@@ -126,5 +126,9 @@ class ProtectedFiles:
             self._by_root[root] = SecretFiles(root, self._is_secret)
         start = len(str(root).rstrip(os.sep)) + 1
         names = {os.fsencode(path)[start:]: path for path in paths}
-        secret, kept = self._by_root[root].among(list(names)), self._kept()
-        return [Path(path) for name, path in names.items() if name in secret or (kept is not None and kept(Path(path)))]
+        secret, is_denied = self._by_root[root].among(list(names)), self._denied()
+        return [
+            Path(path)
+            for name, path in names.items()
+            if name in secret or (is_denied is not None and is_denied(Path(path)))
+        ]

@@ -32,7 +32,7 @@ class PuttingBack:
         self._failed: list[Path] = []
 
     def run(self) -> list[Path]:
-        """Gives those that are to be tried again."""
+        """Return those that are to be tried again."""
         with self._pinned:
             for path in sorted(self._copy.modes):
                 self._try(self._let_in, path)
@@ -45,7 +45,7 @@ class PuttingBack:
         return self._failed
 
     def _try(self, step: Callable[[Path], bool], path: Path) -> None:
-        """One that fails leaves the rest to be done."""
+        """Go on with the rest after one that fails."""
         try:
             if step(path) and not any(told.startswith(f"{path} (") for told in self._told.put_back):
                 self._told.put_back.append(str(path))
@@ -125,7 +125,7 @@ class PuttingBack:
         return False
 
     def _move_away(self, path: Path) -> None:
-        """Out of the reach of what would obey it, under a name that nothing looks for; on the same disk."""
+        """Move it, on the same disk, to a name that nothing looks for, where nothing obeys it."""
         if self._pinned.place(path) is not None:
             with suppress(OSError):  # then it goes to another
                 self._asides[0].mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Globs as ripgrep reads them, for what its options cannot say: which files that are not ignored match.
+"""Matches globs as ripgrep reads them, for what its options cannot say: which files that are not ignored match.
 
 Its `--glob` brings back what ignore rules leave out. A file type does not, but sees only a file's own name: that is
 enough for most globs, for the others the folders before it are judged here. What is not understood here is None, and
@@ -42,7 +42,7 @@ def path_matcher(glob: str) -> Callable[[str], object] | None:
 
 
 def _alternatives(glob: str) -> list[str] | None:
-    """Without its braces, which are not nested: `a/{b,c}` is `a/b` and `a/c`."""
+    """Expand braces, which are not nested: `a/{b,c}` gives `a/b` and `a/c`."""
     globs = [glob]
     while found := _BRACES.search(globs[0]):
         inner = found[1].split(",")

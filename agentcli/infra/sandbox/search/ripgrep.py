@@ -1,4 +1,4 @@
-"""Listing and searching with ripgrep, which ships with agentcli.
+"""Lists and searches files with ripgrep, which ships with agentcli.
 
 What is done is what `rg` does with the options below; nothing is read from its configuration file. Hidden files are
 listed and searched, as configuration and CI are, a repository's own folder never; `.gitignore` counts without a
@@ -31,7 +31,7 @@ _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
-    """Implements `Sandbox.list`."""
+    """Implements `Files.list`."""
     pattern = listing.pattern
     if "\0" in pattern or _SURROGATE.search(pattern):
         raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
@@ -92,7 +92,7 @@ async def search(
     *,
     are_secret: Callable[[Sequence[bytes]], Collection[bytes]] | None = None,
 ) -> Looked:
-    """Implements `Sandbox.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
+    """Implements `Files.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
 
     It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
     """
@@ -111,7 +111,7 @@ async def search(
 async def _search(
     search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
 ) -> Looked:
-    """With the syntax ripgrep has, else with PCRE2's where ripgrep suggests that."""
+    """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
     where = ["--", f"./{_below(search.where, base)}"]
     options = [f"--regexp={search.pattern}", *_search_options(search), *where]
@@ -169,7 +169,7 @@ def _escape(sign: re.Match[str]) -> str:
 
 
 def _below(where: Path, base: Path | None) -> str:
-    """The way from the base; empty for the base itself."""
+    """The path relative to the base; empty for the base itself."""
     way = str(where.relative_to(base)) if base is not None else ""
     return "" if way == "." else way
 
@@ -203,7 +203,7 @@ async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str,
 
 
 def _other_problem(errors: bytes) -> str:
-    """The first thing said that is not about a file which cannot be opened."""
+    """The first message that is not about a file which cannot be opened."""
     lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
     return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
 

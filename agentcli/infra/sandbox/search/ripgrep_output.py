@@ -16,7 +16,7 @@ Take = Callable[[Sequence[FoundRows]], None]
 
 
 class Reader(Protocol):
-    """Is fed what is printed, then ended. `binary` are the files that were not searched beyond a NUL byte."""
+    """Takes output with `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
 
     binary: set[bytes]
 
@@ -116,7 +116,7 @@ class RowReader:
             self.binary.add(left[2 : left.rindex(_MATCHES)])
 
     def _read(self, data: bytes) -> None:
-        """Whole lines, which may end within a file's rows or even within a path."""
+        """Read whole lines, which may end within a file's rows or even within a path."""
         found: list[FoundRows] = []
         has_message = _STOPPED in data or _MATCHES in data
         if not has_message:
@@ -141,7 +141,7 @@ class RowReader:
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Nearly all files, several times faster. What is returned is still to be read."""
+        """Read nearly all files, several times faster, and return what is still to be read."""
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -159,7 +159,7 @@ class RowReader:
         return rest + data[end:]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
-        """A file of which more may follow: its path is remembered, or all of it where the path may not be over."""
+        """Remember a file of which more may follow: its path, or all of it where the path may not be over."""
         if self._path is None:
             head, nul, rows = (begun + last).partition(b"\0")
             if not nul or b"\n" in head:  # such a file's message has several lines: it is read as a whole

@@ -57,7 +57,7 @@ def _leave_the_namespaces() -> None:
 
 
 def _mount_overlay(lower: str, upper: str, work: str, merged: str) -> None:
-    """By descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
+    """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
 
     `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
     redirects, so the upper folder holds every changed file as a whole.

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Touched:
-    """By paths relative to a folder, empty for itself: what was there and what is there now.
+    """Entries before and now, by paths relative to a folder; the folder itself is the empty path.
 
     `stale` are those that somebody else has changed since the command started.
     """
