@@ -54,10 +54,11 @@ from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.own_tools import guarded
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import Profile, Sandbox
+from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, Workspace
 from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb

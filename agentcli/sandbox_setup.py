@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.paths import home_of, project_root
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 
 def make_sandbox(

@@ -22,7 +22,7 @@ from loopback import ServedTools
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.tools.sandbox import Command
+from agentcli.tools.command import Command
 
 END_TO_END_MS = 25  # median of `bash true`
 BUDGET_MS = 10, 20  # median over plain, on a quiet machine and on a busy one

@@ -92,8 +92,7 @@ def half_answer(conversation: Conversation) -> str:
 def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
     """Add the person's messages; gives the ids of their entries."""
     said: list[Body] = [User(tuple(message)) for message in messages]
-    if turn.runtime.calls.recent is not None:
-        turn.runtime.calls.recent.clear()
+    turn.runtime.calls.history.forget_results()
     if not from_queue:
         return [entry.id for entry in add(turn, *said)]
     entries = add(turn, *said, turn.state.conversation.queue.entry())

@@ -11,7 +11,7 @@ import msgspec
 
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
-from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.calls.scopes import Decide, TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -39,7 +39,7 @@ from agentcli.agent.events import (
     TurnFailed,
 )
 from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
-from agentcli.agent.permissions.approvals import NOBODY_LEFT, Decide, check_named_rule
+from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.rewind import forget_request, going_back, prompts

@@ -22,7 +22,7 @@ from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")

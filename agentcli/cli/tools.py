@@ -90,7 +90,7 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     if calls.services.mask is not None:
         calls.services.mask.keeps_structured = ("file_read",)  # the raw text
     calls.services.gives_all = True
-    calls.recent = None  # a script may ask the same as often as it likes
+    calls.history.ends_loops = False  # a script may ask the same as often as it likes
     bench = Bench(calls, AgentState("", mode, rules=rules))
     answering = asyncio.ensure_future(_answer_calls(single, bench))
 

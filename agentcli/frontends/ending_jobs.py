@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcli.agent.session import Session
-from agentcli.tools.sandbox import BackgroundJob
+from agentcli.tools.command import BackgroundJob
 
 MOST_SHOWN = 60  # characters of a command
 

@@ -7,7 +7,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentcli.tools.sandbox import BackgroundJob, Sandbox
+    from agentcli.tools.command import BackgroundJob
+    from agentcli.tools.sandbox import Sandbox
 
 
 class LazySandbox:

@@ -5,6 +5,9 @@ Only headers are looked at: nothing is decoded.
 
 from __future__ import annotations
 
+LARGEST_IMAGE = 5 * 1024 * 1024 // 4 * 3  # bytes a provider takes, which are 5 MB as base64
+LONGEST_EDGE = 1_568  # pixels; larger images are made smaller by the provider
+
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),

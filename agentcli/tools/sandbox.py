@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from agentcli.tools.trial import Trial
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.trial import Trial
 
 Access = Literal["read", "write"]
-
-# read-only: nothing is written; workspace-write: the workspace and temporary files; the last confines nothing.
-Profile = Literal["read-only", "workspace-write", "danger-full-access"]
 
 
 class FileStatus(Struct, frozen=True):
@@ -89,73 +86,6 @@ class Looked(Struct, frozen=True):
     unreadable: int = 0
     binary: tuple[bytes, ...] = ()
     problem: str = ""
-
-
-class Command(Struct, frozen=True):
-    """A shell command and the terms it runs on, as plain data that can travel to another machine.
-
-    It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
-    `most_bytes` are returned. `profile` overrides the session's. A command with `is_own` is the person's own: nothing
-    confines it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is
-    controlled by: its output then appears nowhere else.
-    """
-
-    text: str
-    cwd: Path
-    timeout_s: float | None = None
-    most_bytes: int = 30_000
-    profile: Profile | None = None
-    is_own: bool = False
-    terminal: str = ""
-
-
-class BackgroundJob(Struct, frozen=True):
-    """A command left running; its output grows in `output_file`. `is_running` is as it was when this was asked.
-
-    `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
-    `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet. `put_back`, `left_changed` and `unguarded` as of a `CommandResult`.
-    """
-
-    id: str
-    pid: int
-    output_file: Path
-    command: str = ""
-    is_running: bool = True
-    exit_code: int | None = None
-    stall: str = ""
-    timed_out: bool = False
-    new_bytes: int = 0
-    put_back: tuple[str, ...] = ()
-    left_changed: tuple[str, ...] = ()
-    unguarded: tuple[str, ...] = ()
-
-
-class CommandResult(Struct, frozen=True):
-    """A command's outcome. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
-
-    `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
-    how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
-    known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
-    there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
-    in the background, which the sandbox ended with it. `put_back` names what other programs obey and
-    the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason,
-    and `unguarded` the folders in which there is more than could be: they are named once.
-    """
-
-    output: str
-    exit_code: int | None
-    timed_out: bool = False
-    cwd: Path | None = None
-    cut_bytes: int = 0
-    output_file: Path | None = None
-    job: BackgroundJob | None = None
-    stall: str = ""
-    made: tuple[Path, ...] = ()
-    ended: int = 0
-    put_back: tuple[str, ...] = ()
-    left_changed: tuple[str, ...] = ()
-    unguarded: tuple[str, ...] = ()
 
 
 class Files(Protocol):

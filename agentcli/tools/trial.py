@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.command import CommandResult
 
 
 class TriedChange(Protocol):

@@ -21,9 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, get_args
 
 from agentcli.errors import ToolError
-from agentcli.tools.sandbox import (
-    Sandbox,
-)
+from agentcli.tools.sandbox import Sandbox
 from tests.conformance.remote_server import Raised, Reply, Request, converted, decode, encode, types_of
 
 # A folder of every Linux system, so that nothing has to be made on the real disk. The far end sees another one there.

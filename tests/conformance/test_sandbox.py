@@ -20,18 +20,9 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import (
-    BackgroundJob,
-    Command,
-    CommandResult,
-    FileStatus,
-    FoundRows,
-    Listing,
-    Looked,
-    Sandbox,
-    Search,
-)
+from agentcli.tools.sandbox import FileStatus, FoundRows, Listing, Looked, Sandbox, Search
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
 

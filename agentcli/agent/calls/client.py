@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from agentcli.agent.events import ClientToolRequested
-from agentcli.conversation.entries import CallsHandedOver
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
-if TYPE_CHECKING:
-    from agentcli.agent.calls.scopes import TurnCalls
+HandOver = Callable[[tuple[ToolUse, ...]], None]  # gives calls to the client
 
 
 class _AnyArguments(Struct, frozen=True):
@@ -69,7 +65,7 @@ class ClientCalls:
         self._untold: list[ToolUse] = []
         self._has_client = True
 
-    async def result_of(self, call: ToolUse, turn: TurnCalls) -> ToolOutput:
+    async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`."""
         if call.id in self._waiting:
             raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
@@ -79,16 +75,15 @@ class ClientCalls:
         self._waiting[call.id] = answer
         self._untold.append(call)
         if len(self._untold) == 1:
-            asyncio.get_running_loop().call_soon(self._hand_over, turn)
+            asyncio.get_running_loop().call_soon(self._flush, hand_over)
         try:
             return await answer
         finally:
             del self._waiting[call.id]
 
-    def _hand_over(self, turn: TurnCalls) -> None:
+    def _flush(self, hand_over: HandOver) -> None:
         calls, self._untold = self._untold, []
-        turn.store(CallsHandedOver(tuple(call.id for call in calls)))
-        turn.emit(ClientToolRequested(tuple(calls)))
+        hand_over(tuple(calls))
 
     @property
     def waiting(self) -> Collection[str]:

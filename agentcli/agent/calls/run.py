@@ -96,7 +96,7 @@ async def parse_call(call: Call) -> Parsed:
         )
     if len(use.input) and len(msgspec.json.encode(use.input)) > LARGEST_ARGUMENTS:
         raise ToolError("The arguments are larger than 10 MB.", kind="invalid_parameters")
-    if session.recent is not None and session.recent.is_stuck(use):
+    if session.history.is_stuck(use):
         raise ToolError(
             f"This call has given the same result {SAME_CALL_LIMIT} times in a row: do something else, or answer.",
             kind="validation_error",
@@ -169,7 +169,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
     tool, session, report = parsed.tool, call.turn.session, call.report
     locked = session.services.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S)
     async with opened(session.workspace, permitted), locked:
-        if tool.is_idempotent and (before := session.replays.get(call.reply_id, call.use)) is not None:
+        if tool.is_idempotent and (before := session.history.replays.get(call.reply_id, call.use)) is not None:
             return before
         report.is_running = True
         with session.detachable() as sign:
@@ -179,14 +179,14 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                 if permitted.is_trial:
                     return await try_first(call, tool, permitted.arguments, context)
                 if tool.mode == "client":
-                    return await session.client.result_of(call.use, call.turn)
+                    return await session.client.result_of(call.use, call.turn.hand_over)
                 return await tool.output(permitted.arguments, context)
 
             attempts = await run_with_retries(tool, run)
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
         output = _with_remark(attempts.output, permitted.remark)
         if tool.is_idempotent and not output.is_error:
-            session.replays.store(call.reply_id, call.use, output)
+            session.history.replays.store(call.reply_id, call.use, output)
         return output
 
 
@@ -216,11 +216,12 @@ def _locked(parsed: Parsed) -> tuple[str, ...]:
 
 async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:
     session, report = call.turn.session, call.report
-    if session.recent is not None:
-        session.recent.remember(call.use, result.result)
+    session.history.remember(call.use, result.result)
     if parsed is None:
         return
-    session.metrics.add(parsed.record, seconds=report.seconds, retries=report.retry_count, error_kind=result.error_kind)
+    session.history.metrics.add(
+        parsed.record, seconds=report.seconds, retries=report.retry_count, error_kind=result.error_kind
+    )
     for hook in session.services.hooks:
         if context := await hook.after_call(parsed.record, result.result):
             call.turn.state.notes.append(reminder(context))

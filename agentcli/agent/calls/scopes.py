@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -14,18 +14,21 @@ from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
-from agentcli.agent.events import ApprovalRequested, Approve, Emit
+from agentcli.agent.events import ApprovalRequested, Approve, ClientToolRequested, Emit
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
-from agentcli.agent.permissions.approvals import Ask, Decide
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
-from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, Result
+from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Workspace
+
+Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
+# Gives the person's answer, or the verdict that settled the question before they gave one.
+Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
 
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 
@@ -67,23 +70,29 @@ class CallServices:
         return text if self.mask is None else self.mask.text(text)
 
 
-class RecentCalls:
-    """The newest calls and their results, to notice a model that repeats itself."""
+class CallHistory:
+    """The calls of a session so far: results to replay, metrics, and whether the model repeats itself.
 
-    def __init__(self) -> None:
-        self._calls: list[tuple[str, str]] = []
+    Without `ends_loops` it may repeat itself without end.
+    """
+
+    def __init__(self, *, ends_loops: bool = True) -> None:
+        self.replays = Replays()
+        self.metrics = CallMetrics()
+        self.ends_loops = ends_loops
+        self._recent: list[tuple[str, str]] = []
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Whether this very call has just given the same result several times."""
-        recent = self._calls[-SAME_CALL_LIMIT:]
+        recent = self._recent[-SAME_CALL_LIMIT:] if self.ends_loops else []
         return len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
-        self._calls = [*self._calls[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
+        self._recent = [*self._recent[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
 
-    def clear(self) -> None:
-        """Forget them: what a person asks for again is done again."""
-        self._calls = []
+    def forget_results(self) -> None:
+        """Let the person ask for the same again."""
+        self._recent = []
 
 
 def _key(call: ToolUse) -> str:
@@ -94,7 +103,7 @@ def _key(call: ToolUse) -> str:
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are. Without `recent` a model may repeat itself without end.
+    `agent_id` names the agent whose calls these are.
     """
 
     services: CallServices
@@ -102,9 +111,7 @@ class SessionCalls:
     ask: Ask | None = None
     agent_id: str = "main"
     client: ClientCalls = field(default_factory=ClientCalls)
-    recent: RecentCalls | None = field(default_factory=RecentCalls)
-    replays: Replays = field(default_factory=Replays)
-    metrics: CallMetrics = field(default_factory=CallMetrics)
+    history: CallHistory = field(default_factory=CallHistory)
     is_preloaded: bool = False
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
@@ -140,6 +147,11 @@ class TurnCalls:
     store: Callable[[Body], object] = lambda body: None
     denials: list[ToolUse] = field(default_factory=list)
     is_stopped: bool = False
+
+    def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
+        """Have the client run these calls."""
+        self.store(CallsHandedOver(tuple(call.id for call in calls)))
+        self.emit(ClientToolRequested(calls))
 
     @property
     def must_pause(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agentcli.agent.calls.scopes import Call
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.masking import Mask
 from agentcli.errors import ToolError
@@ -11,9 +12,6 @@ from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.trial import KeptChanges, Trial, TriedChange
-
-if TYPE_CHECKING:
-    from agentcli.agent.calls.scopes import Call
 
 
 async def try_first(call: Call, tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:

@@ -6,7 +6,7 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.errors import ToolError, UserError
-from agentcli.tools.sandbox import BackgroundJob
+from agentcli.tools.command import BackgroundJob
 
 
 async def _tasks(host: CommandHost, argument: str) -> Outcome:

@@ -13,7 +13,7 @@ from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHo
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home
-from agentcli.tools.sandbox import Command as ShellCommand
+from agentcli.tools.command import Command as ShellCommand
 from agentcli.tools.tool import Workspace
 
 # Nothing that a repository's own settings name may run.

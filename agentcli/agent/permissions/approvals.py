@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.calls.scopes import Call, Decide
 from agentcli.agent.calls.trying import may_be_tried
 from agentcli.agent.events import ApprovalRequested, Approve, Notice
 from agentcli.agent.permissions.decide import Verdict, decide
@@ -28,13 +28,7 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
 
-if TYPE_CHECKING:
-    from agentcli.agent.calls.scopes import Call
-
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
-Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
-# Gives the person's answer, or the verdict that settled the question before they gave one.
-Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
 
 
 class Permitted(Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 
 class Bounds(Struct, frozen=True):

@@ -19,19 +19,8 @@ from agentcli.infra.sandbox.processes.environment import command_environment
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.secret import is_secret
-from agentcli.tools.sandbox import (
-    Access,
-    BackgroundJob,
-    Command,
-    CommandResult,
-    FileStatus,
-    FoundRows,
-    Listing,
-    Looked,
-    Profile,
-    Sandbox,
-    Search,
-)
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looked, Sandbox, Search
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.files.secret_values import SecretValues

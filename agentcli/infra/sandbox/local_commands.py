@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.session_confinement import SessionConfinement
-from agentcli.tools.sandbox import BackgroundJob, Command, CommandResult, Commands
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
+from agentcli.tools.sandbox import Commands
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.trial.try_run import TryRuns

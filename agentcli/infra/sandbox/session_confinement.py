@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.protection.left_behind import LeftBehind
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.git.repositories import Repositories

@@ -13,8 +13,9 @@ from agentcli.errors import ToolError
 from agentcli.safety.paths.protected import READ_ONLY_NAMES
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.builtin.arguments import Bash
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.sandbox import BackgroundJob, Boundary, Command, CommandResult, Files, Profile
+from agentcli.tools.sandbox import Boundary, Files
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.trial import Trial
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Jobs
+from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import PAGE_BYTES
-from agentcli.tools.sandbox import BackgroundJob, Commands
+from agentcli.tools.sandbox import Commands
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 _LONGEST_COMMAND = 100  # characters

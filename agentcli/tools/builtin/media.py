@@ -15,13 +15,11 @@ from importlib import import_module
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.arguments import FileRead
-from agentcli.tools.media_types import dimensions_of
+from agentcli.tools.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
 from agentcli.tools.tool import ToolOutput
 
 LARGEST_MEDIA = 50 * 1024 * 1024  # bytes of a file that is made smaller here
-LARGEST_IMAGE = 5 * 1024 * 1024 // 4 * 3  # bytes, which are 5 MB as base64
 LARGEST_PDF = 20 * 1024 * 1024  # bytes: 27 MB as base64, which leaves room for the conversation
-LONGEST_EDGE = 1_568  # pixels
 
 
 def as_block(content: bytes, media_type: str, given: FileRead, shown: str) -> ToolOutput:

@@ -274,7 +274,7 @@ async def test_metrics_count_calls_retries_and_errors_by_kind(tmp_path: Folder) 
     calls = [call("flaky", name, id=name) for name in ("a", "b")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[flaky.tool()], max_parallel=1) as stage:
         await stage.ask("Go")
-        metrics = stage.session.runtime.calls.metrics.by_tool["flaky"]
+        metrics = stage.session.runtime.calls.history.metrics.by_tool["flaky"]
     assert (metrics.calls, metrics.retries, dict(metrics.errors)) == (2, 4, {"timeout": 1})
 
 

@@ -17,7 +17,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
-from agentcli.tools.sandbox import Command as ShellCommand
+from agentcli.tools.command import Command as ShellCommand
 from tests.unit.agent.command_host import command_host
 from tests.unit.agent.stage import answering, call
 

@@ -13,7 +13,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.tools.sandbox import Command
+from agentcli.tools.command import Command
 from tests.conformance.confining import alive, confinement_for, folder_on_disk, git, run, wait_until
 
 

@@ -14,7 +14,7 @@ from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, MountPoints
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.tools.sandbox import Command
+from agentcli.tools.command import Command
 from tests.conformance.confining import confinement_for, folder_on_disk, git
 
 WHO = "root" if os.getuid() == 0 else "user"

@@ -16,7 +16,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.tools.sandbox import Command, CommandResult
+from agentcli.tools.command import Command, CommandResult
 from tests.conformance.confining import confinement_for, folder_on_disk
 from tests.unit.tools.bench import is_alive, until
 

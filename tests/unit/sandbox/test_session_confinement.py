@@ -15,8 +15,8 @@ import pytest
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.command import Command
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import Command
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 

@@ -22,7 +22,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
-from agentcli.tools.sandbox import Command
+from agentcli.tools.command import Command
 from tests.conformance.confining import (
     NOBODY,
     clean_environment,

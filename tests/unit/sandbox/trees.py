@@ -15,7 +15,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.tools.sandbox import Command, Profile
+from agentcli.tools.command import Command, Profile
 
 
 def hops(in_each: str) -> str:

@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.trial.tree_changes import FileChange
 from agentcli.infra.sandbox.trial.tree_keeping import Kept
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
-from agentcli.tools.sandbox import Command
+from agentcli.tools.command import Command
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")

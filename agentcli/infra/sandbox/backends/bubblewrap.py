@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.mounts.secret_covers import SecretCovers
 from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 # Never from PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))

@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.mounts.hide_plan import find_places
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 _REMOVE_TIMEOUT_S = 30.0
 

@@ -21,7 +21,7 @@ from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 _LONGEST_PROBE_S = 20.0
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Bounds, Launch
-from agentcli.tools.sandbox import Profile
+from agentcli.tools.command import Profile
 
 PROGRAM = Path("/usr/bin/sandbox-exec")
 

@@ -17,7 +17,7 @@ from agentcli.infra.sandbox.processes.keeper_client import SWARMED, readable
 from agentcli.infra.sandbox.processes.launching import Running
 from agentcli.infra.sandbox.processes.output import CommandOutput
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
-from agentcli.tools.sandbox import CommandResult
+from agentcli.tools.command import CommandResult
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 

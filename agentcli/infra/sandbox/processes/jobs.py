@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED
 from agentcli.infra.sandbox.processes.launching import Running
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
-from agentcli.tools.sandbox import BackgroundJob
+from agentcli.tools.command import BackgroundJob
 
 _LOOK_EVERY_S = 2.0
 _LAST_WORDS = 300  # bytes

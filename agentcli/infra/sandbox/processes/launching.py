@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch, Told
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
-from agentcli.tools.sandbox import Command, Profile
+from agentcli.tools.command import Command, Profile
 
 # How to start some arguments in a folder with descriptors passed on, held to a profile (None: the usual one). The
 # context is left after the last of their processes.

@@ -15,7 +15,7 @@ from agentcli.infra.sandbox.processes.jobs import Jobs, new_file
 from agentcli.infra.sandbox.processes.keeper_client import readable
 from agentcli.infra.sandbox.processes.launching import Launcher, Running, Starter, unconfined
 from agentcli.infra.sandbox.processes.output import CommandOutput
-from agentcli.tools.sandbox import BackgroundJob, Command, CommandResult
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
 # The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors

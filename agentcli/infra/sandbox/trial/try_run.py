@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, FileChange,
 from agentcli.infra.sandbox.trial.tree_keeping import Kept, keep_pieces
 from agentcli.infra.sandbox.trial.trial_mounts import CopyMounts, Mechanism, OverlayMounts, TrialMounts
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
-from agentcli.tools.sandbox import Command, CommandResult, Profile
+from agentcli.tools.command import Command, CommandResult, Profile
 
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
