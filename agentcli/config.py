@@ -278,22 +278,11 @@ def load_config(
     if _may_exist(paths.user_config):
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
-    found = project_files(cwd)
+    found = _trusted_files(paths, cwd, notices, trust=trust)
     command_folders = [paths.config / "commands"]
-    if found and (trust or is_trusted(paths, cwd)):
-        command_folders += [_project_folder(cwd) / "commands"] if _project_commands(cwd) else []
-    elif found:
-        names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-        notices.append(
-            f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it."
-        )
-        found = []
+    command_folders += [_project_folder(cwd) / "commands"] if found and _project_commands(cwd) else []
     for file in (file for file in found if file.suffix == ".toml"):
-        layer = read_layer(file)
-        for section in NOT_FROM_PROJECTS:
-            if layer.values.pop(section, None) is not None:
-                notices.append(f"{file}: [{section}] is not taken from a project: set it in {paths.user_config}.")
-        layers.append(layer)
+        layers.append(_project_layer(file, paths, notices))
         files.append(file)
     if extra_file is not None:
         layers.append(read_layer(extra_file))
@@ -319,6 +308,25 @@ def load_config(
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)
     return config
+
+
+def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:
+    """The project's files, if its folder is trusted; if not, a notice names them."""
+    found = project_files(cwd)
+    if not found or trust or is_trusted(paths, cwd):
+        return found
+    names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    notices.append(f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it.")
+    return []
+
+
+def _project_layer(file: Path, paths: Paths, notices: list[str]) -> Layer:
+    """A project's settings, without the sections that only a person may set. Raises `ConfigError`."""
+    layer = read_layer(file)
+    for section in NOT_FROM_PROJECTS:
+        if layer.values.pop(section, None) is not None:
+            notices.append(f"{file}: [{section}] is not taken from a project: set it in {paths.user_config}.")
+    return layer
 
 
 def _may_exist(file: Path) -> bool:

@@ -171,18 +171,8 @@ class Session:
                 self._publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
         match op:
-            case Prompt(content, model) if self.is_busy:
-                queue.follow_ups.append(content)
-                self._queue_changed()
-                if model:
-                    self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
-            case Steer(content) if self.is_busy:
-                queue.steering.append(content)
-                self._queue_changed()
-            case Prompt(content, model):
-                self._begin([content], model=model)
-            case Steer(content):
-                self._begin([content])
+            case Prompt() | Steer():
+                self._take_message(op)
             case TakeBack(position):
                 if queue.take_back(position):
                     self._queue_changed()
@@ -218,6 +208,23 @@ class Session:
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
+
+    def _take_message(self, op: Prompt | Steer) -> None:
+        """Begin a turn with a message, or let it wait in the queue while one runs."""
+        queue = self.state.conversation.queue
+        match op:
+            case Prompt(content, model) if self.is_busy:
+                queue.follow_ups.append(content)
+                self._queue_changed()
+                if model:
+                    self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
+            case Steer(content) if self.is_busy:
+                queue.steering.append(content)
+                self._queue_changed()
+            case Prompt(content, model):
+                self._begin([content], model=model)
+            case Steer(content):
+                self._begin([content])
 
     def _set_attended(self, is_attended: bool) -> None:
         self.runtime.calls.ask = self._ask if is_attended else None

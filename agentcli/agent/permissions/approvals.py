@@ -64,33 +64,12 @@ class Question:
 
 async def ask_person(asker: Call, question: Question) -> Permitted:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
-    call, tool, context = question.call, question.tool, question.context
-    judged, arguments = question.judged, question.judged.arguments
-    state = asker.turn.state
+    tool, arguments, context, state = question.tool, question.judged.arguments, question.context, asker.turn.state
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
     if asker.turn.session.ask is None:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
-    hunks = diff_hunks(preview) if tool.narrow is not None else ()
-    rules = suggested_rules(judged, state.mode, state.rules)
-    title = call_title(call.name, call.input)
-    verdict = question.verdict
-    can_try = await asyncio.to_thread(may_be_tried, tool, arguments, context)
-    reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    why = msgspec.structs.replace(verdict, reason=reason)
-    effects = await asyncio.to_thread(told_effects, judged, why)
-    request = ApprovalRequested(
-        call.id,
-        call,
-        title,
-        reason,
-        preview,
-        rules,
-        hunks,
-        effects.lines,
-        can_try,
-        effects.grave,
-        _mode_for_all_like_it(state, question),
-    )
+    request = await _request(question, preview, state)
+    hunks, verdict = request.hunks, question.verdict
     answer = await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
         return _settled(answer, arguments, state.mode)
@@ -107,7 +86,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
         return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True, answer="tried first")
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
-        await _grant(asker, question, answer, rules)
+        await _grant(asker, question, answer, request.rules)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
         return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
@@ -115,6 +94,27 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     some = f"{len(chosen)} of {len(hunks)} hunks"
     remark = _rejected(hunks, chosen, answer.comment)
     return Permitted(narrowed, remark, verdict.needs, answer=_answer_told(answer, some))
+
+
+async def _request(question: Question, preview: str, state: AgentState) -> ApprovalRequested:
+    """The question as a front end shows it."""
+    call, judged, verdict = question.call, question.judged, question.verdict
+    can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
+    reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
+    effects = await asyncio.to_thread(told_effects, judged, msgspec.structs.replace(verdict, reason=reason))
+    return ApprovalRequested(
+        call.id,
+        call,
+        call_title(call.name, call.input),
+        reason,
+        preview,
+        suggested_rules(judged, state.mode, state.rules),
+        diff_hunks(preview) if question.tool.narrow is not None else (),
+        effects.lines,
+        can_try,
+        effects.grave,
+        _mode_for_all_like_it(state, question),
+    )
 
 
 def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Literal[""]:
