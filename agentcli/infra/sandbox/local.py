@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
@@ -58,6 +59,8 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
+        self._loaded: LocalCommands | None = None
+        self._loading = Lock()
 
     @property
     def profile(self) -> Profile:
@@ -146,16 +149,18 @@ class LocalSandbox:
         )
         return values
 
-    @cached_property
+    @property
     def _commands(self) -> LocalCommands:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
-        commands: LocalCommands = import_module("agentcli.infra.sandbox.local_commands").LocalCommands(
-            self._confinement,
-            environment=self._environment,
-            own_environment=self._own_environment,
-            job_folder=self._job_folder,
-        )
-        return commands
+        with self._loading:  # `why_no_trial` is asked in a thread, and two shells would be one too many to close
+            if self._loaded is None:
+                self._loaded = import_module("agentcli.infra.sandbox.local_commands").LocalCommands(
+                    self._confinement,
+                    environment=self._environment,
+                    own_environment=self._own_environment,
+                    job_folder=self._job_folder,
+                )
+            return self._loaded
 
     async def exec(
         self,
@@ -176,7 +181,7 @@ class LocalSandbox:
         return await self._commands.start_job(command)
 
     def jobs(self) -> Sequence[BackgroundJob]:
-        return self._commands.jobs() if "_commands" in vars(self) else ()
+        return self._loaded.jobs() if self._loaded is not None else ()
 
     def read_job(self, id: str, most_bytes: int) -> str:
         return self._commands.read_job(id, most_bytes)
@@ -200,8 +205,8 @@ class LocalSandbox:
         self._paths.add_root(folder)
 
     async def aclose(self) -> None:
-        if "_commands" in vars(self):
-            await self._commands.aclose()
+        if self._loaded is not None:
+            await self._loaded.aclose()
         await self._confinement.aclose()
 
 
