@@ -12,13 +12,13 @@ from tests.app.running import Place
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import LoopbackServer, Received, Reply, chat_server, json_reply
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 KEY = "sk-right-and-long"
 ASK = ("-m", "openai/test-model", "-p", "go")
 KEYRING = """
 import json, os
 from keyring.backend import KeyringBackend
-
-pytestmark = pytest.mark.slow  # each test starts the program
 
 FILE = os.environ["TEST_KEYRING"]
 

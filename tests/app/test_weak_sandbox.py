@@ -18,6 +18,8 @@ from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
 from tests.conformance.confining import NOBODY, confinement_for, folder_on_disk, give_to
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
 
@@ -319,8 +321,6 @@ def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> No
 
 FLIP = """
 import ctypes, os, time
-
-pytestmark = pytest.mark.slow  # each test starts the program
 libc, here, exchange = ctypes.CDLL(None), -100, 2
 until = time.monotonic() + 6
 while time.monotonic() < until:
