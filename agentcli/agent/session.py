@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
-from agentcli.agent.calls.scopes import Decide, TurnCalls
+from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import (
     ApprovalRequested,
-    ApprovalSettled,
     Approve,
     Background,
     ClientResult,
@@ -40,8 +38,8 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
 from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
-from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
+from agentcli.agent.questions import Questions, decided_now, stopped
 from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.snapshot import SessionSnapshot
@@ -58,26 +56,12 @@ from agentcli.tools.tool import ToolOutput
 log = logging.getLogger(__name__)
 
 SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
-STOPPED = Verdict("deny", "Not run: the user declined another call")
-
-
-@dataclass(frozen=True)
-class Open:
-    """A question that waits for its answer."""
-
-    request: ApprovalRequested
-    decide: Decide | None
-    answer: asyncio.Future[Approve | Verdict]
-
-    def give(self, answer: Approve | Verdict) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
 
 
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    What waits is in `state.steering` and `state.follow_ups`; `turns_begun` counts turns, each of which ends in `Done`
+    Messages that wait are in the conversation's queue; `turns_begun` counts turns, each of which ends in `Done`
     or `TurnFailed`. `can_ask` says that somebody answers `ApprovalRequested`; otherwise what would ask is denied.
     """
 
@@ -101,9 +85,9 @@ class Session:
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._approvals: dict[str, Open] = {}
+        self._questions = Questions(self._publish)
         self._on_close = on_close
-        runtime.calls.ask = self._ask if can_ask else None
+        runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
     def id(self) -> str:
@@ -145,7 +129,7 @@ class Session:
     @property
     def asked(self) -> dict[str, ApprovalRequested]:
         """The questions that wait for an `Approve`, by id."""
-        return {id: question.request for id, question in self._approvals.items()}
+        return self._questions.requests
 
     def submit(self, op: Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
@@ -186,9 +170,9 @@ class Session:
                 for task in (self._turn, *self._commands):
                     if task is not None:
                         self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
-            case Approve(id):
-                if id in self._approvals:
-                    self._answered(self._approvals.pop(id), op)
+            case Approve():
+                if self._questions.answer(op):
+                    self._heed(op)
             case SetModel(name):
                 state.model, self._model_afterwards = name, ""
             case SetMode(mode):
@@ -227,11 +211,11 @@ class Session:
                 self._begin([content])
 
     def _set_attended(self, is_attended: bool) -> None:
-        self.runtime.calls.ask = self._ask if is_attended else None
+        self.runtime.calls.ask = self._questions.ask if is_attended else None
         self.runtime.calls.client.set_attended(is_attended)
         if not is_attended:
-            for id in tuple(self._approvals):
-                self._answered(self._approvals.pop(id), Approve(id, False, comment=NOBODY_LEFT))
+            for id in self._questions.requests:
+                self._questions.answer(Approve(id, False, comment=NOBODY_LEFT))
 
     def bring(self, tools: Sequence[ToolSpec]) -> None:
         """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
@@ -250,7 +234,7 @@ class Session:
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
         self._publish(ModeChanged(state.mode))
-        self._loop.call_later(SETTLE_S, self._settle)
+        self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
 
     def _queue_changed(self) -> None:
         self.append(self.state.conversation.queue.entry())
@@ -367,38 +351,14 @@ class Session:
         elif queue.follow_ups and is_answered:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
-    async def _ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
-        question = self._approvals[request.id] = Open(request, decide, self._loop.create_future())
-        self._publish(request)
-        try:
-            return await question.answer
-        finally:
-            self._approvals.pop(request.id, None)
-
-    def _answered(self, question: Open, answer: Approve) -> None:
-        question.give(answer)
+    def _heed(self, answer: Approve) -> None:
+        """Do what an answer asks for beside its own call."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
-            self._stop_calls()
-            self._settle()
+            if self._turn_calls is not None:
+                self._turn_calls.is_stopped = True
+            self._questions.settle(stopped)
         if answer.allowed and answer.mode:
             self._set_mode(answer.mode)
-
-    @property
-    def _is_stopped(self) -> bool:
-        return self._turn_calls is not None and self._turn_calls.is_stopped
-
-    def _stop_calls(self) -> None:
-        if self._turn_calls is not None:
-            self._turn_calls.is_stopped = True
-
-    def _settle(self) -> None:
-        """Close the questions that the permissions of now do not ask any more, and all of a turn that is stopped."""
-        for id, question in list(self._approvals.items()):
-            verdict = STOPPED if self._is_stopped else question.decide() if question.decide else None
-            if verdict is not None and verdict.decision != "ask":
-                del self._approvals[id]
-                question.give(verdict)
-                self._publish(ApprovalSettled(id))
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
