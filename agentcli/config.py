@@ -5,184 +5,32 @@ Each group is a struct that checks itself; a wrong value names its file, line an
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from agentcli.errors import ConfigError
 from agentcli.kept_keys import KeptKeys
-from agentcli.look_settings import THEMES, KeySettings, look_problems
+from agentcli.look_settings import THEMES, look_problems
 from agentcli.near_names import did_you_mean
-from agentcli.paths import Paths, folder_text, markdown_files, project_root
-from agentcli.small_files import is_file, read_small_file
+from agentcli.paths import Paths
+from agentcli.project_trust import is_trusted, project_commands, project_files, project_folder
+from agentcli.settings import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings, ThemeName
+from agentcli.settings_text import keys_in_json, line_of
 
-Positive = Annotated[int, Meta(ge=1)]
-Share = Annotated[float, Meta(gt=0, le=1)]
-_A_DAY = 86_400
-Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
-_MODEL, _VARIABLE, _URL = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
-ModelName = Annotated[str, Meta(pattern=_MODEL)]
-ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
-EnvName = Annotated[str, Meta(pattern=_VARIABLE)]
-Url = Annotated[str, Meta(pattern=_URL)]
 _IN_WORDS = {
-    _MODEL: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
-    _VARIABLE: "write the name of an environment variable",
-    _URL: "write an address that begins with http:// or https://",
+    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
+    VARIABLE_PATTERN: "write the name of an environment variable",
+    URL_PATTERN: "write an address that begins with http:// or https://",
 }
-
-
-class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence."""
-
-    model: ModelName = ""
-    fallback_model: ModelName = ""
-    read_timeout: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
-    anthropic_version: str = ""
-
-
-class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md."""
-
-    base_url: Url = ""
-    api_key_env: EnvName = ""
-    needs_key: bool | None = None
-    headers: dict[str, str] = {}
-    quirks: dict[str, Any] = {}
-
-
-class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
-
-    max_output: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    ollama_num_ctx: Positive = 32_768
-
-
-class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max` retries after the first try; the first wait in seconds, doubled each time."""
-
-    max: Annotated[int, Meta(ge=0, le=20)] = 3
-    initial_delay: Seconds = 1.0
-
-
-class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`warn_at`: from this share of the model's window on, each reply says how full it is."""
-
-    warn_at: Share = 0.8
-
-
-class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
-
-    `output_level` is how detailed results are, `output_levels` the same for single tools by name.
-    """
-
-    only: tuple[str, ...] = ()
-    max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
-    output_level: Literal["brief", "standard", "full"] = "standard"
-    output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
-
-
-class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
-    allow: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    additional_directories: tuple[str, ...] = ()
-
-
-class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
-
-    `environment` names variables that commands see although they look like credentials. `writable` are further folders
-    commands may write, `masked` further files they may not read. `docker_image` is what `kind = "docker"` runs them in.
-    """
-
-    profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
-    kind: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
-    hosts: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()
-    docker_image: str = ""
-
-
-class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`hosts` may be fetched although they are on this machine or a local network, such as `localhost:3000`."""
-
-    hosts: tuple[str, ...] = ()
-
-
-class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere."""
-
-    max_turns: Positive | None = None
-    max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
-
-
-class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What goes to logs/agentcli.log in the state folder."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "warning"
-
-
-class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
-
-    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
-    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
-    copy them.
-    """
-
-    theme: ThemeName = "auto"
-    wrap: Literal["words", "terminal"] = "words"
-    editing_mode: Literal["emacs", "vi"] = "emacs"
-    notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
-    status_command: str = ""
-    keys: KeySettings = KeySettings()
-    themes: dict[str, dict[str, int | str]] = {}
-
-
-class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
-
-    `linger` is how many seconds its server outlives its last user, where 4 GB of memory are free; 0: not at all.
-    """
-
-    model: str = ""
-    context: Annotated[int, Meta(ge=512)] = 8_192
-    linger: Seconds = 300.0
-
-
-class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All groups. `models` holds rows like those of models.toml, by provider and id."""
-
-    provider: ProviderSettings = ProviderSettings()
-    providers: dict[str, ServerSettings] = {}
-    tokens: TokenSettings = TokenSettings()
-    retry: RetrySettings = RetrySettings()
-    compaction: CompactionSettings = CompactionSettings()
-    tools: ToolSettings = ToolSettings()
-    permissions: PermissionSettings = PermissionSettings()
-    sandbox: SandboxSettings = SandboxSettings()
-    web: WebSettings = WebSettings()
-    limits: LimitSettings = LimitSettings()
-    observability: ObservabilitySettings = ObservabilitySettings()
-    terminal: TerminalSettings = TerminalSettings()
-    local: LocalSettings = LocalSettings()
-    models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
@@ -280,7 +128,7 @@ def load_config(
         files.append(paths.user_config)
     found = _trusted_files(paths, cwd, notices, trust=trust)
     command_folders = [paths.config / "commands"]
-    command_folders += [_project_folder(cwd) / "commands"] if found and _project_commands(cwd) else []
+    command_folders += [project_folder(cwd) / "commands"] if found and project_commands(cwd) else []
     for file in (file for file in found if file.suffix == ".toml"):
         layers.append(_project_layer(file, paths, notices))
         files.append(file)
@@ -362,7 +210,7 @@ def read_layer(file: Path) -> Layer:
 
 def _refuse_repeated_keys(text: str, file: Path) -> None:
     """JSON readers let the last one win, and a list of refusals would be lost. Raises `ConfigError`."""
-    for line, key, is_repeated in _keys_in_json(text):
+    for line, key, is_repeated in keys_in_json(text):
         if is_repeated:
             raise ConfigError("the key is there twice: keep one of them.", file=str(file), line=line, key=key)
 
@@ -434,73 +282,6 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         if NoneType in get_args(kind)
         else ()
     )
-
-
-def line_of(text: str, key: str, *, item: str = "") -> int | None:
-    """The line of a dotted key in a TOML or JSON file, or of what holds it; of an item, where a list has one."""
-    lines = _lines_in_json(text) if text.lstrip().startswith("{") else _lines_in_toml(text)
-    found = next((lines[part] for part in _key_and_those_above(key) if part in lines), None)
-    if item and found is not None:
-        written = text.splitlines()
-        return next((n for n in range(found, len(written) + 1) if item in written[n - 1]), found)
-    return found
-
-
-def _key_and_those_above(key: str) -> Iterator[str]:
-    while key:
-        yield key
-        key = key.rpartition(".")[0]
-
-
-def _lines_in_toml(text: str) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    section = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
-            section = here = _dotted(header.group(1))
-        elif assigned := re.match(r"([^=#]+)=", line):
-            here = ".".join(part for part in (section, _dotted(assigned.group(1))) if part)
-        else:
-            continue
-        for part in _key_and_those_above(here):
-            lines.setdefault(part, number)
-    return lines
-
-
-def _dotted(written: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in written.split("."))
-
-
-def _lines_in_json(text: str) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    for line, key, _ in _keys_in_json(text):
-        lines.setdefault(key, line)
-    return lines
-
-
-def _keys_in_json(text: str) -> Iterator[tuple[int, str, bool]]:
-    """The line of each key, its dotted name, and whether its object had it before."""
-    number, name, said, path = 1, "", "", [""]
-    known: list[set[str]] = [set()]
-    for token in re.findall(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,\n]', text):
-        match token:
-            case "\n":
-                number += 1
-            case "{" | "[":
-                path.append(name)
-                known.append(set())
-                name = ""
-            case "}" | "]":
-                path.pop()
-                known.pop()
-            case ":":
-                name = said
-                yield number, ".".join(part for part in (*path, name) if part), name in known[-1]
-                known[-1].add(name)
-            case ",":
-                name = ""
-            case _:
-                said = msgspec.json.decode(token)
 
 
 def to_toml(settings: Settings) -> str:
@@ -604,49 +385,3 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         elif value is not None:
             result[key] = value
     return result
-
-
-def project_files(cwd: Path) -> list[Path]:
-    """What of a project is used only when it is trusted: its settings, its slash commands."""
-    folder = _project_folder(cwd)
-    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if is_file(file)]
-    return [*settings, *_project_commands(cwd)]
-
-
-def _project_commands(cwd: Path) -> list[Path]:
-    """None where the folder is a link: a repository has no say about what lies elsewhere."""
-    root = project_root(cwd)
-    folder = _project_folder(cwd) / "commands"
-    return markdown_files(folder) if os.path.realpath(folder) == f"{os.path.realpath(root)}/.agentcli/commands" else []
-
-
-def _project_folder(cwd: Path) -> Path:
-    return project_root(cwd) / ".agentcli"
-
-
-def is_trusted(paths: Paths, cwd: Path) -> bool:
-    """Whether the person has trusted this project's files as they are now."""
-    try:
-        trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
-        return trusted.get(folder_text(project_root(cwd))) == _fingerprint(cwd)
-    except (OSError, msgspec.DecodeError):
-        return False
-
-
-def trust_project(paths: Paths, cwd: Path) -> None:
-    """Remember that this project's files, as they are now, may be used. Raises `ConfigError`."""
-    file = paths.state / "trust.json"
-    try:
-        paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        trusted[folder_text(project_root(cwd))] = _fingerprint(cwd)
-        file.write_bytes(msgspec.json.encode(trusted))
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
-
-
-def _fingerprint(cwd: Path) -> str:
-    digest = hashlib.sha256()
-    for file in project_files(cwd):
-        digest.update(os.fsencode(file) + b"\0" + read_small_file(file) + b"\0")
-    return digest.hexdigest()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agentcli.config import Config, ServerSettings, problem_in
+from agentcli.config import Config, problem_in
 from agentcli.errors import ConfigError, NoKey, UsageError
 from agentcli.kept_keys import KeptKeys
 from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
@@ -27,6 +27,7 @@ from agentcli.llm.providers.catalog import (
 from agentcli.llm.server_address import is_address, is_header_name, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
+from agentcli.settings import ServerSettings
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),

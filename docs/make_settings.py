@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agentcli.config import NOT_FROM_PROJECTS, Settings, allowed_values, is_table
+from agentcli.config import NOT_FROM_PROJECTS, allowed_values, is_table
 from agentcli.look_settings import COLOUR_NAMES, COLOURS, ROLES, KeySettings
+from agentcli.settings import Settings
 
 HEAD = """# Settings
 

@@ -10,9 +10,10 @@ from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import project_files, to_toml, trust_project
+from agentcli.config import to_toml
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import current_folder
+from agentcli.project_trust import project_files, trust_project
 
 app = make_app("Look at the settings.")
 

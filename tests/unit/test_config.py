@@ -16,9 +16,12 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.config import (
+from agentcli.config import Config, is_table, load_config, read_layer, to_toml
+from agentcli.errors import ConfigError, UsageError
+from agentcli.paths import Paths, current_folder, find_paths, project_root
+from agentcli.project_trust import is_trusted, project_files, trust_project
+from agentcli.settings import (
     CompactionSettings,
-    Config,
     LimitSettings,
     LocalSettings,
     ObservabilitySettings,
@@ -32,16 +35,7 @@ from agentcli.config import (
     TokenSettings,
     ToolSettings,
     WebSettings,
-    is_table,
-    is_trusted,
-    load_config,
-    project_files,
-    read_layer,
-    to_toml,
-    trust_project,
 )
-from agentcli.errors import ConfigError, UsageError
-from agentcli.paths import Paths, current_folder, find_paths, project_root
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "provider": ProviderSettings,

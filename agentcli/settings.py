@@ -1,0 +1,162 @@
+"""The settings there are, with their defaults and limits; each group is a struct that checks itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from agentcli.look_settings import THEMES, KeySettings
+
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+_A_DAY = 86_400
+Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
+MODEL_PATTERN, VARIABLE_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
+ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
+ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
+EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
+Url = Annotated[str, Meta(pattern=URL_PATTERN)]
+
+
+class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence."""
+
+    model: ModelName = ""
+    fallback_model: ModelName = ""
+    read_timeout: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
+    anthropic_version: str = ""
+
+
+class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md."""
+
+    base_url: Url = ""
+    api_key_env: EnvName = ""
+    needs_key: bool | None = None
+    headers: dict[str, str] = {}
+    quirks: dict[str, Any] = {}
+
+
+class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+
+    max_output: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    ollama_num_ctx: Positive = 32_768
+
+
+class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`max` retries after the first try; the first wait in seconds, doubled each time."""
+
+    max: Annotated[int, Meta(ge=0, le=20)] = 3
+    initial_delay: Seconds = 1.0
+
+
+class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`warn_at`: from this share of the model's window on, each reply says how full it is."""
+
+    warn_at: Share = 0.8
+
+
+class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
+
+    `output_level` is how detailed results are, `output_levels` the same for single tools by name.
+    """
+
+    only: tuple[str, ...] = ()
+    max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
+    output_level: Literal["brief", "standard", "full"] = "standard"
+    output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
+
+
+class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    additional_directories: tuple[str, ...] = ()
+
+
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
+
+    `environment` names variables that commands see although they look like credentials. `writable` are further folders
+    commands may write, `masked` further files they may not read. `docker_image` is what `kind = "docker"` runs them in.
+    """
+
+    profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
+    kind: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
+    hosts: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    docker_image: str = ""
+
+
+class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`hosts` may be fetched although they are on this machine or a local network, such as `localhost:3000`."""
+
+    hosts: tuple[str, ...] = ()
+
+
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere."""
+
+    max_turns: Positive | None = None
+    max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
+
+
+class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What goes to logs/agentcli.log in the state folder."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+
+
+class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
+
+    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
+    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
+    copy them.
+    """
+
+    theme: ThemeName = "auto"
+    wrap: Literal["words", "terminal"] = "words"
+    editing_mode: Literal["emacs", "vi"] = "emacs"
+    notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
+    status_command: str = ""
+    keys: KeySettings = KeySettings()
+    themes: dict[str, dict[str, int | str]] = {}
+
+
+class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
+
+    `linger` is how many seconds its server outlives its last user, where 4 GB of memory are free; 0: not at all.
+    """
+
+    model: str = ""
+    context: Annotated[int, Meta(ge=512)] = 8_192
+    linger: Seconds = 300.0
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """All groups. `models` holds rows like those of models.toml, by provider and id."""
+
+    provider: ProviderSettings = ProviderSettings()
+    providers: dict[str, ServerSettings] = {}
+    tokens: TokenSettings = TokenSettings()
+    retry: RetrySettings = RetrySettings()
+    compaction: CompactionSettings = CompactionSettings()
+    tools: ToolSettings = ToolSettings()
+    permissions: PermissionSettings = PermissionSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    web: WebSettings = WebSettings()
+    limits: LimitSettings = LimitSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()
+    terminal: TerminalSettings = TerminalSettings()
+    local: LocalSettings = LocalSettings()
+    models: dict[str, dict[str, dict[str, Any]]] = {}
