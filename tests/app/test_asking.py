@@ -389,9 +389,8 @@ def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
 # In a row
 
 
-@WIDTHS
-def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path, columns: int) -> None:
-    terminal = open_terminal([run(*(f"touch made{n}" for n in range(10))), {"text": "all"}], "go", columns=columns)
+def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([run(*(f"touch made{n}" for n in range(10))), {"text": "all"}], "go")
     began = time.monotonic()
     for number in range(10):
         terminal.see(rf"\$ touch made{number}\b")

@@ -13,6 +13,8 @@ import pytest
 from tests.app.running import Place, call
 from tests.app.terminal import Open, Terminal
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 NAME = os.fsdecode(b"caf\xe9")
 
 

@@ -16,6 +16,8 @@ import pytest
 from agentcli.frontends.json_stream.input import CONTROLS
 from tests.app.running import Place, Running, call
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 ROOT = Path(__file__).parents[2]
 BOTH = ("--output-format", "stream-json", "--input-format", "stream-json")
 ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So: {{last_result}}"})

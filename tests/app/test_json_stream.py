@@ -15,6 +15,8 @@ from tests.app.running import Place, Ran, Running, call, wait_until
 from tests.conformance.replies import anthropic_sse
 from tests.conformance.servers import Reply, anthropic_server
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 STREAM = ("--output-format", "stream-json")
 BOTH = (*STREAM, "--input-format", "stream-json")
 TURN = (

@@ -17,6 +17,8 @@ import pytest
 
 from tests.app.running import Place, Ran, call, wait_until
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 TURN = (
     {"text": "Let me look.", "tool_calls": [call("file_read", path="a.py")], "usage": {"input_tokens": 100}},
     {"text": "It prints hi.", "usage": {"input_tokens": 50, "output_tokens": 5}},

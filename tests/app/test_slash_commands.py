@@ -11,6 +11,8 @@ import pytest
 
 from tests.app.running import Place, Ran, Running, call
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 USED = {"text": "Hello.", "usage": {"input_tokens": 5, "output_tokens": 2}}
 USAGE = "5 tokens in (0 cached), 2 out"
 SLOW = {"text": "one two three four", "chunk": 4, "delay_ms": 200}

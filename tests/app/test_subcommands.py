@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each test starts the program
+
 TURN = """\
 {"text": "Let me look.", "tool_calls": [{"name": "file_read", "input": {"path": "a.py"}}]}
 {"text": "It prints hi."}

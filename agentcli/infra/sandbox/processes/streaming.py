@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
 PIECE_BYTES = 256 * 1024  # handed over at a time, or a little more: looking at many small pieces costs more
@@ -51,9 +51,21 @@ async def stream_output(
     finally:
         if not work.done():
             program.kill()
-            await asyncio.wait([work])
+            await _over(work)
             work.exception()  # what killing it leads to is nobody's concern
     return Ended(exit_code, errors, timed_out=not done)
+
+
+async def _over(work: asyncio.Future[Any]) -> None:
+    """Wait until a thread has ended, also when somebody cancels once more: until then it hands over output."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 class _Program:
