@@ -307,7 +307,7 @@ def test_a_shell_command_of_the_person_runs_at_once(open_terminal: Open, tmp_pat
     terminal = open_terminal([{"text": "told: yes"}])
     terminal.see("script.jsonl")
     terminal.type("!echo out > made; echo printed\r")
-    terminal.see(r"\nprinted\n› ")
+    terminal.see(r"\nprinted\n\n?› ")
     assert (tmp_path / "project" / "made").exists()
 
 
