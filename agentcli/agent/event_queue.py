@@ -36,8 +36,10 @@ def _joined(last: Event, event: Event) -> Event | None:
     """Two neighbouring deltas as one; None where they belong apart."""
     if last.agent_id != event.agent_id:
         return None
+    if isinstance(event, TextDelta) and isinstance(last, TextDelta):  # most of all events: no pattern, no replace
+        return TextDelta(last.text + event.text, agent_id=event.agent_id)
     match last, event:
-        case (TextDelta(before), TextDelta(text)) | (ThinkingDelta(before), ThinkingDelta(text)):
+        case (ThinkingDelta(before), ThinkingDelta(text)):
             return replace(event, text=before + text)
         case (OutputDelta(id, before), OutputDelta(other, text)) if id == other:
             return replace(event, text=before + text)

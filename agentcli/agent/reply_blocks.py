@@ -32,11 +32,12 @@ class ReplyBlocks:
 
     def feed(self, event: llm.StreamEvent) -> None:
         """Publish what an event of the provider's stream adds to the reply."""
+        if isinstance(event, llm.TextDelta):  # most of all events
+            if self._open != "text":
+                self._start("text")
+            self._emit(TextDelta(event.text))
+            return
         match event:
-            case llm.TextDelta(text):
-                if self._open != "text":
-                    self._start("text")
-                self._emit(TextDelta(text))
             case llm.ThinkingDelta(text):
                 if self._open != "thinking":
                     self._start("thinking")

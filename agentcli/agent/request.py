@@ -144,9 +144,10 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         async with aclosing(stream) as events:
             async for event in events:
                 blocks.feed(event)
+                if isinstance(event, llm.TextDelta):
+                    text_so_far.append(event.text)
+                    continue
                 match event:
-                    case llm.TextDelta(text):
-                        text_so_far.append(text)
                     case llm.ToolCallStarted():
                         preload(turn)
                     case llm.UsageUpdate(usage):
