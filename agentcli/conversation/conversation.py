@@ -58,11 +58,6 @@ class Conversation:
         return self.path[position - 1].id if position else None
 
     @property
-    def inactive_ids(self) -> frozenset[str]:
-        """Ids of the entries that are not on the path: they were taken back, or left by going back."""
-        return frozenset(entry.id for entry in self.entries) - {entry.id for entry in self.path}
-
-    @property
     def request_entries(self) -> list[Entry]:
         """The entries a request is made of: the path, or the newest compaction on it and what that kept."""
         newest = (n for n in range(len(self.path) - 1, -1, -1) if isinstance(self.path[n].body, Compaction))

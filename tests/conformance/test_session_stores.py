@@ -664,7 +664,7 @@ async def test_an_entry_may_follow_an_earlier_one_and_the_next_follows_it(make: 
     assert after.parent_id == branch.id
     assert [entry.parent_id for entry in entries[5:]] == [entry.id for entry in entries[4:-1]]
     assert texts_of(Conversation(entries).path) == ["a", "d", "e", "f", "g", "h"]
-    assert third.id in Conversation(entries).inactive_ids
+    assert third.id not in [entry.id for entry in Conversation(entries).path]
 
 
 async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ class CallHistory:
     Without `ends_loops` it may repeat itself without end.
     """
 
-    def __init__(self, *, ends_loops: bool = True) -> None:
+    def __init__(self) -> None:
         self.replays = Replays()
         self.metrics = CallMetrics()
-        self.ends_loops = ends_loops
+        self.ends_loops = True
         self._recent: list[tuple[str, str]] = []
 
     def is_stuck(self, call: ToolUse) -> bool:
