@@ -134,9 +134,10 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
     used = Usage()
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
-        nonlocal used
+        nonlocal used, blocks
         store_partial(turn, provider, info, "", used)
-        used = Usage()
+        blocks.end()
+        used, blocks = Usage(), ReplyBlocks(provider, turn.emit)
         turn.emit(Retry(number, delay_s, told(error)))
 
     stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
@@ -172,7 +173,8 @@ def preload(turn: Turn) -> None:
     calls = turn.runtime.calls
     if not calls.is_preloaded:
         calls.is_preloaded = True
-        asyncio.get_running_loop().run_in_executor(None, calls.workspace.preload)
+        loading = asyncio.get_running_loop().run_in_executor(None, calls.workspace.preload)
+        loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and tells it
 
 
 async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:

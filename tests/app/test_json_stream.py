@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.app.running import Place, Ran, Running, call, wait_until
-from tests.conformance.replies import anthropic_sse
+from tests.conformance.replies import Call, Said, anthropic_reply, anthropic_sse
 from tests.conformance.servers import Reply, anthropic_server
 
 pytestmark = pytest.mark.slow  # each test starts the program
@@ -138,6 +138,20 @@ def test_the_vendor_s_sdk_builds_the_same_messages_of_the_partial_ones(place: Pl
         ] == [{key: value for key, value in ours.items() if key != "signature"} for ours in said["content"]]
         assert (message.stop_reason, message.model) == (said["stop_reason"], said["model"])
         assert message.usage.output_tokens == said["usage"]["output_tokens"]
+
+
+def test_a_call_that_broke_off_and_is_asked_for_again_is_a_message_of_its_own(place: Place) -> None:
+    said = anthropic_reply(Said(calls=(Call("toolu_1", "think", {"thought": "Hm."}),)))
+    broken = said.but(breaks_after=said.body.index(b"input_json_delta"))
+    with anthropic_server([broken, said, anthropic_reply("Done.")]) as server:
+        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
+        flags = ("-m", "anthropic/claude-sonnet-5-5", "-p", "go", *STREAM, "--include-partial-messages")
+        ran = place.run(*flags, env=env)
+    assert ran.of("system", "retry")
+    events = [line["event"] for line in ran.of("stream_event") if line["event"]["type"] != "content_block_delta"]
+    one = ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
+    assert [event["type"] for event in events] == one * 3
+    assert [event["index"] for event in events if "index" in event] == [0] * 6
 
 
 def test_a_reply_that_breaks_off_ends_its_partial_message_too(place: Place) -> None:

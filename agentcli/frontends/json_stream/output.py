@@ -194,6 +194,8 @@ class JsonOutput:
                 pass
 
     def _start_message(self, model: str) -> None:
+        if self._is_in_message:  # a reply that broke off is asked for again
+            self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
         message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
         rest: dict[str, Any] = {
