@@ -70,7 +70,7 @@ async def test_a_command_that_is_not_for_the_model_is_noted_and_not_told(tmp_pat
 
 
 async def test_a_command_runs_while_a_turn_does_and_goes_with_its_next_request(tmp_path: Folder) -> None:
-    replies = [{"tool_calls": [call("bash", command="until [ -e made ]; do sleep 0.02; done", id="c")]}, END]
+    replies = [{"tool_calls": [call("bash", command="until [ -e made ]; do sleep 0.02; done; sleep 1", id="c")]}, END]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:
         stage.say("Go")
         await stage.heard(ToolStarted)
