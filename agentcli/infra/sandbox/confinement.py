@@ -78,8 +78,8 @@ class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
-    that cannot be told. The first `launcher` arguments bound the process by the plan in the last of `pass_fds` and
-    become the others; who can do that without them (`landlock_launcher.bound_and_become`) may leave them out.
+    that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
+    command, by the plan in the last of `pass_fds`; the first `launcher` arguments do so where nobody calls it.
     `told` is filled when the context is left. `journal` is a descriptor of what the keeper needs to do that if agentcli
     is killed before (guard_journal.py).
     """
@@ -88,6 +88,7 @@ class Launch(NamedTuple):
     pass_fds: tuple[int, ...]
     environment: Mapping[str, str]
     refusal: str = ""
+    bounded_by: str = ""
     launcher: int = 0
     told: Told = Told()
     journal: int | None = None

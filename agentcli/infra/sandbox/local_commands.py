@@ -34,7 +34,6 @@ class LocalCommands:
         job_folder: Path,
     ) -> None:
         self._confinement = confinement
-        self._environment = environment
         self._job_folder = job_folder
         self._shell = Shell(environment, job_folder, launch=confinement.launch, own_environment=own_environment)
 
@@ -65,11 +64,10 @@ class LocalCommands:
     def _tries(self) -> TryRuns:
         """Imported late: it takes some milliseconds, and most sessions try nothing."""
         tries: TryRuns = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
+            self._shell,
             lambda: self._confinement.confinement,
             self._confinement.bounds,
-            environment=self._environment,
             folder=self._confinement.limits.tries or self._job_folder / "tries",
-            output_folder=self._job_folder,
         )
         return tries
 
@@ -88,6 +86,8 @@ class LocalCommands:
 
     async def aclose(self) -> None:
         await self._shell.aclose()
+        if "_tries" in vars(self):
+            await asyncio.to_thread(self._tries.close)
 
 
 if TYPE_CHECKING:

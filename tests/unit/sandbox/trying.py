@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.tree_changes import FileChange
 from agentcli.infra.sandbox.trial.tree_keeping import Kept
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
@@ -32,7 +33,6 @@ class Case(Struct):
 
     base: str
     who: str
-    mechanism: str
     command: str
     between: str = ""
     keep: list[str] | None = None
@@ -43,12 +43,11 @@ class Outcome(Struct):
     output: str
     exit_code: int | None
     timed_out: bool
-    mechanism: str
     changes: list[FileChange]
     kept: Kept
 
 
-def try_runs(base: Path, who: str, mechanisms: tuple[str, ...], **more: object) -> TryRuns:
+def try_runs(base: Path, who: str, **more: object) -> TryRuns:
     """For the workspace `base`/ws, in whose `.env` a secret is."""
     program = next(program for program in PROGRAMS if program.is_file())
     confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
@@ -56,15 +55,8 @@ def try_runs(base: Path, who: str, mechanisms: tuple[str, ...], **more: object) 
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
     limits = given.pop("limits", TryLimits())
     bounds = Bounds("workspace-write", (ws,), base, **given)
-    return TryRuns(
-        lambda: confinement,
-        lambda: bounds,
-        environment=clean_environment(base),
-        folder=base / "state/tries",
-        output_folder=base / "state/output",
-        limits=limits,
-        mechanisms=mechanisms,
-    )
+    shell = Shell(clean_environment(base), base / "state/output")
+    return TryRuns(shell, lambda: confinement, lambda: bounds, folder=base / "state/tries", limits=limits)
 
 
 def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
@@ -81,13 +73,14 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
-    runs = try_runs(base, case.who, (case.mechanism,))
+    runs = try_runs(base, case.who)
     async with await runs.try_command(Command(case.command, base / "ws", timeout_s=30)) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
         kept = Kept() if case.drops else await tried.keep(case.keep)
+    runs.close()
     result = tried.result
-    return Outcome(result.output, result.exit_code, result.timed_out, tried.mechanism, list(tried.changes), kept)
+    return Outcome(result.output, result.exit_code, result.timed_out, list(tried.changes), kept)
 
 
 if __name__ == "__main__":

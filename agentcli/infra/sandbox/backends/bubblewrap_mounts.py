@@ -108,15 +108,6 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]
 
 
-def can_reach(mounts: Sequence[Mount], path: str) -> bool:
-    """True if a command could have changed what is on the disk at `path`: the innermost mount there is writable.
-
-    Of two mounts at the same place the later one counts.
-    """
-    around = [(len(mount.path), number) for number, mount in enumerate(mounts) if is_inside(path, mount.path)]
-    return bool(around) and mounts[max(around)[1]].is_writable
-
-
 def _options(argv: Sequence[str]) -> Iterator[list[str]]:
     position = 1
     while position < len(argv) and argv[position] != "--":

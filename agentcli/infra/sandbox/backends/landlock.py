@@ -59,7 +59,9 @@ class Landlock:
                 cache = str(bounds.cache or f"{scratch}/.cache")
                 environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
                 launcher = _launcher(self._python, plan)
-                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher=len(launcher))
+                yield Launch(
+                    [*launcher, *argv], (*pass_fds, plan), environment, "", "backends.landlock_launcher", len(launcher)
+                )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

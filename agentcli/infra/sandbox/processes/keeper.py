@@ -186,7 +186,7 @@ class Supervisor:
         """Start the command in a session of its own; its number."""
         header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
         fields = self._read(int.from_bytes(header, "big")).split(b"\0")
-        keeps_output, limit, most, launcher, terminal, targets, cwd, count, *words = fields
+        keeps_output, limit, most, bounder, launcher, terminal, targets, cwd, count, *words = fields
         self._most = int(most)
         argv, variables = words[: int(count)], words[int(count) :]
         environment = dict(variable.split(b"=", 1) for variable in variables if variable)
@@ -201,8 +201,8 @@ class Supervisor:
         os.chdir(cwd)
         streams = [(0 if terminal else output, number) for number in (1, 2)]
         streams += zip(sources, wanted, strict=True)
-        if int(launcher):
-            main = _fork_bounded(argv[int(launcher) :], environment, streams, plan=wanted[-1])
+        if bounder:
+            main = _fork_bounded(bounder.decode(), argv[int(launcher) :], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
@@ -359,9 +359,9 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 
 
 def _fork_bounded(
-    argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
+    module: str, argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Do the same for a program that Landlock bounds by a plan; a failure to start is told in its output."""
+    """Do the same for a program that a module of the sandbox bounds by a plan; its output tells what fails."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -375,9 +375,8 @@ def _fork_bounded(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
             os.dup2(source, target)
-        from agentcli.infra.sandbox.backends.landlock_launcher import bound_and_become  # noqa: PLC0415  # few need it
-
-        bound_and_become(parent, plan, argv, environment)
+        bounder = __import__(f"agentcli.infra.sandbox.{module}", fromlist=["bound_and_become"])
+        bounder.bound_and_become(parent, plan, argv, environment)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
     except BaseException as error:  # noqa: BLE001  # told, whatever it is: nothing else could

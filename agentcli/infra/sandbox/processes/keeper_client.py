@@ -50,6 +50,7 @@ class Keeper:
         pass_fds: Sequence[int] = (),
         keeps_output: bool = False,
         time_limit_s: float | None = None,
+        bounded_by: str = "",
         launcher: int = 0,
         journal: int | None = None,
         terminal: str = "",
@@ -57,11 +58,11 @@ class Keeper:
         """Start a program in a session of its own, without input; both its streams go to `output`.
 
         `pass_fds` keep their numbers. With `keeps_output` the descriptor is a regular file, which grows to 1 GB at
-        most and may fail to grow without harm to the program. `launcher` and `journal` as in `Launch`. A `terminal`,
-        named by its path, is what it reads and writes instead, and what controls it. Raises `OSError` when the program
-        cannot be started, and `ValueError` for a NUL or a lone surrogate.
+        most and may fail to grow without harm to the program. `bounded_by`, `launcher` and `journal` as in `Launch`. A
+        `terminal`, named by its path, is what it reads and writes instead, and what controls it. Raises `OSError` when
+        the program cannot be started, and `ValueError` for a NUL or a lone surrogate.
         """
-        limits = (str(time_limit_s or 0), str(self._most_processes), str(launcher), terminal)
+        limits = (str(time_limit_s or 0), str(self._most_processes), bounded_by, str(launcher), terminal)
         request = _request(argv, cwd, environment, pass_fds, limits, keeps_output=keeps_output)
         ours, theirs = socket.socketpair()
         try:

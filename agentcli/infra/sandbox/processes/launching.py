@@ -70,13 +70,20 @@ class Starter:
         self._running: set[Running] = set()
 
     async def start(
-        self, command: Command, *, before: str, output: int, pass_fds: Sequence[int] = (), is_job: bool = False
+        self,
+        command: Command,
+        *,
+        before: str,
+        output: int,
+        pass_fds: Sequence[int] = (),
+        is_job: bool = False,
+        launcher: Launcher | None = None,
     ) -> Running:
         """Run a command with `before` in front of it; the rest as for `Keeper.start`, which says what is raised.
 
         A job writes to a file and is ended by the keeper when its time is up.
         """
-        confined = unconfined if command.is_own else self._launch
+        confined = unconfined if command.is_own else launcher or self._launch
         environment = self._own_environment if command.is_own else self._environment
         with ExitStack() as confinement:
             argv = [*self._shell, before + command.text]
@@ -89,6 +96,7 @@ class Starter:
                 pass_fds=launch.pass_fds,
                 keeps_output=is_job,
                 time_limit_s=command.timeout_s if is_job else None,
+                bounded_by=launch.bounded_by,
                 launcher=launch.launcher,
                 journal=launch.journal,
                 terminal=command.terminal,

@@ -51,10 +51,12 @@ class Shell:
         *,
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
+        launch: Launcher | None = None,
     ) -> CommandResult:
+        """Run a command; `launch` confines it in place of the usual one."""
         for _ in range(MOST_PLANS):
             output = CommandOutput(command.most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
-            foreground = await self._start(command, output, on_output)
+            foreground = await self._start(command, output, on_output, launch)
             try:
                 async with asyncio.timeout(command.timeout_s):
                     goes_on = await foreground.wait(detach)
@@ -69,12 +71,18 @@ class Shell:
                 return result
         raise _refused(result.output)
 
-    async def _start(self, command: Command, output: CommandOutput, on_output: Callable[[str], None]) -> Foreground:
+    async def _start(
+        self, command: Command, output: CommandOutput, on_output: Callable[[str], None], launch: Launcher | None
+    ) -> Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
         try:
             running = await self._starter.start(
-                command, before=_REPORT.format(fd=report_write), output=pipe_write, pass_fds=(report_write,)
+                command,
+                before=_REPORT.format(fd=report_write),
+                output=pipe_write,
+                pass_fds=(report_write,),
+                launcher=launch,
             )
         except BaseException as error:
             os.close(report)

@@ -1,96 +1,145 @@
-"""Runs as a program: mounts overlays nobody else sees, then becomes the program that uses them.
+"""Mounts overlays nobody else sees, then becomes the bubblewrap that uses them.
 
-Run by `python -I -S`, so it needs the standard library alone. Arguments: the overlays as JSON, a list of
-`[lower, upper, work, merged]`, and a bubblewrap with its arguments; without one it only tries whether the mounts work.
-The mounts are in a namespace of its own: they end with the last process in it, however that ends.
+The keeper imports it in a process that is to become a command; run as a program it only tries whether the mounts work.
+It needs the standard library alone. The mounts are in a namespace of its own: they end with the last process in it,
+however that ends. A bind whose source is inside a merged folder is opened here and given to bubblewrap as a descriptor,
+after looking that no symlink was on the way. It never becomes a command whose overlays are not in place: it ends with
+126 and a line that says why.
 
-A bind whose source is inside a `merged` folder is opened here and given to bubblewrap as a descriptor, after looking
-that no symlink was on the way. It never becomes a command whose overlays are not in place: it ends with 126 and a line
-that says why. Numbers: Linux, include/uapi/linux/mount.h and sched.h; options: Documentation/filesystems/overlayfs.rst.
+The plan is a list of entries with NULs between: `clock NS`, which has to be over before the command starts, then for
+each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH`, `work PATH`, `merged PATH`.
+Numbers: Linux, include/uapi/linux/mount.h and sched.h; options: Documentation/filesystems/overlayfs.rst.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+import time
+
+REFUSAL = "bwrap: "  # what bubblewrap's own complaints begin with: to who waits it is the same
 
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
+_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE: what file times are taken from
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Layer = Sequence[str]
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    layers: list[Layer] = json.loads(sys.argv[1])
-    command = sys.argv[2:]
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        overlays, _ = _read_plan(file.read())
     try:
         _leave_the_namespaces()
-        for layer in layers:
-            _mount_overlay(*layer)
-        merged = [layer[3] for layer in layers]
-        if command:
-            command = _with_descriptors(command, merged)
-        else:
-            _try_to_write(merged)
+        for overlay in overlays:
+            overlay.mount()
+            _try_to_write(overlay.merged)
     except OSError as error:
-        print(f"agentcli: the command was not started, because of its overlay: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         sys.exit(126)
-    if command:
-        os.execv(command[0], command)  # noqa: S606  # without a shell, as meant
+
+
+def bound_and_become(parent: int, plan: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Become `command`, a bubblewrap that ends with its parent by itself; `plan` is a descriptor."""
+    try:
+        with os.fdopen(plan, "rb") as file:
+            overlays, clock = _read_plan(file.read())
+        _leave_the_namespaces()
+        for overlay in overlays:
+            overlay.mount()
+        argv = _with_descriptors([os.fsdecode(word) for word in command], [overlay.merged for overlay in overlays])
+        while time.clock_gettime_ns(_COARSE_CLOCK) <= clock:
+            time.sleep(0.001)
+    except OSError as error:
+        print(f"{REFUSAL}no overlay: {error}", file=sys.stderr)
+        sys.exit(126)
+    os.execve(argv[0], argv, environment)  # noqa: S606  # without a shell, as meant
+
+
+class _Overlay:
+    def __init__(self) -> None:
+        self.lower: list[str] = []
+        self.upper = self.work = self.merged = ""
+
+    def mount(self) -> None:
+        """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
+
+        `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
+        redirects, so the upper folder holds every changed file as a whole.
+        """
+        lower = [_open_real(path) for path in self.lower]
+        upper, work, merged = (_open_real(path) for path in (self.upper, self.work, self.merged))
+        options = ",".join(
+            (
+                f"lowerdir={':'.join(f'/proc/self/fd/{number}' for number in lower)}",
+                f"upperdir=/proc/self/fd/{upper}",
+                f"workdir=/proc/self/fd/{work}",
+                "userxattr",
+            )
+        )
+        flags = _NO_SETUID | _NO_DEVICES
+        done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % merged, b"overlay", flags, options.encode())
+        _check(done, f"an overlay over {self.lower[-1]} cannot be mounted")
+        for number in (*lower, upper, work, merged):
+            os.close(number)
+
+
+def _read_plan(plan: bytes) -> tuple[list[_Overlay], int]:
+    overlays: list[_Overlay] = []
+    overlay, clock = _Overlay(), 0
+    for entry in plan.decode(errors="surrogateescape").split("\0"):
+        kind, _, value = entry.partition(" ")
+        if kind == "clock":
+            clock = int(value)
+        elif kind == "lower":
+            overlay.lower.append(value)
+        else:
+            setattr(overlay, kind, value)
+        if kind == "merged":
+            overlays.append(overlay)
+            overlay = _Overlay()
+    return overlays, clock
 
 
 def _leave_the_namespaces() -> None:
     """Get mounts of our own; where the right to that is missing, in a user namespace, as the same user there."""
     uid, gid = os.getuid(), os.getgid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEW_MOUNTS):
-        _check(libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            Path(f"/proc/self/{name}").write_text(text)
-    _check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
+    if _libc.unshare(_NEW_MOUNTS):
+        _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
+        for name, text in (
+            ("setgroups", b"deny"),
+            ("uid_map", b"%d %d 1" % (uid, uid)),
+            ("gid_map", b"%d %d 1" % (gid, gid)),
+        ):
+            file = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(file, text)
+            os.close(file)
+    _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
 
 
-def _mount_overlay(lower: str, upper: str, work: str, merged: str) -> None:
-    """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
-
-    `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
-    redirects, so the upper folder holds every changed file as a whole.
-    """
-    names = {"lowerdir": lower, "upperdir": upper, "workdir": work}
-    opened = {name: _open_real(path) for name, path in names.items()}
-    target = _open_real(merged)
-    options = ",".join([*(f"{name}=/proc/self/fd/{number}" for name, number in opened.items()), "userxattr"])
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
-    _check(done, f"an overlay over {lower} cannot be mounted")
-    for number in (*opened.values(), target):
-        os.close(number)
-
-
-def _with_descriptors(command: list[str], merged: Sequence[str]) -> list[str]:
-    """The arguments in which what is bound from an overlay is a descriptor, that bubblewrap closes."""
-    end = command.index("--")
-    for position in range(1, end - 1):
-        source = command[position + 1]
-        if command[position] == "--bind" and any(source == one or source.startswith(f"{one}/") for one in merged):
+def _with_descriptors(argv: list[str], merged: list[str]) -> list[str]:
+    """Its options in memory, since they are long; what is bound from an overlay is a descriptor, which it closes."""
+    end = argv.index("--")
+    options = argv[1:end]
+    for position in range(len(options) - 2):
+        source = options[position + 1]
+        if options[position] == "--bind" and any(source == one or source.startswith(f"{one}/") for one in merged):
             number = _open_real(source)
             os.set_inheritable(number, True)
-            command[position : position + 2] = ["--bind-fd", str(number)]
-    return command
+            options[position : position + 2] = ["--bind-fd", str(number)]
+    file = os.memfd_create("options", 0)
+    os.pwrite(file, b"".join(os.fsencode(option) + b"\0" for option in options), 0)
+    return [argv[0], "--args", str(file), *argv[end:]]
 
 
-def _try_to_write(merged: Sequence[str]) -> None:
+def _try_to_write(folder: str) -> None:
     """A mount that works for reading may still refuse to write: the work folder is used only then."""
-    for folder in merged:
-        name = f"{folder}/.{os.urandom(8).hex()}"
-        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        os.unlink(name)  # noqa: PTH108  # pathlib.Path would do the same
+    name = f"{folder}/.{os.urandom(8).hex()}"
+    os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    os.unlink(name)  # noqa: PTH108  # pathlib costs milliseconds here
 
 
 def _open_real(path: str) -> int:

@@ -63,17 +63,15 @@ def pieces_of(
     area: str,
     touched: Touched,
     *,
-    can_reach: Callable[[str], bool],
     name_of: Callable[[str], str],
     budget: list[int],
 ) -> list[Piece]:
-    """The changes in one folder, by path; only where the command can have made them.
+    """The changes in one folder, by path.
 
     `name_of` gives an absolute path's name for a person; `budget` holds the characters left for diffs. Raises
     `OSError`.
     """
-    paths = sorted(path for path in {*touched.before, *touched.after} if can_reach(f"{area}/{path}" if path else area))
-    paths = [path for path in paths if _differs(*touched.of(path))]
+    paths = [path for path in sorted({*touched.before, *touched.after}) if _differs(*touched.of(path))]
     wholes: dict[str, list[str]] = {}
     pieces: list[Piece] = []
     full = {parent for path in paths for parent in _parents(path)}

@@ -41,12 +41,13 @@ class Entry(NamedTuple):
 class Touched:
     """Entries before and now, by paths relative to a folder; the folder itself is the empty path.
 
-    `stale` are those that somebody else has changed since the command started.
+    `stale` are those that somebody else has changed since the command started, `caches` those that are left out.
     """
 
     before: dict[str, Entry] = field(default_factory=dict)
     after: dict[str, Entry] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
+    caches: list[str] = field(default_factory=list)
 
     def of(self, path: str) -> tuple[Entry | None, Entry | None]:
         return self.before.get(path), self.after.get(path)

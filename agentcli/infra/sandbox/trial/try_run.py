@@ -1,14 +1,15 @@
 """Tries a command: what it did to files is kept, in whole or in parts, or dropped, after it was seen.
 
-While it runs, something stands in for every folder that it may write (`trial_mounts.py`); in all other respects it is
-confined as ever. What it sends to granted hosts is sent, and its caches are not kept.
+While it runs, overlays stand in for every folder that it may write (`overlays.py`); in all other respects it is
+confined as ever. What it sends to granted hosts is sent, and its caches go to layers of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,13 +18,15 @@ from typing import Self
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import Mount, can_reach, mounts_of, writable_folders
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.processes.launching import Launcher
 from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.infra.sandbox.trial.caches import CacheLayers
+from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
+from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, FileChange, Piece, pieces_of
 from agentcli.infra.sandbox.trial.tree_keeping import Kept, keep_pieces
-from agentcli.infra.sandbox.trial.trial_mounts import CopyMounts, Mechanism, OverlayMounts, TrialMounts
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
 from agentcli.tools.command import Command, CommandResult, Profile
 
@@ -37,11 +40,8 @@ class TryRun:
     left of it but the output file of a long output.
     """
 
-    def __init__(
-        self, result: CommandResult, mechanism: Mechanism, pieces: Sequence[Piece], private: PrivateFolder
-    ) -> None:
+    def __init__(self, result: CommandResult, pieces: Sequence[Piece], private: PrivateFolder) -> None:
         self.result = result
-        self.mechanism: Mechanism = mechanism
         self.changes: tuple[FileChange, ...] = tuple(piece.change for piece in pieces)
         self._pieces = pieces
         self._private = private
@@ -84,36 +84,34 @@ class TryRun:
 
 
 class TryRuns:
-    """Tries the commands of one session.
+    """Tries the commands of one session, which `shell` starts.
 
-    `confinement` and `bounds` are what commands are confined by now. `folder` holds what stands in, one folder for each
+    `confinement` and `bounds` are what commands are confined by now. `folder` holds the overlays, one folder for each
     try; it is outside of everything that commands may write, and should be on the disk of the workspace. What a killed
-    process has left there is removed with the first try. Long output goes to `output_folder`. `mechanisms` are tried in
-    this order.
+    process has left there is removed with the first try.
     """
 
     def __init__(
         self,
+        shell: Shell,
         confinement: Callable[[], Confinement],
         bounds: Callable[[], Bounds],
         *,
-        environment: Mapping[str, str],
         folder: Path,
-        output_folder: Path,
         limits: TryLimits = TryLimits(),  # noqa: B008  # frozen
-        mechanisms: Sequence[Mechanism] = ("overlay", "copy"),
     ) -> None:
+        self._shell = shell
         self._confinement = confinement
         self._bounds = bounds
-        self._environment = environment
         self._folder = folder
-        self._output_folder = output_folder
         self._limits = limits
-        self._mechanisms = mechanisms
-        self._is_clean = False
+        self._beginning = threading.Lock()
+        self._session: PrivateFolder | None = None
+        self._caches: CacheLayers | None = None
+        self._probed: dict[tuple[str, ...], str] = {}
 
     def why_not(self) -> str:
-        """Say why commands cannot be tried here, for the person; empty where they can."""
+        """Say why commands cannot be tried here, for the person; empty where they can. Mounts overlays, once."""
         bounds = self._bounds()
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
@@ -123,7 +121,22 @@ class TryRuns:
         if confinement.name != "bubblewrap":
             why = f": {confinement.why}" if confinement.why else "."
             return f"Trying a command needs namespaces (bubblewrap), which are not there{why}"
-        return ""
+        roots = tuple(map(str, bounds.roots))
+        if roots not in self._probed:
+            self._probed[roots] = self._probe(roots)
+        return self._probed[roots]
+
+    def _probe(self, roots: Sequence[str]) -> str:
+        private = None
+        try:
+            private = self._new_folder()
+            reason = why_no_overlays(roots, private.path)
+        except (OSError, ToolError) as error:
+            reason = str(error)
+        finally:
+            if private is not None:
+                private.close()
+        return f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
 
     async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> TryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
@@ -131,17 +144,15 @@ class TryRuns:
         Raises `ToolError` where that is impossible (permission_denied, resource_error), and when it changed more than
         the limits allow: then nothing of it is left.
         """
-        if why_not := self.why_not():
+        if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private = await asyncio.to_thread(self._new_folder)
+        assert self._caches is not None
+        self._caches.begin()
         try:
-            trial = await asyncio.to_thread(self._prepare, command.cwd, private)
-            try:
-                result = await self._run(trial, command, on_output)
-                pieces = await asyncio.to_thread(trial.pieces, self._limits)
-            finally:
-                trial.replaced.close()
-            return TryRun(result, trial.replaced.mechanism, pieces, private)
+            trial = _Trial(self._confinement(), self._bounds(), private, self._caches)
+            result = await self._run(trial.launch, command, on_output)
+            return TryRun(result, await asyncio.to_thread(trial.pieces, self._limits), private)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -149,92 +160,78 @@ class TryRuns:
         except BaseException:
             await asyncio.shield(asyncio.to_thread(private.close))
             raise
-
-    async def _run(self, trial: _Trial, command: Command, on_output: Callable[[str], None]) -> CommandResult:
-        shell = Shell(self._environment, self._output_folder, launch=trial.launch)
-        try:
-            result = await shell.exec(command, on_output=on_output)
         finally:
-            await asyncio.shield(shell.aclose())
+            self._caches.end()
+
+    async def _run(self, launch: Launcher, command: Command, on_output: Callable[[str], None]) -> CommandResult:
+        result = await self._shell.exec(command, on_output=on_output, launch=launch)
         if result.job is not None:
+            await asyncio.shield(self._shell.stop_job(result.job.id))
             stall = f"{result.stall}; {_LEFT}" if result.stall else _LEFT
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
     def _new_folder(self) -> PrivateFolder:
-        if not self._is_clean:
-            remove_leftovers(self._folder)
-            self._is_clean = True
-        try:
-            return PrivateFolder(self._folder)
-        except OSError as error:
-            message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
-            raise ToolError(message, kind="resource_error") from error
-
-    def _prepare(self, cwd: Path, private: PrivateFolder) -> _Trial:
-        """Raises `OSError`, `ToolError`."""
-        confinement, bounds = self._confinement(), self._bounds()
-        if bounds.cache is not None:
-            bounds.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        reasons: list[str] = []
-        for mechanism in self._mechanisms:
-            if mechanism == "copy":  # a cache is large, and a command does without
-                bounds = msgspec.structs.replace(bounds, cache=None)
-            mounts = _planned_mounts(confinement, bounds, cwd)
-            areas = writable_folders(mounts)
-            if inside := next((area for area in areas if is_inside(str(private.path), area)), None):
-                message = f"{inside} holds agentcli's own data, so what a command does there cannot be held back."
-                raise ToolError(message, kind="permission_denied")
+        with self._beginning:
             try:
-                if mechanism == "overlay":
-                    return _Trial(confinement, bounds, OverlayMounts(areas, private.path), private)
-                hidden = {mount.path for mount in mounts if mount.hides}
-                counter = Counter(self._limits, "The workspace has")
-                return _Trial(
-                    confinement, bounds, CopyMounts(areas, private.path, hidden=hidden, take=counter.take), private
-                )
+                if self._session is None:
+                    remove_leftovers(self._folder)
+                    self._session = PrivateFolder(self._folder)
+                    self._caches = CacheLayers(self._session.path)
+                return PrivateFolder(self._folder)
             except OSError as error:
-                reasons.append(f"{mechanism}: {error.strerror or error}")
-        raise ToolError(
-            f"The command cannot be tried here ({'; '.join(reasons)}). Run it as usual, or not at all.",
-            kind="resource_error",
-        )
+                message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
+                raise ToolError(message, kind="resource_error") from error
+
+    def close(self) -> None:
+        """Forget the caches. Raises nothing."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 class _Trial:
-    """One command's confinement, with what stands in for the folders it may write."""
+    """One command's confinement, with overlays over the folders it may write."""
 
-    def __init__(self, confinement: Confinement, bounds: Bounds, replaced: TrialMounts, private: PrivateFolder) -> None:
-        self.replaced = replaced
+    def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
         self._bounds = bounds
         self._private = private
-        self._mounts: Sequence[Mount] = ()
+        self._caches = caches
+        self._overlays: Overlays | None = None
+        self._launches = 0
 
     @contextmanager
     def launch(
         self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
     ) -> Iterator[Launch]:
         """Raises `OSError`."""
+        self._launches += 1
+        folder = self._private.path / str(self._launches)
+        folder.mkdir(mode=0o700)
+        if self._bounds.cache is not None:
+            self._bounds.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
-            self._mounts = mounts_of(launch.argv)
+            self._overlays = Overlays(launch, folder, self._caches.below)
             # Hidden as a whole: what stands in shows what is masked in the workspace, and other tries are nobody's.
-            yield self.replaced.wrap(launch, str(self._private.path.parent))
+            with self._overlays.wrap(launch, str(self._private.path.parent)) as wrapped:
+                environment = {**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"}
+                yield wrapped._replace(environment=environment)
 
     def pieces(self, limits: TryLimits) -> list[Piece]:
         """Raises `OSError`, `ToolError`."""
+        overlays = self._overlays
+        assert overlays is not None
         counter = Counter(limits, "The command changed")
         budget = [LONGEST_DIFFS]
         found = []
-        for area, touched in self.replaced.changes(counter.take).items():
-            if area != str(self._bounds.cache):
-                found += pieces_of(
-                    area,
-                    touched,
-                    can_reach=lambda path: can_reach(self._mounts, path),
-                    name_of=self._name_of,
-                    budget=budget,
-                )
+        for overlay in overlays.each:
+            if overlay.area == str(self._bounds.cache):
+                self._caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
+                continue
+            touched = overlay_changes(overlay.area, overlay.upper, overlays.started_ns, counter.take)
+            found += pieces_of(overlay.area, touched, name_of=self._name_of, budget=budget)
+            self._caches.take(overlay.area, overlay.upper, touched.caches)
         return found
 
     def _name_of(self, path: str) -> str:
@@ -242,8 +239,3 @@ class _Trial:
         if first and is_inside(path, first):
             return os.path.relpath(path, first)
         return path
-
-
-def _planned_mounts(confinement: Confinement, bounds: Bounds, cwd: Path) -> list[Mount]:
-    with confinement.launch(["true"], cwd=cwd, bounds=bounds) as launch:
-        return mounts_of(launch.argv)

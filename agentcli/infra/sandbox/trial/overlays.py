@@ -1,0 +1,160 @@
+"""Mounts an overlay over each folder that a tried command may write, so that nothing it does there reaches the disk.
+
+It costs the same for a workspace of any size.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import Mount, change_mounts, mounts_of, writable_folders
+from agentcli.infra.sandbox.backends.landlock import own_python
+from agentcli.infra.sandbox.confinement import Launch
+from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.trial.overlay_launcher import REFUSAL
+
+_LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
+_LONGEST_PROBE_S = 20.0
+
+# Other machines may change files there, and set their times by clocks of their own.
+_REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
+
+
+class Overlay(NamedTuple):
+    """The overlay over `area`. What is below it: a layer of caches, where there is one, and then the area itself."""
+
+    area: str
+    caches: str
+    upper: str
+    work: str
+    merged: str
+
+
+class Overlays:
+    """The overlays of one command. What it changed is in their upper folders, once it has ended.
+
+    `started_ns` is when it started, by file times: what was changed later was not there for it from the beginning.
+    """
+
+    def __init__(self, launch: Launch, folder: Path, caches_of: Callable[[str], str]) -> None:
+        """`caches_of` gives the folder with the caches of an area; empty for none. Raises `OSError`, `ValueError`."""
+        areas = writable_folders(mounts_of(launch.argv))
+        if inside := next((area for area in areas if is_inside(str(folder), area)), None):
+            raise OSError(0, f"{inside} holds agentcli's own data, so what a command does there cannot be held back")
+        if why_not := _why_no_overlay(areas):
+            raise OSError(0, why_not)
+        clock = folder / "started"
+        clock.touch()
+        self.started_ns = clock.stat().st_ctime_ns
+        self.each = [
+            _make_overlay(area, caches_of(area), folder / f"overlay-{number}") for number, area in enumerate(areas)
+        ]
+
+    @contextmanager
+    def wrap(self, launch: Launch, hidden: str) -> Iterator[Launch]:
+        """Rewrite a command so that overlays are bound in place of the areas, and nothing else can be written.
+
+        `hidden` is a folder that it does not see. Raises `OSError`, `ValueError`.
+        """
+        merged = {overlay.area: overlay.merged for overlay in self.each}
+        argv = change_mounts(launch.argv, lambda mount: _redirected(mount, merged), hidden)
+        # Bubblewrap would leave to the command the descriptors of binds that lead elsewhere now.
+        dropped = _descriptors(launch.argv) - _descriptors(argv)
+        passed = tuple(number for number in launch.pass_fds if number not in dropped)
+        with _plan(self.each, self.started_ns) as plan:
+            yield launch._replace(
+                argv=argv, pass_fds=(*passed, plan), bounded_by="trial.overlay_launcher", refusal=REFUSAL
+            )
+
+
+def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
+    """Say why these areas cannot have overlays here; empty where they can. Really mounts them. Raises `OSError`."""
+    if why_not := _why_no_overlay(areas):
+        return why_not
+    overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
+    with _plan(overlays, 0) as plan:
+        done = subprocess.run(
+            [str(own_python()), "-I", "-S", str(_LAUNCHER), str(plan)],
+            pass_fds=(plan,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_LONGEST_PROBE_S,
+        )
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+
+
+@contextmanager
+def _plan(overlays: Sequence[Overlay], started_ns: int) -> Iterator[int]:
+    """A descriptor to read the launcher's plan from."""
+    entries = [f"clock {started_ns}"]
+    for area, caches, upper, work, merged in overlays:
+        entries += [f"lower {layer}" for layer in (caches, area) if layer]
+        entries += [f"upper {upper}", f"work {work}", f"merged {merged}"]
+    descriptor = os.memfd_create("agentcli")
+    try:
+        os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
+    """The root of an overlay has the mode and owner of the upper folder."""
+    upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
+    for one in (upper, work, merged):
+        one.mkdir(parents=True, mode=0o700)
+    there = Path(area).stat()
+    if os.geteuid() == 0:
+        os.chown(upper, there.st_uid, there.st_gid)
+    upper.chmod(there.st_mode & 0o7777)
+    return Overlay(area, caches, str(upper), str(work), str(merged))
+
+
+def _redirected(mount: Mount, merged: dict[str, str]) -> Mount:
+    """A writable bind leads into the overlay of the area it is in; elsewhere it is no longer writable."""
+    if not mount.is_writable:
+        return mount
+    for area, source in merged.items():
+        if is_inside(mount.path, area):
+            return Mount("--bind", source + mount.path.removeprefix(area), mount.path)
+    return mount._replace(option=f"--ro-{mount.option.removeprefix('--')}")
+
+
+def _descriptors(argv: Sequence[str]) -> set[int]:
+    return {int(mount.source) for mount in mounts_of(argv) if mount.option in {"--bind-fd", "--ro-bind-fd"}}
+
+
+def _why_no_overlay(areas: Sequence[str]) -> str:
+    """Say why an overlay would not do: a mount inside an area would be missing, and remote file systems differ."""
+    for kind, path in _mounted():
+        for area in areas:
+            if path != area and is_inside(path, area):
+                return f"{path} is a mount inside the workspace"
+            if is_inside(area, path) and _REMOTE.search(kind) and _innermost(area) == path:
+                return f"{area} is on a file system of another machine or program ({kind})"
+    return ""
+
+
+def _innermost(path: str) -> str:
+    return max((at for _, at in _mounted() if is_inside(path, at)), key=len, default="/")
+
+
+def _mounted() -> list[tuple[str, str]]:
+    """Kinds of file systems and where they are mounted (proc_pid_mountinfo(5)); none where the kernel does not say."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        place, _, source = line.partition(" - ")
+        found.append((source.split()[0], re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split()[4])))
+    return found
