@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from agentcli.tools.command import CommandResult
 
 
-class TriedChange(Protocol):
-    """One change that can be kept by itself. `name` is unique; `diff` is empty where there is no text to compare."""
+class TriedChange(Struct, frozen=True):
+    """One change that can be kept by itself.
 
-    @property
-    def name(self) -> str: ...
+    `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
+    the contents are the same, are no text or are too long; of a repository it is what git says. `files` and `size`
+    count what a folder, a tree or a repository consists of, in files and bytes. `notes` are what a person should know
+    before they keep it. What `is_obeyed` is run or obeyed by other programs unasked.
+    """
 
-    @property
-    def kind(self) -> str:
-        """`created`, `changed`, `deleted` or `mode`."""
-        ...
-
-    @property
-    def what(self) -> str:
-        """`file`, `folder`, `link` and the like."""
-        ...
-
-    @property
-    def diff(self) -> str: ...
-
-
-class KeepConflict(Protocol):
-    """A change that could not be kept, and why."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def why(self) -> str: ...
+    name: str
+    kind: Literal["created", "changed", "deleted", "mode"]
+    what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
+    diff: str = ""
+    files: int = 1
+    size: int = 0
+    notes: tuple[str, ...] = ()
+    is_obeyed: bool = False
 
 
-class KeptChanges(Protocol):
-    @property
-    def names(self) -> Sequence[str]: ...
+class Conflict(Struct, frozen=True):
+    """A change that was not kept: its name, and why, for the person."""
 
-    @property
-    def conflicts(self) -> Sequence[KeepConflict]: ...
+    name: str
+    why: str
+
+
+class Kept(Struct, frozen=True):
+    """The names of what was kept, and what was not although it was to be."""
+
+    names: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
 
 
 class Trial(Protocol):
@@ -53,9 +50,11 @@ class Trial(Protocol):
     def result(self) -> CommandResult: ...
 
     @property
-    def changes(self) -> Sequence[TriedChange]: ...
+    def changes(self) -> Sequence[TriedChange]:
+        """Those that need a look come first."""
+        ...
 
-    async def keep(self, names: Collection[str] | None = None) -> KeptChanges:
+    async def keep(self, names: Collection[str] | None = None) -> Kept:
         """Bring changes into the real folders: those named, or all. Raises `ToolError`."""
         ...
 

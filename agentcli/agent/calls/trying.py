@@ -11,7 +11,7 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
-from agentcli.tools.trial import KeptChanges, Trial, TriedChange
+from agentcli.tools.trial import Kept, Trial, TriedChange
 
 
 async def try_first(call: Call, tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
@@ -64,7 +64,7 @@ def _chosen(answer: Approve, trial: Trial) -> list[str]:
     ]
 
 
-def _kept(kept: KeptChanges, trial: Trial) -> str:
+def _kept(kept: Kept, trial: Trial) -> str:
     stayed = set(kept.names)
     conflicts = {conflict.name: conflict.why for conflict in kept.conflicts}
     dropped = [change.name for change in trial.changes if change.name not in stayed and change.name not in conflicts]

@@ -193,9 +193,78 @@ def test_a_diff_is_shown_of_text_and_sizes_of_the_rest(base: Path) -> None:
     assert by_name["b.txt"].diff.endswith("@@ -1 +0,0 @@\n-b\n")
     tool = by_name["tool"]
     assert tool.diff == ""
-    assert tool.before is not None
-    assert tool.after is not None
-    assert (tool.before.size, tool.after.size) == (6, 3)
+    assert tool.notes == ("contents not shown: 6 → 3 bytes",)
+
+
+def test_a_folder_with_much_in_it_is_one_change_and_what_is_obeyed_is_its_own(base: Path) -> None:
+    make = """
+        mkdir -p build/deep build/.vscode build/inner
+        for i in {1..20}; do echo $i >build/deep/$i; done
+        echo x >build/run; chmod 755 build/run; ln -s /etc/passwd build/way; echo '{}' >build/.vscode/tasks.json
+        git init -q build/inner; chmod 555 build/deep; mkdir -m 500 other; cd other
+        chmod 700 .; for i in {1..20}; do echo $i >$i; done; chmod 500 .
+    """
+    shutil.copytree(base / "ws", base / "twin", symlinks=True)
+    outcome = tried(base, make)
+    subprocess.run(["bash", "-c", make], cwd=base / "twin", check=True)
+    first, second, *others = outcome.changes
+    assert {first.name, second.name} == {"build/.vscode/tasks.json", "build/inner/.git"}
+    assert first.is_obeyed
+    assert second.is_obeyed
+    assert [(c.name, c.kind, c.what, c.files, c.is_obeyed) for c in others] == [
+        ("build", "created", "folder", 22, False),
+        ("other", "created", "folder", 20, False),
+    ]
+    assert others[0].notes == ("1 executable: run", "1 link: way → /etc/passwd")
+    assert outcome.kept.conflicts == ()
+    assert without_git(tree_of(base / "ws")) == without_git(tree_of(base / "twin"))
+    assert_nothing_left(base)
+
+
+def without_git(tree: dict[str, tuple[str, int, bytes | str]]) -> dict[str, tuple[str, int, bytes | str]]:
+    return {path: at for path, at in tree.items() if "inner" not in path}
+
+
+def test_a_folder_that_went_is_one_change(base: Path) -> None:
+    for number in range(20):
+        (base / f"ws/lib/{number}").touch()
+    outcome = tried(base, "rm -r lib; echo x >>a.txt")
+    assert told(outcome) == {"lib": ("deleted", "folder"), "a.txt": ("changed", "file")}
+    assert outcome.changes[1].files == 22
+    assert not (base / "ws/lib").exists()
+
+
+def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(base: Path) -> None:
+    tag = "Signature: 8a477f597d28d172789f06886806bc55"
+
+    async def scenario() -> None:
+        runs = try_runs(base, US, cache=base / "cache")
+        make = f"""
+            mkdir lib/__pycache__ out; echo 1 >lib/__pycache__/one.pyc; echo "{tag}" >out/CACHEDIR.TAG; echo o >out/o
+            echo 1 >.coverage; echo 1 >{base}/cache/x
+        """
+        read = f"cat lib/__pycache__/* out/o .coverage {base}/cache/x"
+        for script in (make, f"{read}; echo 2 >lib/__pycache__/two.pyc; rm .coverage", f"{read}; ls -A . lib"):
+            async with await runs.try_command(Command(script, base / "ws", timeout_s=20)) as tried:
+                said = tried.result.output
+                assert tried.changes == ()
+        assert said.startswith("1\n2\no\ncat: .coverage: No such file or directory\n1\n"), said
+        shutil.rmtree(base / "ws/lib")
+        async with await runs.try_command(Command("ls", base / "ws", timeout_s=20)) as tried:
+            assert "lib" not in tried.result.output
+        runs.close()
+
+    before = tree_of(base / "ws")
+    asyncio.run(scenario())
+    assert tree_of(base / "ws") == {path: at for path, at in before.items() if not path.startswith("lib")}
+    assert list((base / "cache").iterdir()) == []
+    assert list((base / "state/tries").iterdir()) == []
+
+
+def test_a_folder_of_files_is_no_cache_because_it_says_so_now(base: Path) -> None:
+    tag = "Signature: 8a477f597d28d172789f06886806bc55"
+    outcome = tried(base, f"echo '{tag}' >lib/CACHEDIR.TAG; echo more >>lib/one.py")
+    assert set(told(outcome)) == {"lib/CACHEDIR.TAG", "lib/one.py"}
 
 
 @pytest.mark.parametrize(

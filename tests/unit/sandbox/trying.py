@@ -17,11 +17,10 @@ from msgspec import Struct
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.tree_changes import FileChange
-from agentcli.infra.sandbox.trial.tree_keeping import Kept
 from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from agentcli.tools.command import Command
+from agentcli.tools.trial import Kept, TriedChange
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")
@@ -43,7 +42,7 @@ class Outcome(Struct):
     output: str
     exit_code: int | None
     timed_out: bool
-    changes: list[FileChange]
+    changes: list[TriedChange]
     kept: Kept
 
 

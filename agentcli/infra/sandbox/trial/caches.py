@@ -68,7 +68,8 @@ class CacheLayers:
             return ""
         for path in [path for path in caches if not os.path.isdir(_around(area, path))]:  # noqa: PTH112
             caches.discard(path)
-            _remove(layer / path)
+            gone = next(one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(area) / one).is_dir())
+            _remove(layer / gone)
         return str(layer) if caches else ""
 
     def take(self, area: str, upper: str, paths: Sequence[str]) -> None:

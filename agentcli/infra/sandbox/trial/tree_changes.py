@@ -1,103 +1,96 @@
 """Turns what a command did to a folder into the pieces that a person decides about.
 
 A piece is a file, a link, or a folder that is empty or whose mode changed. Other folders come and go with what is in
-them. What only makes sense as a whole is one piece: the inside of a `.git`, and a folder where a file was or the other
-way round.
+them. What only makes sense as a whole is one piece: the inside of a `.git`, a folder where a file was or the other way
+round, and a folder that came or went with much in it. What other programs obey is never part of another piece.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Literal, NamedTuple
-
-from msgspec import Struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
 
 from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, has_same_content, open_content
+from agentcli.safety.paths.protected import is_protected
 from agentcli.tools.text_diff import unified_diff
+from agentcli.tools.trial import TriedChange
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
 LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
+MUCH = 8  # more files than these make a folder that came or went one piece
 
-Kind = Literal["created", "changed", "deleted", "mode"]
-What = Literal["file", "folder", "link", "pipe", "repository", "tree"]
-
-
-class Side(Struct, frozen=True):
-    """One side of a change: `mode` are the permission bits, `size` is in bytes, `target` where a link leads."""
-
-    mode: int
-    size: int = 0
-    target: str = ""
-
-
-class FileChange(Struct, frozen=True):
-    """One piece. `path` is relative to `root`; `name` is unique, as a person calls it.
-
-    `before` is None for what is new, `after` for what is gone, both for a piece of several `files`. `diff` is a unified
-    one, empty where the contents are the same, are no text or are too long.
-    """
-
-    name: str
-    root: Path
-    path: str
-    kind: Kind
-    what: What
-    before: Side | None = None
-    after: Side | None = None
-    diff: str = ""
-    files: int = 1
+_MOST_NAMED = 5
+_INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
 
 class Piece(NamedTuple):
-    """A change, the folder it is in, and the paths it consists of."""
+    """A change, the folder it is in, and the paths it consists of, relative to that folder.
 
-    change: FileChange
+    A `root` is the one outermost path of a piece with all that is in it, and nothing else is in it.
+    """
+
+    change: TriedChange
     area: str
     touched: Touched
     paths: tuple[str, ...]
+    root: str = ""
 
 
-def pieces_of(
-    area: str,
-    touched: Touched,
-    *,
-    name_of: Callable[[str], str],
-    budget: list[int],
-) -> list[Piece]:
-    """The changes in one folder, by path.
+def pieces_of(area: str, touched: Touched, *, name_of: Callable[[str], str], budget: list[int]) -> list[Piece]:
+    """The changes in one folder, by path; those that need a look first.
 
     `name_of` gives an absolute path's name for a person; `budget` holds the characters left for diffs. Raises
     `OSError`.
     """
     paths = [path for path in sorted({*touched.before, *touched.after}) if _differs(*touched.of(path))]
-    wholes: dict[str, list[str]] = {}
+    wholes = _Wholes(area, touched, paths)
+    inside: dict[str, list[str]] = {}
     pieces: list[Piece] = []
     full = {parent for path in paths for parent in _parents(path)}
     for path in paths:
-        whole = _whole(area, path, touched)
+        whole = wholes.around(path)
         before, after = touched.of(path)
         if whole is not None:
-            wholes.setdefault(whole, []).append(path)
+            inside.setdefault(whole, []).append(path)
         elif not (path in full and _is_folder(before or after) and (before is None or after is None)):
             pieces.append(Piece(_change(area, path, before, after, name_of, budget), area, touched, (path,)))
-    for path, inside in wholes.items():
-        change = _change_of_many(area, path, touched, inside, name_of)
-        pieces.append(Piece(change, area, touched, tuple(inside)))
-    return sorted(pieces, key=lambda piece: piece.change.path)
+    for path, those in inside.items():
+        everything = {one for one in (*touched.before, *touched.after) if one == path or one.startswith(f"{path}/")}
+        root = path if path and everything == {*those} else ""
+        change = _change_of_many(area, path, touched, those, name_of)
+        pieces.append(Piece(change, area, touched, tuple(those), root))
+    return sorted(pieces, key=lambda piece: (not piece.change.is_obeyed, not piece.change.notes, piece.change.name))
 
 
-def _whole(area: str, path: str, touched: Touched) -> str | None:
-    """The path of the piece that this one is only a part of: the outermost of them."""
-    for around in (*_parents(path), path):
-        before, after = touched.of(around)
-        is_git = os.path.basename(around or area) == ".git"  # noqa: PTH119  # relative paths as text
-        if is_git and (around != path or _is_folder(before or after) or around == ""):
-            return around
-        if before is not None and after is not None and _is_folder(before) != _is_folder(after):
-            return around
-    return None
+class _Wholes:
+    """Finds the piece that a path is only a part of."""
+
+    def __init__(self, area: str, touched: Touched, paths: Sequence[str]) -> None:
+        self._area = area
+        self._touched = touched
+        counts = Counter(parent for path in paths for parent in _parents(path))
+        self._large = {path for path in paths if counts[path] > MUCH and self._came_or_went(path)}
+
+    def around(self, path: str) -> str | None:
+        """The path of the outermost of them; what is obeyed is no part of a large folder."""
+        large = None
+        for around in (*_parents(path), path):
+            before, after = self._touched.of(around)
+            is_git = os.path.basename(around or self._area) == ".git"  # noqa: PTH119  # relative paths as text
+            if is_git and (around != path or _is_folder(before or after) or around == ""):
+                return around
+            if before is not None and after is not None and _is_folder(before) != _is_folder(after):
+                return around
+            if large is None and around in self._large:
+                large = around
+        return None if large is None or is_protected(PurePath(path)) else large
+
+    def _came_or_went(self, path: str) -> bool:
+        before, after = self._touched.of(path)
+        return (before is None or after is None) and _is_folder(before or after) and path != ""
 
 
 def _parents(path: str) -> list[str]:
@@ -117,13 +110,8 @@ def _differs(before: Entry | None, after: Entry | None) -> bool:
 
 
 def _change(
-    area: str,
-    path: str,
-    before: Entry | None,
-    after: Entry | None,
-    name_of: Callable[[str], str],
-    budget: list[int],
-) -> FileChange:
+    area: str, path: str, before: Entry | None, after: Entry | None, name_of: Callable[[str], str], budget: list[int]
+) -> TriedChange:
     entry = after or before
     assert entry is not None
     name = name_of(f"{area}/{path}" if path else area)
@@ -131,43 +119,91 @@ def _change(
     if is_mode and before is not None and after is not None:
         same = before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
         is_mode = same and before.target == after.target
-    diff = "" if is_mode else _diff(name, before, after, budget)
-    kind: Kind = "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed"
-    what: What = entry.kind if entry.kind != "other" else "file"
-    return FileChange(name, Path(area), path, kind, what, _side(before), _side(after), diff)
+    diff = None if is_mode else _diff(name, before, after, budget)
+    return TriedChange(
+        name,
+        "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
+        entry.kind if entry.kind != "other" else "file",
+        diff or "",
+        size=entry.size if entry.kind == "file" else 0,
+        notes=tuple(_notes(path, before, after, is_shown=is_mode or diff is not None)),
+        is_obeyed=is_protected(PurePath(path)),
+    )
+
+
+def _notes(path: str, before: Entry | None, after: Entry | None, *, is_shown: bool) -> list[str]:
+    notes = []
+    if installed := _INSTALLED.intersection(path.split("/")):
+        notes.append(f"in {min(installed)}")
+    if after is not None and after.kind == "link":
+        notes.append(f"leads to {after.target}")
+    if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
+        notes.append(f"mode {before.mode:o} → {after.mode:o}")
+    elif before is None and _is_program(after):
+        notes.append("executable")
+    if not is_shown and after is not None and after.kind == "file":
+        old = f"{before.size:,} → " if before is not None and before.kind == "file" else ""
+        notes.append(f"contents not shown: {old}{after.size:,} bytes")
+    return notes
+
+
+def _is_program(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind == "file" and bool(entry.mode & 0o111)
 
 
 def _change_of_many(
     area: str, path: str, touched: Touched, inside: list[str], name_of: Callable[[str], str]
-) -> FileChange:
+) -> TriedChange:
     before, after = touched.of(path)
     is_git = os.path.basename(path or area) == ".git"  # noqa: PTH119
     is_new = path in inside and before is None
     is_gone = path in inside and after is None
-    files = sum(not _is_folder(touched.after.get(one) or touched.before.get(one)) for one in inside)
-    name = name_of(f"{area}/{path}" if path else area)
-    kind: Kind = "created" if is_new else "deleted" if is_gone else "changed"
-    return FileChange(name, Path(area), path, kind, "repository" if is_git else "tree", files=files)
+    entries = [(one, touched.after.get(one) or touched.before[one]) for one in inside]
+    files = [(one, entry) for one, entry in entries if entry.kind != "folder"]
+    notes = []
+    if installed := _INSTALLED.intersection(path.split("/")):
+        notes.append(f"in {min(installed)}")
+    if not is_git and not is_gone:
+        programs = [one for one, entry in files if one in touched.after and _is_program(entry)]
+        notes += _counted("executable", programs, path)
+        links = [f"{one} → {entry.target}" for one, entry in files if one in touched.after and entry.kind == "link"]
+        notes += _counted("link", links, path)
+    what = "repository" if is_git else "folder" if is_new != is_gone else "tree"
+    return TriedChange(
+        name_of(f"{area}/{path}" if path else area),
+        "created" if is_new else "deleted" if is_gone else "changed",
+        what,  # type: ignore[arg-type]  # one of those
+        files=len(files),
+        size=sum(entry.size for _, entry in files if entry.kind == "file"),
+        notes=tuple(notes),
+        # Of a repository that was there, what git would run or obey cannot be written by commands.
+        is_obeyed=is_new if is_git else is_protected(PurePath(path)),
+    )
 
 
-def _side(entry: Entry | None) -> Side | None:
-    return None if entry is None else Side(entry.mode, entry.size if entry.kind == "file" else 0, entry.target)
+def _counted(what: str, found: Sequence[str], path: str) -> list[str]:
+    if not found:
+        return []
+    named = ", ".join(one.removeprefix(f"{path}/") for one in found[:_MOST_NAMED])
+    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {named}{more}"]
 
 
-def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int]) -> str:
+def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int]) -> str | None:
+    """None where there is none although something else is there."""
     texts = [_text(entry) for entry in (before, after)]
     if budget[0] <= 0 or texts[0] is None or texts[1] is None:
-        return ""
+        return None
     diff = unified_diff(name, texts[0], texts[1])
     budget[0] -= len(diff)
-    return diff if budget[0] >= 0 else ""
+    return diff if budget[0] >= 0 else None
 
 
 def _text(entry: Entry | None) -> str | None:
     """A file's text, none at all for no file; None for what is no text or is too long."""
-    if entry is None:
+    if entry is None or entry.kind != "file":
         return ""
-    if entry.kind != "file" or entry.size > LARGEST_TEXT:
+    if entry.size > LARGEST_TEXT:
         return None
     try:
         with open_content(entry) as file:

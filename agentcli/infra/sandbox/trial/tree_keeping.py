@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from agentcli.infra.sandbox.mounts.mount_points import open_real
 from agentcli.infra.sandbox.trial.tree_changes import Piece
 from agentcli.infra.sandbox.trial.tree_copy import copy_bytes
 from agentcli.infra.sandbox.trial.tree_entries import (
+    LAYER_ATTRIBUTES,
     Entry,
     Touched,
     copy_attributes,
@@ -23,25 +22,12 @@ from agentcli.infra.sandbox.trial.tree_entries import (
     has_same_content,
     open_content,
 )
+from agentcli.tools.trial import Conflict, Kept
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # A repository stays whole for who reads it meanwhile, and after a crash: what is named comes before what names it.
 _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD")
-
-
-class Conflict(Struct, frozen=True):
-    """A change that was not kept: its name, and why, for the person."""
-
-    name: str
-    why: str
-
-
-class Kept(Struct, frozen=True):
-    """The names of what was kept, and what was not although it was to be."""
-
-    names: tuple[str, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
 
 
 class _ConflictError(Exception):
@@ -79,7 +65,7 @@ class _Keeping:
 
     def __init__(self, area: str, pieces: Sequence[Piece]) -> None:
         # What goes away comes last, so that a file that was moved is never missing in both places.
-        self.pieces = sorted(pieces, key=lambda piece: (piece.change.kind == "deleted", piece.change.path))
+        self.pieces = sorted(pieces, key=lambda piece: (piece.change.kind == "deleted", piece.paths[0]))
         self._area = area
         self._modes: dict[str, Entry] = {}
         self._emptied: dict[str, Touched] = {}
@@ -87,6 +73,8 @@ class _Keeping:
     def keep(self, piece: Piece) -> None:
         """Raises `_ConflictError` before anything is done, `OSError`."""
         touched = piece.touched
+        if piece.root and piece.change.kind == "created" and self._move(piece.root, piece):
+            return
         removed = [path for path in piece.paths if path not in touched.after]
         made = [path for path in piece.paths if path in touched.after]
         swapped = [path for path in made if _changes_kind(*touched.of(path))]
@@ -108,6 +96,22 @@ class _Keeping:
         for path, entry in sorted(self._modes.items(), key=lambda item: -item[0].count("/")):
             with contextlib.suppress(OSError, _ConflictError), self._opened(path) as place:
                 _set_mode(place, entry)
+
+    def _move(self, path: str, piece: Piece) -> bool:
+        """Move a new folder as it is, where it is on the same disk. What is in it is nobody else's yet."""
+        touched, folder = piece.touched, piece.touched.after[path]
+        if os.stat(folder.where).st_dev != os.stat(self._area).st_dev:  # noqa: PTH116
+            return False
+        self._require_unchanged(path, touched)
+        self._make_folders_around(path, touched)
+        for one in reversed(piece.paths):  # the outermost folder can be moved only as long as its owner may write it
+            _forget_overlay(touched.after[one], keeps_mode=one == path)
+        with self._opened(path) as place:
+            if entry_at(place.name, folder=place.folder) is not None:
+                raise _ConflictError("something else was made there since the command started")
+            os.rename(folder.where, place.name, dst_dir_fd=place.folder)
+            _set_mode(place, folder)
+        return True
 
     def _require_unchanged(self, path: str, touched: Touched) -> None:
         before, after = touched.of(path)
@@ -215,6 +219,19 @@ class _Keeping:
                     raise _ConflictError(f"{part} is no folder any more") from None
                 stack.callback(os.close, folder)
             yield _Place(folder, name or ".")
+
+
+def _forget_overlay(entry: Entry, *, keeps_mode: bool) -> None:
+    """Take away what an overlay has noted at an entry, and give it the mode that the command gave it."""
+    for name in os.listxattr(entry.where, follow_symlinks=False):
+        if name.startswith(LAYER_ATTRIBUTES):
+            os.removexattr(entry.where, name, follow_symlinks=False)
+    if (
+        not keeps_mode
+        and entry.kind in {"file", "folder"}
+        and stat.S_IMODE(os.lstat(entry.where).st_mode) != entry.mode
+    ):
+        os.chmod(entry.where, entry.mode)  # noqa: PTH101
 
 
 def _order(path: str) -> tuple[int, str]:

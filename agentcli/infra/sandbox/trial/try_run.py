@@ -25,10 +25,11 @@ from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
-from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, FileChange, Piece, pieces_of
-from agentcli.infra.sandbox.trial.tree_keeping import Kept, keep_pieces
+from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of
+from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
 from agentcli.tools.command import Command, CommandResult, Profile
+from agentcli.tools.trial import Kept, TriedChange
 
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
@@ -42,7 +43,7 @@ class TryRun:
 
     def __init__(self, result: CommandResult, pieces: Sequence[Piece], private: PrivateFolder) -> None:
         self.result = result
-        self.changes: tuple[FileChange, ...] = tuple(piece.change for piece in pieces)
+        self.changes: tuple[TriedChange, ...] = tuple(piece.change for piece in pieces)
         self._pieces = pieces
         self._private = private
         self._is_open = True
