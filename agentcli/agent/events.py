@@ -14,6 +14,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
 from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Effort, ToolSpec
+from agentcli.tools.trial import TriedChange
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
 
@@ -165,8 +166,10 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     `rules` are grants that would let this call through, narrowest first; `mode` is a permission mode that would, too.
     `hunks` are the parts of the diff that can be made one by one, each as unified diff text; empty where the call is
     made as a whole. `effects` say what the call would do, `grave` those of them that delete, reach the network from a
-    command, or leave the sandbox. With `can_try` the answer may be to try it first: a second request with this id then
-    asks what of its changes is kept.
+    command, or leave the sandbox. With `can_try` the answer may be to try it first.
+
+    A request of the kind `keep` asks what stays of the `changes` that a command made on a stand-in of the workspace;
+    its `hunks` are these changes, one by one.
 
     At the limit of rounds the call has no name: the question is whether the turn goes on.
     """
@@ -182,6 +185,8 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     can_try: bool = False
     grave: tuple[str, ...] = ()
     mode: str = ""
+    kind: Literal["run", "keep"] = "run"
+    changes: tuple[TriedChange, ...] = ()
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
@@ -223,15 +228,22 @@ class Notice(AgentEvent, frozen=True, tag="notice"):
     text: str
 
 
+class Denial(Struct, frozen=True):
+    """A call that was denied without a person's no, or one that ran and whose changes were dropped."""
+
+    call: ToolUse
+    kind: Literal["denied", "dropped"] = "denied"
+
+
 class Done(AgentEvent, frozen=True, tag="done"):
-    """The answer to a prompt is complete. `turns` counts its requests, `denials` are the calls denied."""
+    """The answer to a prompt is complete. `turns` counts its requests."""
 
     text: str
     turns: int
     usage: Usage
     reason: DoneReason = "end_turn"
     cost_usd: float | None = None
-    denials: tuple[ToolUse, ...] = ()
+    denials: tuple[Denial, ...] = ()
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
@@ -246,7 +258,7 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
     turns: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = None
-    denials: tuple[ToolUse, ...] = ()
+    denials: tuple[Denial, ...] = ()
     broke_off: bool = False
 
 

@@ -49,7 +49,15 @@ class ResultBuilder:
 
     def build(self, end: Done | TurnFailed, *, fail_on_denial: bool = False) -> dict[str, Any]:
         """The object as the JSON outputs print it."""
-        denials = [{"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input} for call in end.denials]
+        denials = [
+            {
+                "tool_name": denial.call.name,
+                "tool_use_id": denial.call.id,
+                "tool_input": denial.call.input,
+                "kind": denial.kind,
+            }
+            for denial in end.denials
+        ]
         if isinstance(end, TurnFailed):
             subtype, text, reason = "error_during_execution", end.error, end.error_type or "error"
         else:

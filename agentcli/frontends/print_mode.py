@@ -121,9 +121,12 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
             _say(log, "Interrupted; what was said is kept: go on with --continue.")
         case _:
             pass
-    if done.denials:
-        names = ", ".join(sorted({call.name for call in done.denials}))
-        _say(log, f"Denied without anybody to ask: {names}. Allow it with --allow or --permission-mode.")
+    for kind, said in (
+        ("denied", "Denied without anybody to ask"),
+        ("dropped", "Changes dropped, as nobody was asked"),
+    ):
+        if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
+            _say(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
 
 
 def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:

@@ -17,7 +17,8 @@ class Command(Struct, frozen=True):
     It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
     `most_bytes` are returned. `profile` overrides the session's. A command with `is_own` is the person's own: nothing
     confines it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is
-    controlled by: its output then appears nowhere else.
+    controlled by: its output then appears nowhere else. One that is tried and that `nobody_allowed` reads the workspace
+    and the system alone, and reaches no host.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Command(Struct, frozen=True):
     profile: Profile | None = None
     is_own: bool = False
     terminal: str = ""
+    nobody_allowed: bool = False
 
 
 class BackgroundJob(Struct, frozen=True):

@@ -213,6 +213,14 @@ class RetryRule(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over."""
+
+    trial: Trial
+    output: Callable[[], ToolOutput]
+
+
+@dataclass(frozen=True)
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
@@ -220,10 +228,11 @@ class Tool:
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
     `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
-    `attempt` runs it on a stand-in of the workspace. `file_arguments` name the arguments that are files it changes:
-    calls on one file queue up. `is_idempotent` says that running it twice is running it once. `level` overrides the
-    output level of the settings. `show` formats the structured result where `run` gives no content. A `client` tool is
-    run by whoever registered it, not here; `schema` is for arguments that no struct describes.
+    `attempt` runs it on a stand-in of the workspace; its last argument is true if nobody allowed the call.
+    `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
+    running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
+    structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
+    is for arguments that no struct describes.
     """
 
     name: str
@@ -235,7 +244,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
-    attempt: Callable[[Any, ToolContext], Awaitable[Trial]] | None = None
+    attempt: Callable[[Any, ToolContext, bool], Awaitable[Attempt]] | None = None
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False

@@ -44,7 +44,7 @@ class Kept(Struct, frozen=True):
 
 
 class Trial(Protocol):
-    """Exactly one of `keep` and `drop` ends it; `drop` may be called again."""
+    """A command that was tried in a sandbox. Exactly one of `keep` and `drop` ends it; `drop` may be called again."""
 
     @property
     def result(self) -> CommandResult: ...

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,10 +16,11 @@ from agentcli.agent.calls.observe import observed
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.retry import run_with_retries
 from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
-from agentcli.agent.calls.trying import try_first
+from agentcli.agent.calls.trying import Try, may_be_tried, try_first
+from agentcli.agent.events import Denial
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.masking import Mask
-from agentcli.agent.permissions.approvals import Permitted, Question, ask_person
+from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.exposure import decide_with_exposure
 from agentcli.agent.permissions.judge import judge
@@ -30,6 +32,7 @@ from agentcli.tools.tool import ToolOutput as Output
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 LOCK_PATIENCE_S = 30.0
+MOST_LOCKED = 500  # of the files that a tried command changed: each lock is a file
 
 
 class Parsed(Struct, frozen=True):
@@ -136,30 +139,36 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
     arguments, state = parsed.arguments, call.turn.state
     judged = judge(parsed.tool, arguments, call.turn.session.workspace)
+    if parsed.tool.attempt is not None and call.turn.session.services.tries:
+        can_try = await asyncio.to_thread(may_be_tried, parsed.tool, arguments, parsed.context)
+        judged = msgspec.structs.replace(judged, can_try=can_try)
 
     def decided() -> Verdict:
         return _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
 
     verdict = decided()
+    question = Question(call.use, judged, parsed.context, verdict, decided)
+    if verdict.decision == "try":
+        return Permitted(arguments, trial=Try(judged, is_wished=False, grant=partial(grant, call, question)))
     if verdict.decision == "allow":
         return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
     try:
         if verdict.decision == "deny":
             call.turn.store(CallDenied(call.use.id, verdict.reason))
             raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-        permitted = await ask_person(call, Question(call.use, judged, parsed.context, verdict, decided))
+        permitted = await ask_person(call, question)
         return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
-            call.turn.denials.append(call.use)
+            call.turn.denials.append(Denial(call.use))
         raise
 
 
 def _with_hooks(verdict: Verdict, hooks: HookAnswer) -> Verdict:
     """The verdict as hooks change it: they let through what would ask, and ask about what would run."""
-    if hooks.decision == "allow" and verdict.decision == "ask":
+    if hooks.decision == "allow" and verdict.decision in ("ask", "try"):
         return msgspec.structs.replace(verdict, decision="allow", reason=hooks.reason)
-    if hooks.decision == "ask" and verdict.decision == "allow":
+    if hooks.decision == "ask" and verdict.decision in ("allow", "try"):
         return msgspec.structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
     return verdict
 
@@ -173,11 +182,16 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
             return before
         report.is_running = True
         with session.detachable() as sign:
+
+            def hold(names: Sequence[str]) -> AbstractAsyncContextManager[None]:
+                paths = (str(session.workspace.real_path(name)) for name in names[:MOST_LOCKED])
+                return session.services.locks.held(tuple(sorted(paths)), timeout_s=LOCK_PATIENCE_S)
+
             context = replace(parsed.context, detach=sign, judged=permitted.judged, only_reads=permitted.only_reads)
 
             async def run() -> Output:
-                if permitted.is_trial:
-                    return await try_first(call, tool, permitted.arguments, context)
+                if permitted.trial is not None:
+                    return await try_first(call, permitted.trial, permitted.arguments, context, hold)
                 if tool.mode == "client":
                     return await session.client.result_of(call.use, call.turn.hand_over)
                 return await tool.output(permitted.arguments, context)

@@ -14,7 +14,7 @@ from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
-from agentcli.agent.events import ApprovalRequested, Approve, ClientToolRequested, Emit
+from agentcli.agent.events import ApprovalRequested, Approve, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
@@ -46,7 +46,8 @@ class CallServices:
     """The parts that calls use for as long as a session lasts.
 
     `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
-    call. With `gives_all` structured results are given however large they are.
+    call. With `gives_all` structured results are given however large they are. With `tries` commands run on a stand-in
+    of the workspace where they would ask, and where that works.
     """
 
     workspace: Workspace
@@ -57,6 +58,7 @@ class CallServices:
     levels: Levels = Levels()
     max_parallel: int = 8
     gives_all: bool = False
+    tries: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
         """Mask the values that secret files of the workspace hold now."""
@@ -145,7 +147,7 @@ class TurnCalls:
     state: AgentState
     emit: Emit
     store: Callable[[Body], object] = lambda body: None
-    denials: list[ToolUse] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:

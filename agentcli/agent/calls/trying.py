@@ -1,96 +1,245 @@
-"""Tries a command on a stand-in of the workspace; the person then chooses which of its changes stay."""
+"""Runs a command on a stand-in of the workspace, and settles which of its changes stay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from agentcli.agent.calls.scopes import Call
-from agentcli.agent.events import ApprovalRequested, Approve
-from agentcli.agent.masking import Mask
+from agentcli.agent.events import ApprovalRequested, Approve, Denial
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.judge import Judged
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.suggestions import suggested_rules
 from agentcli.errors import ToolError
-from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
-from agentcli.tools.trial import Kept, Trial, TriedChange
+from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
+from agentcli.tools.trial import Kept, TriedChange
+
+_NOBODY = "nobody can be asked"
 
 
-async def try_first(call: Call, tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
-    """The command's output, and which of its changes were kept. Raises `ToolError`."""
+class Try(Struct, frozen=True):
+    """A call that is tried. With `is_wished` the person asked for it, so they decide about every change.
+
+    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered.
+    """
+
+    judged: Judged
+    is_wished: bool
+    grant: Callable[[Approve, tuple[str, ...]], Any]
+
+
+class _Chosen(Struct, frozen=True):
+    """The changes to keep, by name, and who says so; `why` nothing was asked where something is dropped."""
+
+    names: tuple[str, ...] = ()
+    is_answered: bool = False
+    comment: str = ""
+    why: str = ""
+    is_denied: bool = False
+
+
+async def try_first(
+    call: Call,
+    wanted: Try,
+    arguments: Any,
+    context: ToolContext,
+    hold: Callable[[Sequence[str]], AbstractAsyncContextManager[None]],
+) -> ToolOutput:
+    """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
+    tool = wanted.judged.tool
     assert tool.attempt is not None
-    trial = await tool.attempt(arguments, context)
+    attempt = await tool.attempt(arguments, context, not wanted.is_wished)
+    trial = attempt.trial
     try:
         if not trial.changes:
-            return _told(trial, "It was tried first, and changed no file.")
-        answer = await call.ask(_request(call.use, trial, call.report.mask), None)
-        names = _chosen(answer, trial) if isinstance(answer, Approve) else []
-        if not names:
-            return _told(trial, "The user tried it and dropped all its changes: no file was changed.", is_error=True)
-        return _told(trial, _kept(await trial.keep(names), trial))
+            return _told(attempt, "", "changed nothing")
+        chosen = await _settle(call, wanted, attempt)
+        kept = Kept()
+        if chosen.names:
+            async with hold(chosen.names):
+                kept = await trial.keep(chosen.names)
     finally:
         await trial.drop()
+    call.report.answer = _answer_told(chosen, kept, trial.changes)
+    if chosen.is_denied:
+        call.turn.denials.append(Denial(call.use, "dropped"))
+    told = _told(attempt, _remark(chosen, kept, trial.changes), _summary(kept, trial.changes))
+    structured = {
+        **(told.structured if isinstance(told.structured, dict) else {}),
+        "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
+        "kept": list(kept.names),
+    }
+    is_error = told.is_error or (not kept.names and (chosen.is_answered or chosen.is_denied)) or bool(kept.conflicts)
+    return replace(told, structured=structured, is_error=is_error)
 
 
-def _request(call: ToolUse, trial: Trial, mask: Mask | None) -> ApprovalRequested:
-    """The changes as hunks: all are kept, some, or none."""
-    texts = [_shown(change) for change in trial.changes]
-    if mask is not None:
-        texts = [mask.text(text) for text in texts]
-    count = f"{len(texts)} change{'' if len(texts) == 1 else 's'}"
-    return ApprovalRequested(
-        call.id,
-        call,
-        f"Keep {count} of: {call_title(call.name, call.input)}",
-        f"tried: {_ending(trial)}",
-        "\n".join(texts),
-        (),
-        tuple(texts),
+async def _settle(call: Call, wanted: Try, attempt: Attempt) -> _Chosen:
+    """Decide about what the mode decides about, and ask about the rest: what programs obey has a question of its own."""
+    mode, changes = call.turn.state.mode, attempt.trial.changes
+    plain = [change for change in changes if not change.is_obeyed]
+    obeyed = [change for change in changes if change.is_obeyed]
+    chosen = _Chosen()
+    for group, may_be_kept in ((plain, True), (obeyed, False)):
+        if group:
+            by_mode = None if wanted.is_wished else _by_mode(mode, may_be_kept=may_be_kept)
+            one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group)
+            chosen = _both(chosen, one)
+            if one.is_answered and not one.names:  # a no is about all of it
+                return replace(chosen, names=() if not may_be_kept else chosen.names)
+    return chosen
+
+
+def _by_mode(mode: Mode, *, may_be_kept: bool) -> Verdict | None:
+    """What a mode says about changes; None if it asks."""
+    match mode:
+        case "plan":
+            return Verdict("deny", "plan mode keeps no changes")
+        case "dontAsk":
+            return Verdict("deny", "what would ask is dropped")
+        case "acceptEdits" | "auto" | "bypassPermissions" if may_be_kept:
+            return Verdict("allow", "")
+        case _:
+            return None
+
+
+def _by_itself(verdict: Verdict, changes: Sequence[TriedChange]) -> _Chosen:
+    if verdict.decision == "allow":
+        return _Chosen(tuple(change.name for change in changes))
+    return _Chosen(why=verdict.reason, is_denied=verdict.reason != "plan mode keeps no changes")
+
+
+def _both(one: _Chosen, other: _Chosen) -> _Chosen:
+    comment = "; ".join(filter(None, (one.comment, other.comment)))
+    return _Chosen(
+        (*one.names, *other.names),
+        one.is_answered or other.is_answered,
+        comment,
+        other.why or one.why,
+        one.is_denied or other.is_denied,
     )
 
 
-def _shown(change: TriedChange) -> str:
-    return change.diff or f"{change.kind} {change.what} {change.name}\n"
+async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> _Chosen:
+    if call.turn.session.ask is None:
+        return _Chosen(why=_NOBODY, is_denied=True)
+    request = _request(call, wanted, attempt, changes)
+    may_be_kept = not changes[0].is_obeyed
+
+    def decide() -> Verdict:
+        by_mode = _by_mode(call.turn.state.mode, may_be_kept=may_be_kept)
+        return by_mode if by_mode is not None else Verdict("ask", "")
+
+    answer = await call.ask(request, decide)
+    if isinstance(answer, Verdict):
+        return _by_itself(answer, changes)
+    if not answer.allowed or answer.hunks == ():
+        return _Chosen(is_answered=True, comment=answer.comment)
+    names = [change.name for number, change in enumerate(changes) if answer.hunks is None or number in answer.hunks]
+    if answer.scope in ("session", "always"):
+        await wanted.grant(answer, request.rules)
+    return _Chosen(tuple(names), is_answered=True, comment=answer.comment)
 
 
-def _ending(trial: Trial) -> str:
-    result = trial.result
+def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> ApprovalRequested:
+    """The changes as hunks: all are kept, some, or none."""
+    texts = [shown_change(change) for change in changes]
+    if (mask := call.report.mask) is not None:
+        texts = [mask.text(text) for text in texts]
+        changes = [replace(change, diff=mask.text(change.diff)) for change in changes]
+    state, use = call.turn.state, call.use
+    is_obeyed = changes[0].is_obeyed
+    rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
+    reason = f"it ran on a stand-in of the workspace: {_ending(attempt)}"
+    if is_obeyed:
+        reason = f"other programs run or obey this by themselves; {reason}"
+    title = f"Keep {_counted(changes)} of: {call_title(use.name, use.input)}"
+    return ApprovalRequested(
+        use.id, use, title, reason, "\n".join(texts), rules, tuple(texts), kind="keep", changes=tuple(changes)
+    )
+
+
+def shown_change(change: TriedChange) -> str:
+    """A change as text: its diff, or a line that says what it is, then what to know before it is kept."""
+    size = (
+        f" · {change.files:,} files · {_size(change.size)}" if change.what in ("folder", "repository", "tree") else ""
+    )
+    line = f"{change.kind} {change.what} {change.name}{size}\n"
+    if change.kind == "mode":
+        line = f"changed mode of {change.what} {change.name}\n"
+    notes = "".join(f"  {note}\n" for note in change.notes)
+    if change.diff:
+        return f"{change.diff}{notes}" if change.what != "repository" else f"{line}{notes}{change.diff}"
+    return f"{line}{notes}"
+
+
+def _size(size: int) -> str:
+    for unit, one in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
+        if size >= one:
+            return f"{size / one:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _counted(changes: Sequence[TriedChange]) -> str:
+    return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
+
+
+def _ending(attempt: Attempt) -> str:
+    result = attempt.trial.result
     return "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
 
 
-def _chosen(answer: Approve, trial: Trial) -> list[str]:
-    if not answer.allowed or answer.scope == "try":  # what was tried is kept or not; there is no second try
-        return []
-    return [
-        change.name for number, change in enumerate(trial.changes) if answer.hunks is None or number in answer.hunks
-    ]
+def _remark(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
+    """Tells the model what is so in the workspace now."""
+    stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
+    dropped = [change.name for change in changes if change.name not in stayed]
+    if not kept.names and not kept.conflicts:
+        who = "the user dropped its changes" if chosen.is_answered else f"its changes were dropped: {chosen.why}"
+        said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
+    else:
+        said = [f"Kept: {_named(kept.names)}."] if kept.names else []
+        if dropped:
+            said.append(f"Dropped, so not changed: {_named(dropped)}.")
+        said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
+    if chosen.comment:
+        said.append(f"The user says: {chosen.comment}")
+    return " ".join(said) if dropped or kept.conflicts or chosen.comment else ""
 
 
-def _kept(kept: Kept, trial: Trial) -> str:
-    stayed = set(kept.names)
-    conflicts = {conflict.name: conflict.why for conflict in kept.conflicts}
-    dropped = [change.name for change in trial.changes if change.name not in stayed and change.name not in conflicts]
-    said = [f"The user tried it and kept: {', '.join(kept.names) or 'nothing'}."]
-    if dropped:
-        said.append(f"Dropped, so not changed: {', '.join(dropped)}.")
-    said += [f"Not kept: {name} ({why})." for name, why in conflicts.items()]
-    return " ".join(said)
+def _named(names: Sequence[str]) -> str:
+    shown, more = names[:20], len(names) - 20
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
-def _told(trial: Trial, what: str, *, is_error: bool = False) -> ToolOutput:
-    result = trial.result
-    notes = [f"[{_ending(trial)}]"] if result.exit_code or result.timed_out else []
-    text = "\n".join(part for part in (result.output.rstrip("\n"), *notes, f"[{what}]") if part)
-    structured = {
-        "exit_code": result.exit_code,
-        "output": result.output,
-        "timed_out": result.timed_out,
-        "cwd": str(result.cwd or ""),
-        "changes": [change.name for change in trial.changes],
-    }
-    return ToolOutput(text, structured, what.partition(":")[0], is_error=is_error or bool(result.exit_code))
+def _answer_told(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
+    """The answer in words for the person; empty where nobody was asked."""
+    if not chosen.is_answered:
+        return ""
+    said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
+    said = said if kept.names else "dropped"
+    return f"{said} · “{chosen.comment}”" if chosen.comment else said
+
+
+def _summary(kept: Kept, changes: Sequence[TriedChange]) -> str:
+    if len(kept.names) == len(changes):
+        return f"kept {_counted(changes)}"
+    return f"kept {len(kept.names)} of {_counted(changes)}" if kept.names else f"dropped {_counted(changes)}"
+
+
+def _told(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
+    output = attempt.output()
+    text = output.content if isinstance(output.content, str) else ""
+    content = "\n".join(part for part in (text, f"[{remark}]" if remark else "") if part)
+    return replace(output, content=content, summary=f"{output.summary}; {summary}" if output.summary else summary)
 
 
 def may_be_tried(tool: Tool, arguments: Any, context: ToolContext) -> bool:
-    """Whether a trial can be offered: only for what runs confined, in the foreground. Probes; call it in a thread."""
+    """True for what runs confined, in the foreground, where overlays work. Probes once; call it in a thread."""
     if tool.attempt is None or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
         return False
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent.calls.scopes import Call, Decide
-from agentcli.agent.calls.trying import may_be_tried
+from agentcli.agent.calls.trying import Try, may_be_tried
 from agentcli.agent.events import ApprovalRequested, Approve, Notice
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
@@ -34,7 +35,8 @@ NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody 
 class Permitted(Struct, frozen=True):
     """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
 
-    `judged` and `only_reads` as in `Verdict`; `answer` is what the person said, in words for them.
+    `judged` and `only_reads` as in `Verdict`; with a `trial` it runs on a stand-in of the workspace; `answer` is what
+    the person said, in words for them.
     """
 
     arguments: Any
@@ -43,7 +45,7 @@ class Permitted(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     judged: frozenset[Path] | None = None
     only_reads: bool = False
-    is_trial: bool = False
+    trial: Try | None = None
     answer: str = ""
 
 
@@ -83,10 +85,11 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     if not chosen:
         raise Declined(answer.comment)
     if answer.scope == "try":
-        return Permitted(arguments, "", verdict.needs, verdict.hosts, is_trial=True, answer="tried first")
+        wished = Try(question.judged, is_wished=True, grant=partial(grant, asker, question))
+        return Permitted(arguments, "", verdict.needs, verdict.hosts, trial=wished)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
-        await _grant(asker, question, answer, request.rules)
+        await grant(asker, question, answer, request.rules)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
         return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
@@ -174,7 +177,7 @@ def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> 
     return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
 
 
-async def _grant(asker: Call, question: Question, answer: Approve, offered: tuple[str, ...]) -> None:
+async def grant(asker: Call, question: Question, answer: Approve, offered: tuple[str, ...]) -> None:
     """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
     state, emit, session = asker.turn.state, asker.turn.emit, asker.turn.session
     text = answer.rule or next(iter(offered), "")

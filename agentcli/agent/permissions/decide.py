@@ -30,11 +30,12 @@ CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than
 class Verdict(Struct, frozen=True):
     """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
 
+    With `try` it runs on a stand-in of the workspace, and what it changed is decided about afterwards.
     `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
     a command that `only_reads` to that. `exposes` as in exposure.py.
     """
 
-    decision: Literal["allow", "ask", "deny"]
+    decision: Literal["allow", "try", "ask", "deny"]
     reason: str
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -153,13 +154,23 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict("allow", "the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
+    may_be_tried = judged.can_try and not needs and not hosts and not _acts_beyond(command)
     if mode == "plan":
+        if may_be_tried:
+            return Verdict("try", "plan mode keeps none of its changes")
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if granting:
         return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
     if mode == "auto" and sandbox.confines and not needs and not hosts:
         return Verdict("allow", "it stays inside the sandbox")
+    if may_be_tried:
+        return Verdict("try", command.reason)
     return _asks(mode, command.reason, needs, hosts)
+
+
+def _acts_beyond(command: CommandAnalysis) -> bool:
+    """True for what is known to act beyond the workspace, which no stand-in holds back."""
+    return str(command.verdict) == "ask"
 
 
 def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:

@@ -28,7 +28,8 @@ class Judged(Struct, frozen=True):
     """What a call is about. Rules, modes, the person and the sandbox all work from this record.
 
     `command` is set for a shell command, `targets` are the files of a file tool, `host` and `address` belong to a web
-    tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected.
+    tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected. What `can_try`
+    can be run on a stand-in of the workspace.
     """
 
     tool: Tool
@@ -39,6 +40,7 @@ class Judged(Struct, frozen=True):
     host: str = ""
     address: UrlVerdict | None = None
     needs: tuple[Need, ...] = ()
+    can_try: bool = False
 
     @property
     def text(self) -> str:

@@ -99,7 +99,9 @@ class JsonOutput:
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
                 self._system("notice", text=text)
-            case ApprovalRequested(id, call, title, reason, preview, rules, hunks, effects, can_try):
+            case ApprovalRequested(
+                id, call, title, reason, preview, rules, hunks, effects, can_try, _, _, kind, changes
+            ):
                 self._system(
                     "approval_requested",
                     id=id,
@@ -112,6 +114,8 @@ class JsonOutput:
                     hunks=hunks,
                     effects=effects,
                     can_try=can_try,
+                    kind=kind,
+                    changes=changes,
                 )
             case ApprovalSettled(id):
                 self._system("approval_settled", id=id)

@@ -35,6 +35,7 @@ class LocalCommands:
     ) -> None:
         self._confinement = confinement
         self._job_folder = job_folder
+        self._search_path = environment.get("PATH", "")
         self._shell = Shell(environment, job_folder, launch=confinement.launch, own_environment=own_environment)
 
     async def exec(
@@ -68,6 +69,7 @@ class LocalCommands:
             lambda: self._confinement.confinement,
             self._confinement.bounds,
             folder=self._confinement.limits.tries or self._job_folder / "tries",
+            search_path=self._search_path,
         )
         return tries
 

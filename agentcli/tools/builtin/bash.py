@@ -16,34 +16,41 @@ from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.sandbox import Boundary, Files
-from agentcli.tools.tool import ToolContext, ToolOutput
-from agentcli.tools.trial import Trial
+from agentcli.tools.tool import Attempt, ToolContext, ToolOutput
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
-async def attempt(given: Bash, context: ToolContext) -> Trial:
-    """Run it on a stand-in of the workspace; the shell stays where it stood."""
-    _require_command(given)
-    workspace = context.workspace
-    return await workspace.sandbox.try_command(
-        Command(
-            given.command,
-            workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd),
-            timeout_s=_limit_s(given),
-            most_bytes=_MOST_BYTES[context.level],
-        ),
-        on_output=context.emit,
+async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool) -> Attempt:
+    """Run it on a stand-in of the workspace."""
+    start, lost = _start_of(given, context)
+    command = Command(
+        given.command,
+        start,
+        timeout_s=_limit_s(given),
+        most_bytes=_MOST_BYTES[given.output_level or context.level],
+        nobody_allowed=nobody_allowed,
     )
+    trial = await context.workspace.sandbox.try_command(command, on_output=context.emit)
+    return Attempt(trial, lambda: _output(trial.result, given, start, context, notes=[lost]))
 
 
-def _require_command(given: Bash) -> None:
+def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
+    """The folder that a command starts in, and a note if the one the shell stood in is gone. Raises `ToolError`."""
     if not given.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in given.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
+    workspace = context.workspace
+    start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
+    if _is_folder(start, workspace.sandbox):
+        return start, ""
+    if given.cwd:
+        raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
+    workspace.shell_cwd = None
+    return workspace.cwd, f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
 
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
@@ -53,14 +60,7 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
 
 async def run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     workspace = context.workspace
-    _require_command(given)
-    lost = ""
-    start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
-    if not _is_folder(start, workspace.sandbox):
-        if given.cwd:
-            raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
-        lost = f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
-        start, workspace.shell_cwd = workspace.cwd, None
+    start, lost = _start_of(given, context)
     if given.background:
         return await _start_job(given, start, context)
     result = await workspace.sandbox.exec(
@@ -194,6 +194,8 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     workspace = context.workspace
     end = result.cwd
     if end is None or end == (real_start := workspace.sandbox.real_path(start)):
+        return start
+    if not _is_folder(end, workspace.sandbox):  # a tried command made it, and it was not kept
         return start
     try:
         workspace.shell_cwd = workspace.sandbox.validate_path(end, "read")

@@ -412,6 +412,31 @@ def test_a_try_is_confined_as_any_command_is(base: Path) -> None:
     assert not (base / "ws/.vscode").exists()
 
 
+def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base: Path) -> None:
+    home, other = base / "home", Path("/agentcli-test-data")
+    for path in (home / "notes/diary", home / ".cargo/bin/tool", home / ".cargo/credentials", home / "bin/mine"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"SECRET {path.name}\n")
+    if os.getuid() == 0:
+        other.mkdir(exist_ok=True)
+        (other / ".env").write_text("SECRET other\n")
+
+    async def scenario() -> None:
+        path = f"{home}/bin:/usr/bin:/bin"
+        runs = try_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
+        script = f"cat {home}/notes/diary {home}/.cargo/* {home}/.cargo/bin/* {home}/bin/* {other}/.env; cat a.txt"
+        command = Command(script, base / "ws", timeout_s=20, nobody_allowed=True)
+        async with await runs.try_command(command) as tried:
+            found = [line.removeprefix("SECRET ") for line in tried.result.output.splitlines() if "SECRET" in line]
+            assert (found, tried.result.output[-2:]) == (["tool", "mine"], "a\n")
+        runs.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        shutil.rmtree(other, ignore_errors=True)
+
+
 def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
     mark = f"{time.time():.6f}"[5:]
 

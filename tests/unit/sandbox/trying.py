@@ -52,10 +52,17 @@ def try_runs(base: Path, who: str, **more: object) -> TryRuns:
     confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
     ws = base / "ws"
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
-    limits = given.pop("limits", TryLimits())
-    bounds = Bounds("workspace-write", (ws,), base, **given)
+    limits, search_path = given.pop("limits", TryLimits()), given.pop("search_path", "")
+    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
     shell = Shell(clean_environment(base), base / "state/output")
-    return TryRuns(shell, lambda: confinement, lambda: bounds, folder=base / "state/tries", limits=limits)
+    return TryRuns(
+        shell,
+        lambda: confinement,
+        lambda: bounds,
+        folder=base / "state/tries",
+        search_path=search_path,
+        limits=limits,
+    )
 
 
 def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:

@@ -25,6 +25,7 @@ from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
+from agentcli.infra.sandbox.trial.readable import without_others_data
 from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
@@ -89,7 +90,7 @@ class TryRuns:
 
     `confinement` and `bounds` are what commands are confined by now. `folder` holds the overlays, one folder for each
     try; it is outside of everything that commands may write, and should be on the disk of the workspace. What a killed
-    process has left there is removed with the first try.
+    process has left there is removed with the first try. `search_path` is the PATH of the commands.
     """
 
     def __init__(
@@ -99,12 +100,14 @@ class TryRuns:
         bounds: Callable[[], Bounds],
         *,
         folder: Path,
+        search_path: str = "",
         limits: TryLimits = TryLimits(),  # noqa: B008  # frozen
     ) -> None:
         self._shell = shell
         self._confinement = confinement
         self._bounds = bounds
         self._folder = folder
+        self._search_path = search_path
         self._limits = limits
         self._beginning = threading.Lock()
         self._session: PrivateFolder | None = None
@@ -151,7 +154,10 @@ class TryRuns:
         assert self._caches is not None
         self._caches.begin()
         try:
-            trial = _Trial(self._confinement(), self._bounds(), private, self._caches)
+            bounds = self._bounds()
+            if command.nobody_allowed:
+                bounds = without_others_data(bounds, self._search_path)
+            trial = _Trial(self._confinement(), bounds, private, self._caches)
             result = await self._run(trial.launch, command, on_output)
             return TryRun(result, await asyncio.to_thread(trial.pieces, self._limits), private)
         except OSError as error:
