@@ -80,7 +80,7 @@ async def try_first(
 
 
 async def _settle(call: Call, wanted: Try, attempt: Attempt) -> _Chosen:
-    """Decide about what the mode decides about, and ask about the rest: what programs obey has a question of its own."""
+    """Decide about what the mode decides, and ask about the rest; what programs obey has a question of its own."""
     mode, changes = call.turn.state.mode, attempt.trial.changes
     plain = [change for change in changes if not change.is_obeyed]
     obeyed = [change for change in changes if change.is_obeyed]
