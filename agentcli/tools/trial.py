@@ -16,7 +16,8 @@ class TriedChange(Struct, frozen=True):
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
     the contents are the same, are no text or are too long; of a repository it is what git says. `files` and `size`
     count what a folder, a tree or a repository consists of, in files and bytes. `notes` are what a person should know
-    before they keep it. What `is_obeyed` is run or obeyed by other programs unasked.
+    before they keep it. What `is_obeyed` is run or obeyed by other programs unasked. What `loses` something takes away
+    commits, stashes or work that was not committed.
     """
 
     name: str
@@ -27,6 +28,7 @@ class TriedChange(Struct, frozen=True):
     size: int = 0
     notes: tuple[str, ...] = ()
     is_obeyed: bool = False
+    loses: bool = False
 
 
 class Conflict(Struct, frozen=True):

@@ -356,6 +356,67 @@ def test_a_commit_is_one_change(base: Path, drops: bool) -> None:
         git(ws, "fsck", "--strict")
 
 
+def repository(base: Path) -> Path:
+    ws = base / "ws"
+    git(ws, "init", "-q", "-b", "main")
+    git(ws, "add", "a.txt", "lib")
+    git(ws, "commit", "-q", "-m", "first")
+    return ws
+
+
+def test_git_says_what_became_of_a_repository(base: Path) -> None:
+    ws = repository(base)
+    command = "echo more >>a.txt; git commit -qam second; git add b.txt; git branch new"
+    [change] = tried(base, command).changes
+    assert (change.name, change.what, change.loses, change.notes) == (".git", "repository", False, ())
+    head = git(ws, "rev-parse", "--short=7", "HEAD").strip()
+    for said in (
+        f"main: {git(ws, 'rev-parse', '--short=7', 'HEAD~').strip()} → {head}",
+        f"  + {head} second",
+        "new: none → ",
+    ):
+        assert said in change.diff
+    assert "staged: A\tb.txt" in change.diff
+    assert "+more" in change.diff
+    assert (ws / "a.txt").read_text() == "a\nmore\n"
+    git(ws, "fsck", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("git reset -q --hard HEAD~", "loses commit "),
+        ("git commit -q --allow-empty --amend -m other", "loses commit "),
+        ("git branch -qD side", "loses commit "),
+        ("git stash drop -q", "loses stash stash@{0}"),
+        ("git checkout -q -- lib/one.py", "overwrites what was not committed"),
+        ("git stash -q -u -- b.txt", "b.txt: overwrites what was not committed"),
+        ("git add tool; git clean -fdqx lib", "lib/new.py: overwrites what was not committed"),
+    ],
+)
+def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) -> None:
+    ws = repository(base)
+    (ws / "lib/two.py").write_text("stashed\n")
+    git(ws, "stash", "-q")
+    git(ws, "checkout", "-q", "-b", "side")
+    git(ws, "commit", "-q", "--allow-empty", "-m", "aside")
+    git(ws, "checkout", "-q", "main")
+    git(ws, "commit", "-q", "--allow-empty", "-m", "second")
+    (ws / "lib/one.py").write_text("work\n")
+    (ws / "lib/new.py").write_text("work\n")
+    before = tree_of(ws)
+    [change] = tried(base, command, drops=True).changes
+    assert change.loses
+    assert any(said.startswith(note) for said in change.notes), change.notes
+    assert tree_of(ws) == before
+
+
+def test_looking_at_a_repository_changes_nothing(base: Path) -> None:
+    ws = repository(base)
+    os.utime(ws / "a.txt", (1, 1))
+    assert tried(base, "git status --short; git diff; git log -1; git stash list").changes == []
+
+
 def test_a_linked_worktrees_repository_is_held_back_as_well(base: Path) -> None:
     main = base / "main"
     main.mkdir()

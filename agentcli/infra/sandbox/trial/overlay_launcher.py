@@ -7,7 +7,8 @@ after looking that no symlink was on the way. It never becomes a command whose o
 126 and a line that says why.
 
 The plan is a list of entries with NULs between: `clock NS`, which has to be over before the command starts, then for
-each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH`, `work PATH`, `merged PATH`.
+each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH` and `work PATH` unless it
+cannot be written, `merged PATH`.
 Numbers: Linux, include/uapi/linux/mount.h and sched.h; options: Documentation/filesystems/overlayfs.rst.
 """
 
@@ -70,20 +71,16 @@ class _Overlay:
         `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
         redirects, so the upper folder holds every changed file as a whole.
         """
+        merged = _open_real(self.merged)
         lower = [_open_real(path) for path in self.lower]
-        upper, work, merged = (_open_real(path) for path in (self.upper, self.work, self.merged))
-        options = ",".join(
-            (
-                f"lowerdir={':'.join(f'/proc/self/fd/{number}' for number in lower)}",
-                f"upperdir=/proc/self/fd/{upper}",
-                f"workdir=/proc/self/fd/{work}",
-                "userxattr",
-            )
-        )
+        options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in lower)}"
+        above = {"upperdir": self.upper, "workdir": self.work} if self.upper else {}
+        opened = {name: _open_real(path) for name, path in above.items()}
+        options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in opened.items())
         flags = _NO_SETUID | _NO_DEVICES
         done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % merged, b"overlay", flags, options.encode())
         _check(done, f"an overlay over {self.lower[-1]} cannot be mounted")
-        for number in (*lower, upper, work, merged):
+        for number in (*lower, *opened.values(), merged):
             os.close(number)
 
 

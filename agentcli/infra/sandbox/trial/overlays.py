@@ -57,17 +57,18 @@ class Overlays:
         ]
 
     @contextmanager
-    def wrap(self, launch: Launch, hidden: str) -> Iterator[Launch]:
+    def wrap(self, launch: Launch, hidden: str, *, looks_only: bool = False) -> Iterator[Launch]:
         """Rewrite a command so that overlays are bound in place of the areas, and nothing else can be written.
 
-        `hidden` is a folder that it does not see. Raises `OSError`, `ValueError`.
+        `hidden` is a folder that it does not see. One that `looks_only` sees what the command before it did, and can
+        write nothing. Raises `OSError`, `ValueError`.
         """
         merged = {overlay.area: overlay.merged for overlay in self.each}
         argv = change_mounts(launch.argv, lambda mount: _redirected(mount, merged), hidden)
         # Bubblewrap would leave to the command the descriptors of binds that lead elsewhere now.
         dropped = _descriptors(launch.argv) - _descriptors(argv)
         passed = tuple(number for number in launch.pass_fds if number not in dropped)
-        with _plan(self.each, self.started_ns) as plan:
+        with _plan(self.each, self.started_ns, looks_only=looks_only) as plan:
             yield launch._replace(
                 argv=argv, pass_fds=(*passed, plan), bounded_by="trial.overlay_launcher", refusal=REFUSAL
             )
@@ -91,12 +92,13 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 
 
 @contextmanager
-def _plan(overlays: Sequence[Overlay], started_ns: int) -> Iterator[int]:
+def _plan(overlays: Sequence[Overlay], started_ns: int, *, looks_only: bool = False) -> Iterator[int]:
     """A descriptor to read the launcher's plan from."""
     entries = [f"clock {started_ns}"]
     for area, caches, upper, work, merged in overlays:
-        entries += [f"lower {layer}" for layer in (caches, area) if layer]
-        entries += [f"upper {upper}", f"work {work}", f"merged {merged}"]
+        layers = (upper, caches, area) if looks_only else (caches, area)
+        entries += [f"lower {layer}" for layer in layers if layer]
+        entries += [f"merged {merged}"] if looks_only else [f"upper {upper}", f"work {work}", f"merged {merged}"]
     descriptor = os.memfd_create("agentcli")
     try:
         os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))

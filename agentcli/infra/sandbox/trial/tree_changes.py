@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from agentcli.infra.sandbox.trial.git_words import InGitsWords
 from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, has_same_content, open_content
 from agentcli.safety.paths.protected import is_protected
 from agentcli.tools.text_diff import unified_diff
@@ -62,7 +65,64 @@ def pieces_of(area: str, touched: Touched, *, name_of: Callable[[str], str], bud
         root = path if path and everything == {*those} else ""
         change = _change_of_many(area, path, touched, those, name_of)
         pieces.append(Piece(change, area, touched, tuple(those), root))
-    return sorted(pieces, key=lambda piece: (not piece.change.is_obeyed, not piece.change.notes, piece.change.name))
+    return sorted(pieces, key=_by_weight)
+
+
+def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords) -> list[Piece]:
+    """The pieces, where those of a worktree are one with its repository: one without the other would be a muddle.
+
+    What programs obey stays a piece of its own. A repository in which git has only noted something is no change.
+    """
+    top = repository.paths[0].partition(".git")[0]
+    others = [
+        _marked(piece, top, words) if piece.area == repository.area else piece
+        for piece in pieces
+        if piece is not repository
+    ]
+    if words.is_same and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
+        return sorted(others, key=_by_weight)
+    files = [
+        piece
+        for piece in others
+        if piece.area == repository.area
+        and piece.paths[0].startswith(top)
+        and not piece.change.is_obeyed
+        and piece.change.what != "repository"
+    ]
+    change = replace(
+        repository.change,
+        diff="".join(
+            [words.text, *(piece.change.diff or f"{piece.change.kind} {piece.change.name}\n" for piece in files)]
+        ),
+        files=repository.change.files + sum(piece.change.files for piece in files),
+        size=repository.change.size + sum(piece.change.size for piece in files),
+        notes=(
+            *(f"loses {lost}" for lost in words.lost),
+            *(f"{piece.change.name}: {note}" for piece in files for note in piece.change.notes),
+        ),
+        loses=bool(words.lost) or any(piece.change.loses for piece in files),
+    )
+    paths = (*repository.paths, *(path for piece in files for path in piece.paths))
+    whole = Piece(change, repository.area, repository.touched, paths)
+    gone = {id(piece) for piece in files}
+    return sorted([whole, *(piece for piece in others if id(piece) not in gone)], key=_by_weight)
+
+
+def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
+    """The piece, marked where it takes away work that was in no commit."""
+    if piece.change.kind == "created" or not any(path.removeprefix(top) in words.uncommitted for path in piece.paths):
+        return piece
+    notes = ("overwrites what was not committed", *piece.change.notes)
+    return piece._replace(change=replace(piece.change, notes=notes, loses=True))
+
+
+def _is_note(path: str) -> bool:
+    return path in {"index", "COMMIT_EDITMSG", "gc.log"} or path.startswith("objects")
+
+
+def _by_weight(piece: Piece) -> tuple[bool, bool, bool, str]:
+    change = piece.change
+    return (not change.is_obeyed, not change.loses, not change.notes, change.name)
 
 
 class _Wholes:

@@ -23,15 +23,17 @@ from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.launching import Launcher
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
+from agentcli.infra.sandbox.trial.git_words import told_by_git
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import without_others_data
-from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of
+from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of, with_worktree
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, remove_leftovers
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Kept, TriedChange
 
+_LONGEST_LOOK_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
 
@@ -159,7 +161,8 @@ class TryRuns:
                 bounds = without_others_data(bounds, self._search_path)
             trial = _Trial(self._confinement(), bounds, private, self._caches)
             result = await self._run(trial.launch, command, on_output)
-            return TryRun(result, await asyncio.to_thread(trial.pieces, self._limits), private)
+            pieces = await asyncio.to_thread(trial.pieces, self._limits)
+            return TryRun(result, await self._with_repositories(trial, pieces), private)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -177,6 +180,23 @@ class TryRuns:
             stall = f"{result.stall}; {_LEFT}" if result.stall else _LEFT
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
+
+    async def _with_repositories(self, trial: _Trial, pieces: list[Piece]) -> list[Piece]:
+        """Let git say what became of repositories; the files of a worktree are kept with its `.git`, or not at all."""
+        for piece in pieces:
+            if piece.change.what != "repository" or piece.change.kind != "changed":
+                continue
+            folder = f"{piece.area}/{piece.paths[0].partition('.git')[0]}.git"
+
+            async def look(script: str, launch: Launcher | None, folder: str = folder) -> str:
+                command = Command(script, Path(folder).parent, timeout_s=_LONGEST_LOOK_S, profile="read-only")
+                return (await self._shell.exec(command, launch=launch)).output
+
+            words = await told_by_git(
+                folder, lambda script: look(script, None), lambda script: look(script, trial.look)
+            )
+            pieces = with_worktree(pieces, piece, words)
+        return pieces
 
     def _new_folder(self) -> PrivateFolder:
         with self._beginning:
@@ -224,6 +244,18 @@ class _Trial:
             with self._overlays.wrap(launch, str(self._private.path.parent)) as wrapped:
                 environment = {**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"}
                 yield wrapped._replace(environment=environment)
+
+    @contextmanager
+    def look(
+        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+    ) -> Iterator[Launch]:
+        """What looks at the changes, once the command has ended. Raises `OSError`."""
+        assert self._overlays is not None
+        with (
+            self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
+            self._overlays.wrap(launch, str(self._private.path.parent), looks_only=True) as wrapped,
+        ):
+            yield wrapped._replace(environment={**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"})
 
     def pieces(self, limits: TryLimits) -> list[Piece]:
         """Raises `OSError`, `ToolError`."""

@@ -1,0 +1,124 @@
+"""Says in git's words what a tried command did to a repository: refs that moved, commits, the index, what was lost.
+
+Git itself is asked, in the sandbox: before and after, and for the diffs. It runs nothing that a repository configures.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+MOST_REFS = 10
+MOST_COMMITS = 20
+LARGEST_DIFF = 200_000  # bytes
+
+_GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
+_DIFF = "diff --no-ext-diff --no-textconv --no-color"
+_HEAD, _STAGED, _STASH = "== HEAD", "== staged", "== stash"
+
+# Runs a shell script where the repository is, as it was or as it is now, and gives its output.
+Look = Callable[[str], Awaitable[str]]
+
+
+class InGitsWords(NamedTuple):
+    """The changes as text, and what cannot be had back once they are kept. What `is_same` is so for git."""
+
+    text: str
+    lost: tuple[str, ...]
+    is_same: bool = False
+    uncommitted: frozenset[str] = frozenset()
+    """Files that held work which was in no commit, as paths below the worktree."""
+
+
+class _State(NamedTuple):
+    refs: dict[str, str]
+    head: str
+    staged: list[str]
+    stash: list[str]
+
+
+async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGitsWords:
+    """What changed in the repository whose `.git` is `folder`."""
+    before = _read(await look_before(_state_script(folder)))
+    after = _read(await look_after(_state_script(folder)))
+    moved = [
+        name for name in dict.fromkeys((*before.refs, *after.refs)) if before.refs.get(name) != after.refs.get(name)
+    ]
+    lines: list[str] = []
+    lost: list[str] = []
+    dirty = frozenset((await look_before(_dirty_script())).split("\0")) - {""}
+    if before == after:
+        return InGitsWords("", (), is_same=True, uncommitted=dirty)
+    if before.head != after.head:
+        lines.append(f"HEAD: {_short(before.head)} → {_short(after.head)}")
+    for name in moved[:MOST_REFS]:
+        old, new = before.refs.get(name, ""), after.refs.get(name, "")
+        said = await look_after(_ref_script(folder, old, new))
+        made, _, gone = said.partition("== lost\n")
+        lines.append(f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}")
+        lines += [f"  + {line}" for line in made.splitlines()]
+        lost += [f"commit {line}" for line in gone.splitlines()]
+    if len(moved) > MOST_REFS:
+        lines.append(f"… {len(moved) - MOST_REFS} more refs")
+    lost += [
+        f"stash {line.partition(' ')[2]}" for line in before.stash if _content(line) not in map(_content, after.stash)
+    ]
+    if before.staged != after.staged:
+        lines += [f"staged: {line.partition(' ')[2].split(' ', 3)[-1]}" for line in after.staged] or [
+            "nothing is staged any more"
+        ]
+    lines += [f"lost: {line}" for line in lost]
+    diff = await look_after(_diff_script(folder, _commit(before), _commit(after)))
+    return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), uncommitted=dirty)
+
+
+def _state_script(folder: str) -> str:
+    git = f"{_GIT} --git-dir={shlex.quote(folder)}"
+    return (
+        f"{git} for-each-ref --format='%(objectname) %(refname)'; echo '{_HEAD}'"
+        f"; {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; echo '{_STAGED}'"
+        f"; {git} {_DIFF} --cached --raw --abbrev; echo '{_STASH}'; {git} stash list --format='%H %gd %gs'; true"
+    )
+
+
+def _read(said: str) -> _State:
+    refs, _, rest = said.partition(f"{_HEAD}\n")
+    head, _, rest = rest.partition(f"{_STAGED}\n")
+    staged, _, stash = rest.partition(f"{_STASH}\n")
+    found = (line.partition(" ") for line in refs.splitlines())
+    return _State({name: commit for commit, _, name in found}, head.strip(), staged.splitlines(), stash.splitlines())
+
+
+def _content(stash: str) -> str:
+    return stash.partition(" ")[0]
+
+
+def _commit(state: _State) -> str:
+    return state.refs.get(state.head, "" if state.head.startswith("refs/") else state.head)
+
+
+def _ref_script(folder: str, old: str, new: str) -> str:
+    git = f"{_GIT} --git-dir={shlex.quote(folder)} log --no-color --no-decorate --oneline -n {MOST_COMMITS}"
+    made = f"{git} {new} --not {old}" if new else "true"
+    lost = f"{git} {old} --not --all HEAD" if old else "true"
+    return f"{made} 2>/dev/null; echo '== lost'; {lost} 2>/dev/null; true"
+
+
+def _diff_script(folder: str, old: str, new: str) -> str:
+    git = f"{_GIT} --git-dir={shlex.quote(folder)} {_DIFF}"
+    between = f"{git} {old} {new}; " if old and new and old != new else ""
+    return f"({between}{git} --cached) 2>/dev/null | head -c {LARGEST_DIFF}; true"
+
+
+def _dirty_script() -> str:
+    """Files with changes against the last commit, and those that git does not know, ignored ones aside."""
+    changed, unknown = (
+        f"{_GIT} diff --no-ext-diff --name-only -z HEAD",
+        f"{_GIT} ls-files -z --others --exclude-standard",
+    )
+    return f"({changed}; {unknown}) 2>/dev/null; true"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("refs/heads/").removeprefix("refs/")[:60]
