@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.streaming import stream_output
+from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.infra.sandbox.search import globs
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.tools.ripgrep import find_rg
