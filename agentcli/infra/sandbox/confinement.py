@@ -85,8 +85,8 @@ class Launch(NamedTuple):
     """
 
     argv: list[str]
-    pass_fds: tuple[int, ...]
-    environment: Mapping[str, str]
+    pass_fds: tuple[int, ...] = ()
+    environment: Mapping[str, str] = {}  # nobody adds to it
     refusal: str = ""
     bounded_by: str = ""
     launcher: int = 0
@@ -153,7 +153,7 @@ class Unconfined:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        yield Launch(list(argv), tuple(pass_fds), {})
+        yield Launch(list(argv), tuple(pass_fds))
 
     def hides(self, profile: Profile) -> bool:
         return False

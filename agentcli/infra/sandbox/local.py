@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
+from msgspec.structs import replace
+
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.files import disk
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
@@ -25,7 +27,8 @@ from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looke
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.files.secret_values import SecretValues
-    from agentcli.infra.sandbox.local_commands import LocalCommands
+    from agentcli.infra.sandbox.processes.shell import Shell
+    from agentcli.infra.sandbox.trial.try_run import TryRuns
     from agentcli.tools.trial import Trial
 
 
@@ -59,8 +62,9 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._loaded: LocalCommands | None = None
-        self._loading = Lock()
+        self._started_shell: Shell | None = None
+        self._try_runs: TryRuns | None = None
+        self._beginning = Lock()
 
     @property
     def profile(self) -> Profile:
@@ -149,19 +153,6 @@ class LocalSandbox:
         )
         return values
 
-    @property
-    def _commands(self) -> LocalCommands:
-        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
-        with self._loading:  # `why_no_trial` is asked in a thread, and two shells would be one too many to close
-            if self._loaded is None:
-                self._loaded = import_module("agentcli.infra.sandbox.local_commands").LocalCommands(
-                    self._confinement,
-                    environment=self._environment,
-                    own_environment=self._own_environment,
-                    job_folder=self._job_folder,
-                )
-            return self._loaded
-
     async def exec(
         self,
         command: Command,
@@ -169,25 +160,60 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        return await self._commands.exec(command, on_output=on_output, detach=detach)
-
-    def why_no_trial(self) -> str:
-        return self._commands.why_no_trial()
-
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
-        return await self._commands.try_command(command, on_output=on_output)
+        if not command.is_own:
+            await self._confinement.make_ready()
+        if command.is_own or (command.profile or self.profile) != "workspace-write":
+            return await self._shell.exec(command, on_output=on_output, detach=detach)
+        created_config = import_module("agentcli.infra.sandbox.protection.created_config")
+        before = created_config.watched(self.roots)
+        result = await self._shell.exec(command, on_output=on_output, detach=detach)
+        return replace(result, made=tuple(created_config.made_or_changed(before)))
 
     async def start_job(self, command: Command) -> BackgroundJob:
-        return await self._commands.start_job(command)
+        await self._confinement.make_ready()
+        return await self._shell.start_job(command)
 
     def jobs(self) -> Sequence[BackgroundJob]:
-        return self._loaded.jobs() if self._loaded is not None else ()
+        return self._started_shell.jobs.list() if self._started_shell is not None else ()
 
     def read_job(self, id: str, most_bytes: int) -> str:
-        return self._commands.read_job(id, most_bytes)
+        return self._shell.jobs.read(id, most_bytes)
 
     async def stop_job(self, id: str) -> None:
-        await self._commands.stop_job(id)
+        await self._shell.jobs.stop(id)
+
+    def why_no_trial(self) -> str:
+        return self._tries.why_not()
+
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
+        await self._confinement.make_ready()
+        return await self._tries.try_command(command, on_output=on_output)
+
+    @property
+    def _shell(self) -> Shell:
+        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
+        if self._started_shell is None:
+            self._started_shell = import_module("agentcli.infra.sandbox.processes.shell").Shell(
+                self._environment,
+                self._job_folder,
+                launch=self._confinement.launch,
+                own_environment=self._own_environment,
+            )
+        return self._started_shell
+
+    @property
+    def _tries(self) -> TryRuns:
+        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
+        with self._beginning:  # `why_no_trial` is asked in a thread
+            if self._try_runs is None:
+                self._try_runs = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
+                    lambda: self._shell,
+                    lambda: self._confinement.confinement,
+                    self._confinement.bounds,
+                    folder=self._confinement.limits.tries or self._job_folder / "tries",
+                    search_path=self._environment.get("PATH", ""),
+                )
+            return self._try_runs
 
     def grant_host(self, host: str) -> None:
         self._confinement.grant_host(host)
@@ -205,8 +231,10 @@ class LocalSandbox:
         self._paths.add_root(folder)
 
     async def aclose(self) -> None:
-        if self._loaded is not None:
-            await self._loaded.aclose()
+        if self._started_shell is not None:
+            await self._started_shell.aclose()
+        if self._try_runs is not None:
+            await asyncio.to_thread(self._try_runs.close)
         await self._confinement.aclose()
 
 

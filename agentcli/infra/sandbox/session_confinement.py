@@ -182,7 +182,7 @@ class SessionConfinement:
         """Raises `OSError`."""
         if profile == "danger-full-access":
             with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
-                yield Launch(list(argv), tuple(pass_fds), {}, told=self._left_behind.take_untold(Told()))
+                yield Launch(list(argv), tuple(pass_fds), told=self._left_behind.take_untold(Told()))
             return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)

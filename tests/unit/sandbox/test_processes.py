@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper_client import Keeper
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 from tests.unit.sandbox.trees import ENDS, LEAST_PROCESSES, alive
@@ -98,7 +99,7 @@ async def test_who_kills_the_supervisor_does_not_get_away(tmp_path: Path, mark: 
     keeper = Keeper(ENVIRONMENT)
     with Path(os.devnull).open("w") as nowhere:
         process = await keeper.start(
-            ["/bin/bash", "-c", f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"],
+            Launch(["/bin/bash", "-c", f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"]),
             cwd=tmp_path,
             environment=ENVIRONMENT,
             output=nowhere.fileno(),
@@ -115,7 +116,7 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
     async def parent_of_a_command() -> int:
         read, write = os.pipe()
         process = await keeper.start(
-            ["/bin/sh", "-c", "ps -o ppid= -p $PPID"], cwd=tmp_path, environment=ENVIRONMENT, output=write
+            Launch(["/bin/sh", "-c", "ps -o ppid= -p $PPID"]), cwd=tmp_path, environment=ENVIRONMENT, output=write
         )
         os.close(write)
         assert await process.wait() == 0
@@ -135,7 +136,7 @@ async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: s
     keeper = Keeper(ENVIRONMENT, most_processes=60)
     with Path(os.devnull).open("w") as nowhere:
         process = await keeper.start(
-            ["/bin/bash", "-c", f"for n in $(seq 200); do sleep {mark} & done; wait"],
+            Launch(["/bin/bash", "-c", f"for n in $(seq 200); do sleep {mark} & done; wait"]),
             cwd=tmp_path,
             environment=ENVIRONMENT,
             output=nowhere.fileno(),
@@ -150,7 +151,7 @@ async def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None
     keeper = Keeper(ENVIRONMENT)
     for program, folder in ((tmp_path / "none", tmp_path), (Path("/bin/true"), tmp_path / "none")):
         with pytest.raises(FileNotFoundError), Path(os.devnull).open("w") as nowhere:
-            await keeper.start([str(program)], cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno())
+            await keeper.start(Launch([str(program)]), cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno())
     await keeper.aclose()
 
 
@@ -161,7 +162,7 @@ async def test_descriptors_keep_their_numbers_and_no_other_is_passed_on(tmp_path
     passed = [os.open(tmp_path / "a", os.O_RDONLY) for _ in range(3)]
     script = f"cat <&{passed[1]}; ls -x /proc/self/fd"
     process = await keeper.start(
-        ["/bin/bash", "-c", script], cwd=tmp_path, environment=ENVIRONMENT, output=write, pass_fds=passed
+        Launch(["/bin/bash", "-c", script], tuple(passed)), cwd=tmp_path, environment=ENVIRONMENT, output=write
     )
     for descriptor in (write, *passed):
         os.close(descriptor)
@@ -179,7 +180,10 @@ async def test_signals_are_as_a_program_expects_them(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
     read, write = os.pipe()
     process = await keeper.start(
-        ["/bin/grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"], cwd=tmp_path, environment=ENVIRONMENT, output=write
+        Launch(["/bin/grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]),
+        cwd=tmp_path,
+        environment=ENVIRONMENT,
+        output=write,
     )
     os.close(write)
     await process.wait_until_gone()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.stall import Stall, Watcher
 from tests.unit.tools.bench import Bench, until
@@ -63,7 +64,7 @@ async def running(command: str, folder: Path) -> AsyncIterator[Process]:
     keeper = Keeper(ENVIRONMENT)
     with Path(os.devnull).open("w") as nowhere:
         process = await keeper.start(
-            ["/bin/bash", "-c", command], cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno()
+            Launch(["/bin/bash", "-c", command]), cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno()
         )
     try:
         assert await until((folder / "r").exists, 10)

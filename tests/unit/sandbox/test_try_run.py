@@ -619,7 +619,7 @@ def test_a_try_ends_once(base: Path) -> None:
 def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: str, is_confined: bool, why: str) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
     bounds = Bounds(profile, (base / "ws",), base)
-    runs = TryRuns(Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = TryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match=why):
         asyncio.run(runs.try_command(Command("echo x >x", base / "ws", timeout_s=20)))
     assert not (base / "ws/x").exists()
@@ -629,6 +629,6 @@ def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: st
 def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0]
     bounds = Bounds("workspace-write", (base,), base)
-    runs = TryRuns(Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = TryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match="agentcli's own data"):
         asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))

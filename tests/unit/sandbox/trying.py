@@ -56,7 +56,7 @@ def try_runs(base: Path, who: str, **more: object) -> TryRuns:
     bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
     shell = Shell(clean_environment(base), base / "state/output")
     return TryRuns(
-        shell,
+        lambda: shell,
         lambda: confinement,
         lambda: bounds,
         folder=base / "state/tries",

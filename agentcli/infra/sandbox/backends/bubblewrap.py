@@ -60,7 +60,7 @@ class Bubblewrap:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds), {})
+            yield Launch(list(argv), tuple(pass_fds))
             return
         with ExitStack() as stack:
             mount_points = stack.enter_context(MountPoints())

@@ -70,7 +70,7 @@ class Docker:
                 f"--workdir={cwd}",
             ]
             try:
-                yield Launch([self._program, "run", *options, self._image, *argv], (), {})
+                yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
                 self._remove(name)
 

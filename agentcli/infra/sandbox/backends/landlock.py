@@ -51,7 +51,7 @@ class Landlock:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds), {})
+            yield Launch(list(argv), tuple(pass_fds))
             return
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.jobs import Jobs
-from agentcli.infra.sandbox.processes.keeper_client import SWARMED, readable
-from agentcli.infra.sandbox.processes.launching import Running
+from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
 from agentcli.infra.sandbox.processes.output import CommandOutput
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
-from agentcli.tools.command import CommandResult
+from agentcli.tools.command import Command, CommandResult
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 
@@ -34,33 +33,47 @@ _FIRST_SECONDS = 6.0
 
 
 class Foreground:
-    """A command that a call waits for. Exactly one of `end`, `close` and `go_on` comes last.
+    """A command that a call waits for, until its `result`.
 
-    `was_refused` says after `close` that its confinement could not be set up, and that nothing of it ran. One that is
-    not watched, since it has a terminal, may be silent for as long as it likes.
+    `was_refused` says after that that its confinement could not be set up, and that nothing of it ran. One that has a
+    terminal may be silent for as long as it likes.
     """
 
     def __init__(
         self,
-        running: Running,
+        command: Command,
+        process: Process,
         output: CommandOutput,
         pipe: int,
         report: int,
         on_output: Callable[[str], None],
-        *,
-        is_watched: bool,
+        jobs: Jobs,
     ) -> None:
         self.was_refused = False
-        self._is_watched = is_watched
-        self._running = running
+        self._command = command
+        self._process = process
         self._output = output
         self._on_output = on_output
         self._pipe = pipe
         self._report = report
+        self._jobs = jobs
         self._stall: Stall | None = None
         self._writing: asyncio.Future[None] | None = None
         os.set_blocking(pipe, False)
         self._pump = asyncio.create_task(self._read())
+
+    async def result(self, timeout_s: float | None, detach: asyncio.Event | None) -> CommandResult:
+        """Wait until the command has ended, or goes on in the background; end it when its time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                goes_on = await self._wait(detach)
+            goes_on = goes_on or await self._left_something()
+        except TimeoutError:
+            return await asyncio.shield(self._end())
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end())
+            raise
+        return await asyncio.shield(self._go_on() if goes_on else self._close())
 
     async def _read(self) -> None:
         """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
@@ -76,26 +89,28 @@ class Foreground:
                 if len(data) < _CHUNK:
                     break
 
-    async def wait(self, detach: asyncio.Event | None) -> bool:
+    async def _wait(self, detach: asyncio.Event | None) -> bool:
         """Wait until the command itself has ended, or is to go on in the background: True for the latter.
 
         It goes on when `detach` is set, and when it is a server that listens and has nothing more to say.
         """
-        process = self._running.process
-        exited = asyncio.ensure_future(process.wait())
-        others = {asyncio.ensure_future(self._watch())} if self._is_watched else set()
+        exited = asyncio.ensure_future(self._process.wait())
+        others = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
-            others.add(asyncio.ensure_future(_set(detach)))
+            others.append(asyncio.ensure_future(_set(detach)))
         try:
-            await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
-            return not exited.done()
+            await asyncio.wait([exited, *others], return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                return True
+            exited.result()
+            return False
         finally:
             for task in (exited, *others):
                 task.cancel()
 
     async def _watch(self) -> None:
         """Say why a silent command is silent; ends when it listens."""
-        watcher = Watcher(self._running.process.supervisor)
+        watcher = Watcher(self._process.supervisor)
         while True:
             quiet_s = time.monotonic() - self._output.heard_at
             if quiet_s < SOONEST_S - _LOOK_EVERY_S:
@@ -110,21 +125,20 @@ class Foreground:
                 return
             await asyncio.sleep(_LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S)
 
-    async def left_something(self) -> bool:
+    async def _left_something(self) -> bool:
         """True if processes of a command that has ended go on; those that are about to end do not count."""
-        process = self._running.process
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):
-                await process.wait_until_gone()
-        return not self._running.is_over()
+                await self._process.wait_until_gone()
+        return not self._process.is_over()
 
-    async def end(self) -> CommandResult:
+    async def _end(self) -> CommandResult:
         """End everything of it; the result holds what it said until then."""
         stall = self._stall.text if self._stall else ""
-        await self._running.end()
-        return await self.close(timed_out=True, stall=stall)
+        await self._process.end()
+        return await self._close(timed_out=True, stall=stall)
 
-    async def close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
+    async def _close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         """Collect its result, once nothing of it is left."""
         heard_at = 0.0
         while not self._pump.done() and heard_at < self._output.heard_at:  # who holds the pipe now is none of ours
@@ -133,43 +147,44 @@ class Foreground:
         await self._stop_reading()
         text, cut = self._output.close()
         report = _read_report(self._report)
-        refusal = self._running.refusal
-        self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         os.close(self._pipe)
         os.close(self._report)
+        refusal, told = self._process.launch.refusal, self._process.launch.told
+        self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
             text,
-            None if timed_out else self._running.process.exit_code,
+            None if timed_out else self._process.exit_code,
             timed_out,
             report.cwd,
             cut,
             self._output.file,
-            stall=SWARMED if self._running.process.was_swarm else stall,
+            stall=SWARMED if self._process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else 0,
-            put_back=tuple(self._running.told.put_back),
-            left_changed=tuple(self._running.told.left_changed),
-            unguarded=tuple(self._running.told.unguarded),
+            put_back=tuple(told.put_back),
+            left_changed=tuple(told.left_changed),
+            unguarded=tuple(told.unguarded),
         )
 
-    async def go_on(self, id: str, path: Path, jobs: Jobs) -> CommandResult:
+    async def _go_on(self) -> CommandResult:
         """Make it, or what it has left running, a job; the result holds what it said so far."""
         await self._stop_reading()
-        process = self._running.process
-        was_left, stall = process.exit_code is not None, self._stall.text if self._stall else ""
+        process, stall = self._process, self._stall.text if self._stall else ""
+        was_left = process.exit_code is not None
         cwd = _read_report(self._report).cwd if was_left else None
         try:
+            path = self._jobs.new_file()
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             process.keep_output(self._pipe, file, self._report)
             os.close(file)
         except OSError as error:
-            await self._running.end()
+            await process.end()
             raise not_started("the job", error) from error
         finally:
             os.close(self._pipe)
             os.close(self._report)
-        job = jobs.keep(id, self._running, path, told=told, was_left=was_left, stall=stall)
+        job = self._jobs.add(self._command.text, process, path, told=told, was_left=was_left, stall=stall)
         return CommandResult(
             text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=path if cut else None, job=job, stall=stall
         )

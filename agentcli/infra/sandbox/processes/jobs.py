@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.keeper_client import SWARMED
-from agentcli.infra.sandbox.processes.launching import Running
+from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
 from agentcli.tools.command import BackgroundJob
 
@@ -27,8 +26,8 @@ _LAST_WORDS = 300  # bytes
 class _Job:
     """`told` bytes of its file were read or shown already. What a command left behind has no exit code of its own."""
 
-    id: str
-    running: Running
+    command: str
+    process: Process
     output_file: Path
     told: int = 0
     was_left: bool = False
@@ -37,27 +36,31 @@ class _Job:
     watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watcher = Watcher(self.running.process.supervisor)
+        self.watcher = Watcher(self.process.supervisor)
+
+    @property
+    def id(self) -> str:
+        return self.output_file.stem
 
     def as_told(self) -> BackgroundJob:
-        process, is_over = self.running.process, self.running.is_over()
+        process, is_over, told = self.process, self.process.is_over(), self.process.launch.told
         return BackgroundJob(
             self.id,
             process.pid,
             self.output_file,
-            self.running.command,
+            self.command,
             is_running=not is_over,
             exit_code=process.exit_code if is_over and not self.was_left else None,
             stall=self._why(is_over=is_over),
             timed_out=process.was_late,
             new_bytes=max(0, self._size() - self.told),
-            put_back=tuple(self.running.told.put_back),
-            left_changed=tuple(self.running.told.left_changed),
-            unguarded=tuple(self.running.told.unguarded),
+            put_back=tuple(told.put_back),
+            left_changed=tuple(told.left_changed),
+            unguarded=tuple(told.unguarded),
         )
 
     def _why(self, *, is_over: bool) -> str:
-        if self.running.process.was_swarm:
+        if self.process.was_swarm:
             return SWARMED
         return "" if is_over or self.stall is None else self.stall.text
 
@@ -94,23 +97,29 @@ class Jobs:
         self._jobs: list[_Job] = []
         self._watching: asyncio.Task[None] | None = None
 
-    def next_file(self) -> tuple[str, Path]:
-        """The name of the next job and the new file of its output. Raises `OSError`."""
-        path = new_file(self._folder, "job")
-        return path.stem, path
+    def new_file(self) -> Path:
+        """Make the file for the output of the next job, which is named after it. Raises `OSError`."""
+        return new_file(self._folder, "job")
 
-    def keep(
-        self, id: str, running: Running, output_file: Path, *, told: int = 0, was_left: bool = False, stall: str = ""
+    def add(
+        self,
+        command: str,
+        process: Process,
+        output_file: Path,
+        *,
+        told: int = 0,
+        was_left: bool = False,
+        stall: str = "",
     ) -> BackgroundJob:
         """List a command as a job from now on."""
-        job = _Job(id, running, output_file, told, was_left, Stall("listens", stall) if stall else None)
+        job = _Job(command, process, output_file, told, was_left, Stall("listens", stall) if stall else None)
         self._jobs.append(job)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
         return job.as_told()
 
     async def _watch(self) -> None:
-        while running := [job for job in self._jobs if not job.running.is_over()]:
+        while running := [job for job in self._jobs if not job.process.is_over()]:
             for job in running:
                 await asyncio.to_thread(job.look)
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -121,7 +130,7 @@ class Jobs:
     def read(self, id: str, most_bytes: int) -> str:
         """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
         job = self._get(id)
-        is_over = job.running.is_over()
+        is_over = job.process.is_over()
         try:
             with job.output_file.open("rb") as file:
                 text, job.told = _new_text(file, job.told, most_bytes, is_complete=is_over)
@@ -131,7 +140,7 @@ class Jobs:
 
     async def stop(self, id: str) -> None:
         """Raises `ToolError` for an id that no job has."""
-        await self._get(id).running.end()
+        await self._get(id).process.end()
 
     def _get(self, id: str) -> _Job:
         job = next((job for job in self._jobs if job.id == id), None)

@@ -9,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
+from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper import GRACE_S, MOST_PROCESSES, PATIENCE_S
 
 # The packages stand in for the real ones, whose beginnings import `typing`: that would take another 10 ms.
@@ -42,35 +44,47 @@ class Keeper:
 
     async def start(
         self,
-        argv: Sequence[str],
+        launch: Launch,
         *,
         cwd: Path,
         environment: Mapping[str, str],
         output: int,
-        pass_fds: Sequence[int] = (),
         keeps_output: bool = False,
         time_limit_s: float | None = None,
-        bounded_by: str = "",
-        launcher: int = 0,
-        journal: int | None = None,
         terminal: str = "",
     ) -> Process:
         """Start a program in a session of its own, without input; both its streams go to `output`.
 
-        `pass_fds` keep their numbers. With `keeps_output` the descriptor is a regular file, which grows to 1 GB at
-        most and may fail to grow without harm to the program. `bounded_by`, `launcher` and `journal` as in `Launch`. A
-        `terminal`, named by its path, is what it reads and writes instead, and what controls it. Raises `OSError` when
-        the program cannot be started, and `ValueError` for a NUL or a lone surrogate.
+        The descriptors passed on keep their numbers. With `keeps_output` the output is a regular file, which grows to
+        1 GB at most and may fail to grow without harm to the program. A `terminal`, named by its path, is what it reads
+        and writes instead, and what controls it. Raises `OSError` when the program cannot be started, and `ValueError`
+        for a NUL or a lone surrogate.
         """
-        limits = (str(time_limit_s or 0), str(self._most_processes), bounded_by, str(launcher), terminal)
-        request = _request(argv, cwd, environment, pass_fds, limits, keeps_output=keeps_output)
+        argv = launch.argv
+        fields = [
+            "1" if keeps_output else "0",
+            str(time_limit_s or 0),
+            str(self._most_processes),
+            launch.bounded_by,
+            str(launch.launcher),
+            terminal,
+            ",".join(map(str, launch.pass_fds)),
+            str(cwd),
+            str(len(argv)),
+            shutil.which(argv[0]) or argv[0],
+            *argv[1:],
+            *(f"{name}={value}" for name, value in {**environment, **launch.environment}.items()),
+        ]
+        if any("\0" in field for field in fields):
+            raise ValueError("embedded null byte")
+        request = b"\0".join(map(os.fsencode, fields))
         ours, theirs = socket.socketpair()
         try:
-            self._ask(theirs, journal)
+            self._ask(theirs, launch.journal)
             ours.setblocking(False)
-            socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *pass_fds])
+            socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(ours, request)
-            process = Process(ours)
+            process = Process(ours, launch)
             try:
                 await process.started()
             except asyncio.CancelledError:  # it may run already, unheard of
@@ -123,39 +137,16 @@ class Keeper:
                 await asyncio.to_thread(process.wait, PATIENCE_S)
 
 
-def _request(
-    argv: Sequence[str],
-    cwd: Path,
-    environment: Mapping[str, str],
-    pass_fds: Sequence[int],
-    limits: Sequence[str],
-    *,
-    keeps_output: bool,
-) -> bytes:
-    program = shutil.which(argv[0]) or argv[0]
-    fields = [
-        "1" if keeps_output else "0",
-        *limits,
-        ",".join(map(str, pass_fds)),
-        str(cwd),
-        str(len(argv)),
-        program,
-        *argv[1:],
-        *(f"{name}={value}" for name, value in environment.items()),
-    ]
-    if any("\0" in field for field in fields):
-        raise ValueError("embedded null byte")
-    return b"\0".join(map(os.fsencode, fields))
-
-
 class Process:
     """A command and all it starts, as its supervisor tells of them.
 
     `exit_code` is None until the command itself has ended; `is_gone` once nothing of it is left. They are as they were
-    at the last `look`.
+    at the last `look`, which leaves the `confinement` of what is gone.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, launch: Launch) -> None:
+        self.launch = launch
+        self.confinement = ExitStack()
         self.pid = 0
         self.supervisor = 0
         self.exit_code: int | None = None
@@ -189,17 +180,22 @@ class Process:
             await readable(self._control.fileno())
             self.look()
 
+    def is_over(self) -> bool:
+        """True if nothing of it is left, as far as is known now."""
+        self.look()
+        return self.is_gone
+
     async def end(self) -> None:
         """SIGTERM to everything, SIGKILL after two seconds to what is left. Safe to call twice."""
-        self.look()
-        if self.is_gone:
+        if self.is_over():
             return
         with contextlib.suppress(OSError):
             self._control.send(b"T")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
-        self.close()
+        self._close()
+        self.confinement.close()
 
     def keep_output(self, pipe: int, file: int, *open_ends: int) -> None:
         """Let the supervisor write to a file what comes from the command's pipe, from now until its end.
@@ -220,10 +216,11 @@ class Process:
                 data = b""
             if not data:
                 self._take_end()
-                return
+                break
             *lines, self._said = (self._said + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
+        self.confinement.close()
 
     def _take(self, words: list[bytes]) -> None:
         match words:
@@ -246,9 +243,9 @@ class Process:
         self.is_gone = True
         if self.exit_code is None:
             self.exit_code = -9
-        self.close()
+        self._close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Let go of it; if anything of it still runs it is ended."""
         self.is_gone = True
         self._control.close()

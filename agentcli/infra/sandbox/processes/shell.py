@@ -1,21 +1,26 @@
-"""Runs shell commands, in the foreground or as jobs; retries those whose confinement could not be set up."""
+"""Runs the shell commands of a session, for a call that waits or as jobs; plans a confinement anew where it fails."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import MOST_PLANS
+from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs, new_file
-from agentcli.infra.sandbox.processes.keeper_client import readable
-from agentcli.infra.sandbox.processes.launching import Launcher, Running, Starter, unconfined
+from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, readable
 from agentcli.infra.sandbox.processes.output import CommandOutput
-from agentcli.tools.command import BackgroundJob, Command, CommandResult
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+
+# Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
+# context is left after the last of their processes.
+Launcher = Callable[[Sequence[str], Path, Sequence[int], Profile | None], AbstractContextManager[Launch]]
 
 # The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
@@ -24,26 +29,35 @@ _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 
 
-class Shell:
-    """Runs commands for a sandbox. `environment` is what they see, credentials taken out already; the person's own
-    commands see `own_environment`.
+@contextmanager
+def unconfined(
+    argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
+) -> Iterator[Launch]:
+    yield Launch(list(argv), tuple(pass_fds))
 
-    `launch` confines them. The output of jobs is kept in `job_folder`; of other commands what is too long for a
-    result, in `data_folder`.
+
+class Shell:
+    """`environment` is what commands see, credentials taken out already; the person's own see `own_environment`.
+
+    `launch` confines them. `folder` keeps the output of jobs, and any that is too long for a result.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        job_folder: Path,
+        folder: Path,
         *,
         launch: Launcher = unconfined,
-        data_folder: Path | None = None,
         own_environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._starter = Starter(environment, launch, own_environment)
-        self._jobs = Jobs(job_folder)
-        self._data_folder = data_folder or job_folder
+        self._environment = environment
+        self._own_environment = environment if own_environment is None else own_environment
+        self._folder = folder
+        self._launch = launch
+        self._keeper = Keeper(environment)
+        self._argv = _shell_argv()
+        self._processes: set[Process] = set()
+        self.jobs = Jobs(folder)
 
     async def exec(
         self,
@@ -53,37 +67,20 @@ class Shell:
         detach: asyncio.Event | None = None,
         launch: Launcher | None = None,
     ) -> CommandResult:
-        """Run a command; `launch` confines it in place of the usual one."""
+        """Run a command as `Commands.exec` does; `launch` confines it in place of the usual one."""
         for _ in range(MOST_PLANS):
-            output = CommandOutput(command.most_bytes, on_output, lambda: new_file(self._data_folder, "output"))
-            foreground = await self._start(command, output, on_output, launch)
-            try:
-                async with asyncio.timeout(command.timeout_s):
-                    goes_on = await foreground.wait(detach)
-                goes_on = goes_on or await foreground.left_something()
-            except TimeoutError:
-                return await asyncio.shield(foreground.end())
-            except asyncio.CancelledError:
-                await asyncio.shield(foreground.end())
-                raise
-            result = await asyncio.shield(self._to_background(foreground) if goes_on else foreground.close())
+            foreground = await self._begin(command, on_output, launch)
+            result = await foreground.result(command.timeout_s, detach)
             if not foreground.was_refused:
                 return result
         raise _refused(result.output)
 
-    async def _start(
-        self, command: Command, output: CommandOutput, on_output: Callable[[str], None], launch: Launcher | None
-    ) -> Foreground:
+    async def _begin(self, command: Command, on_output: Callable[[str], None], launch: Launcher | None) -> Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
+        before = _REPORT.format(fd=report_write)
         try:
-            running = await self._starter.start(
-                command,
-                before=_REPORT.format(fd=report_write),
-                output=pipe_write,
-                pass_fds=(report_write,),
-                launcher=launch,
-            )
+            process = await self._start(command, before=before, output=pipe_write, report=report_write, launcher=launch)
         except BaseException as error:
             os.close(report)
             os.close(pipe)
@@ -93,69 +90,89 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return Foreground(running, output, pipe, report, on_output, is_watched=not command.terminal)
-
-    async def _to_background(self, foreground: Foreground) -> CommandResult:
-        try:
-            id, path = self._jobs.next_file()
-        except OSError as error:
-            await foreground.end()
-            raise not_started("the job", error) from error
-        return await foreground.go_on(id, path, self._jobs)
+        output = CommandOutput(command.most_bytes, on_output, lambda: new_file(self._folder, "output"))
+        return Foreground(command, process, output, pipe, report, on_output, self.jobs)
 
     async def start_job(self, command: Command) -> BackgroundJob:
+        """Start a command as `Commands.start_job` does."""
         try:
-            id, path = self._jobs.next_file()
+            path = self.jobs.new_file()
             for _ in range(MOST_PLANS):
-                running = await self._start_job(command, path)
-                if running is not None:
-                    return self._jobs.keep(id, running, path)
+                process = await self._begin_job(command, path)
+                if process is not None:
+                    return self.jobs.add(command.text, process, path)
             raise _refused(path.read_text(errors="replace"))
         except (OSError, ValueError) as error:
             raise not_started("the job", error) from error
 
-    async def _start_job(self, command: Command, path: Path) -> Running | None:
+    async def _begin_job(self, command: Command, path: Path) -> Process | None:
         """None where its confinement could not be set up; why is in the file then. Raises `OSError`, `ValueError`."""
         begun, begun_write = _pipe_above(9)
+        before = _BEGUN.format(fd=begun_write)
         try:
             try:
                 with path.open("ab") as file:
                     file.truncate(0)
-                    running = await self._starter.start(
-                        command,
-                        before=_BEGUN.format(fd=begun_write),
-                        output=file.fileno(),
-                        pass_fds=(begun_write,),
-                        is_job=True,
+                    process = await self._start(
+                        command, before=before, output=file.fileno(), report=begun_write, is_job=True
                     )
             finally:
                 os.close(begun_write)
             try:
                 await readable(begun)
             except asyncio.CancelledError:
-                await asyncio.shield(running.end())
+                await asyncio.shield(process.end())
                 raise
-            if os.read(begun, 1) or not running.refusal:
-                return running
-            await running.process.wait_until_gone()
+            refusal = process.launch.refusal
+            if os.read(begun, 1) or not refusal:
+                return process
+            await process.wait_until_gone()
             said = await asyncio.to_thread(path.read_bytes)
-            return None if said.startswith(running.refusal.encode()) else running
+            return None if said.startswith(refusal.encode()) else process
         finally:
             os.close(begun)
 
-    def jobs(self) -> Sequence[BackgroundJob]:
-        return self._jobs.list()
+    async def _start(
+        self,
+        command: Command,
+        *,
+        before: str,
+        output: int,
+        report: int,
+        is_job: bool = False,
+        launcher: Launcher | None = None,
+    ) -> Process:
+        """Start a command with `before` in front of it, as `Keeper.start` does.
 
-    def read_job(self, id: str, most_bytes: int) -> str:
-        return self._jobs.read(id, most_bytes)
-
-    async def stop_job(self, id: str) -> None:
-        await self._jobs.stop(id)
+        A job writes to a file and is ended by the keeper when its time is up.
+        """
+        confined = unconfined if command.is_own else launcher or self._launch
+        with ExitStack() as confinement:
+            argv = [*self._argv, before + command.text]
+            launch = confinement.enter_context(confined(argv, command.cwd, (report,), command.profile))
+            process = await self._keeper.start(
+                launch,
+                cwd=command.cwd,
+                environment=self._own_environment if command.is_own else self._environment,
+                output=output,
+                keeps_output=is_job,
+                time_limit_s=command.timeout_s if is_job else None,
+                terminal=command.terminal,
+            )
+            process.confinement = confinement.pop_all()
+        self._processes = {other for other in self._processes if not other.is_over()} | {process}
+        return process
 
     async def aclose(self) -> None:
-        await self._jobs.aclose()
-        await asyncio.gather(*(running.end() for running in self._starter.still_running()))
-        await self._starter.aclose()
+        await self.jobs.aclose()
+        await asyncio.gather(*(process.end() for process in self._processes))
+        await self._keeper.aclose()
+
+
+def _shell_argv() -> list[str]:
+    """A shell that reads no file of anybody's before the command."""
+    bash = shutil.which("bash")
+    return [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
 
 
 def _pipe_above(lowest: int) -> tuple[int, int]:

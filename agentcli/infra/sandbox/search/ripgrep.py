@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.streaming import stream_output
 from agentcli.infra.sandbox.search import globs
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
+from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search, names_in
 

@@ -20,8 +20,7 @@ import msgspec
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.infra.sandbox.processes.launching import Launcher
-from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.git_words import told_by_git
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
@@ -88,7 +87,7 @@ class TryRun:
 
 
 class TryRuns:
-    """Tries the commands of one session, which `shell` starts.
+    """Tries the commands of one session, which the shell that `shell` gives starts.
 
     `confinement` and `bounds` are what commands are confined by now. `folder` holds the overlays, one folder for each
     try; it is outside of everything that commands may write, and should be on the disk of the workspace. What a killed
@@ -97,7 +96,7 @@ class TryRuns:
 
     def __init__(
         self,
-        shell: Shell,
+        shell: Callable[[], Shell],
         confinement: Callable[[], Confinement],
         bounds: Callable[[], Bounds],
         *,
@@ -174,9 +173,9 @@ class TryRuns:
             self._caches.end()
 
     async def _run(self, launch: Launcher, command: Command, on_output: Callable[[str], None]) -> CommandResult:
-        result = await self._shell.exec(command, on_output=on_output, launch=launch)
+        result = await self._shell().exec(command, on_output=on_output, launch=launch)
         if result.job is not None:
-            await asyncio.shield(self._shell.stop_job(result.job.id))
+            await asyncio.shield(self._shell().jobs.stop(result.job.id))
             stall = f"{result.stall}; {_LEFT}" if result.stall else _LEFT
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
@@ -190,7 +189,7 @@ class TryRuns:
 
             async def look(script: str, launch: Launcher | None, folder: str = folder) -> str:
                 command = Command(script, Path(folder).parent, timeout_s=_LONGEST_LOOK_S, profile="read-only")
-                return (await self._shell.exec(command, launch=launch)).output
+                return (await self._shell().exec(command, launch=launch)).output
 
             words = await told_by_git(
                 folder, lambda script: look(script, None), lambda script: look(script, trial.look)
