@@ -16,8 +16,8 @@ class TriedChange(Struct, frozen=True):
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
     the contents are the same, are no text or are too long; of a repository it is what git says. `files` and `size`
     count what a folder, a tree or a repository consists of, in files and bytes. `notes` are what a person should know
-    before they keep it. What `is_obeyed` is run or obeyed by other programs unasked. What `loses` something takes away
-    commits, stashes or work that was not committed.
+    before they keep it. What `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away:
+    work (commits, stashes, what was not committed), or most of the tree.
     """
 
     name: str
@@ -28,7 +28,7 @@ class TriedChange(Struct, frozen=True):
     size: int = 0
     notes: tuple[str, ...] = ()
     is_obeyed: bool = False
-    loses: bool = False
+    loses: Literal["", "work", "tree"] = ""
 
 
 class Conflict(Struct, frozen=True):

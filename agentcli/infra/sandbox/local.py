@@ -222,7 +222,12 @@ class LocalSandbox:
         self._confinement.revoke_host(host)
 
     def warning(self) -> str:
-        return self._confinement.warning()
+        return " ".join(filter(None, (self._confinement.warning(), self._finish_interrupted())))
+
+    def _finish_interrupted(self) -> str:
+        """Finish what a killed session had begun to keep of a tried command."""
+        tries = self._confinement.limits.tries
+        return self._tries.finish_interrupted() if tries is not None and any(tries.glob("*/plan")) else ""
 
     def told(self) -> tuple[str, ...]:
         return self._confinement.told()

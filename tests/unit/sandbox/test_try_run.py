@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -322,6 +323,22 @@ def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: Path) 
     assert (base / "ws/a.txt").read_text() == (base / "ws/b.txt").read_text() == "theirs\n"
 
 
+def test_what_another_program_has_open_is_a_conflict(base: Path) -> None:
+    database = sqlite3.connect(base / "ws/data.db")
+    database.execute("create table t (x)")
+    database.commit()
+    database.close()
+    script = "printf x >>data.db; echo more >>a.txt; echo more >>b.txt; rm tool"
+    with (base / "ws/a.txt").open("a"), (base / "ws/b.txt").open("r"):
+        outcome = tried(base, script)
+    assert {conflict.name: conflict.why.partition(",")[0].partition(";")[0] for conflict in outcome.kept.conflicts} == {
+        "a.txt": "another program has it open for writing",
+        "data.db": "it is a database",
+    }
+    assert set(outcome.kept.names) == {"b.txt", "tool"}
+    assert sqlite3.connect(base / "ws/data.db").execute("select x from t").fetchall() == []
+
+
 @pytest.mark.parametrize(
     "command",
     ["rm -r lib; echo file >lib", "rm a.txt; mkdir -p a.txt/deep; echo x >a.txt/deep/x", "rm -r lib; ln -s empty lib"],
@@ -368,7 +385,7 @@ def test_git_says_what_became_of_a_repository(base: Path) -> None:
     ws = repository(base)
     command = "echo more >>a.txt; git commit -qam second; git add b.txt; git branch new"
     [change] = tried(base, command).changes
-    assert (change.name, change.what, change.loses, change.notes) == (".git", "repository", False, ())
+    assert (change.name, change.what, change.loses, change.notes) == (".git", "repository", "", ())
     head = git(ws, "rev-parse", "--short=7", "HEAD").strip()
     for said in (
         f"main: {git(ws, 'rev-parse', '--short=7', 'HEAD~').strip()} → {head}",
@@ -406,7 +423,7 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     (ws / "lib/new.py").write_text("work\n")
     before = tree_of(ws)
     [change] = tried(base, command, drops=True).changes
-    assert change.loses
+    assert change.loses == "work"
     assert any(said.startswith(note) for said in change.notes), change.notes
     assert tree_of(ws) == before
 
@@ -632,3 +649,37 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
     runs = TryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match="agentcli's own data"):
         asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))
+
+
+@pytest.mark.parametrize("after_s", [n * 0.004 for n in range(0, 24, 2)])
+def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after_s: float) -> None:
+    """Each file is as before or whole; the next session finishes what was begun, and says which files."""
+    make = """
+        for i in {1..60}; do echo "new $i" >lib/$i; done; mkdir -p big/deep; for i in {1..40}; do echo $i >big/deep/$i; done
+        rm b.txt; echo more >>a.txt; chmod 700 tool
+    """
+    (base / "twin").mkdir()
+    shutil.copytree(base / "ws", base / "twin", symlinks=True, dirs_exist_ok=True)
+    before = tree_of(base / "ws")
+    subprocess.run(["bash", "-c", make], cwd=base / "twin", check=True)
+    wanted = tree_of(base / "twin")
+    case = msgspec.json.encode(Case(str(base), US, make)).decode()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.sandbox.trying", case],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while child.poll() is None and not list((base / "state/tries").glob("try-*/plan")):
+        time.sleep(0.0005)
+    time.sleep(after_s)
+    child.kill()
+    child.wait()
+    for path, at in tree_of(base / "ws").items():
+        assert at in (before.get(path), wanted.get(path)) or path.rpartition("/")[2].startswith("."), path
+    runs = try_runs(base, US)
+    was_begun = bool(list((base / "state/tries").glob("try-*/plan")))
+    said = runs.finish_interrupted()
+    assert bool(said) == was_begun
+    assert tree_of(base / "ws") == wanted
+    assert_nothing_left(base)

@@ -100,7 +100,7 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
             *(f"loses {lost}" for lost in words.lost),
             *(f"{piece.change.name}: {note}" for piece in files for note in piece.change.notes),
         ),
-        loses=bool(words.lost) or any(piece.change.loses for piece in files),
+        loses="work" if words.lost or any(piece.change.loses for piece in files) else "",
     )
     paths = (*repository.paths, *(path for piece in files for path in piece.paths))
     whole = Piece(change, repository.area, repository.touched, paths)
@@ -113,7 +113,7 @@ def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
     if piece.change.kind == "created" or not any(path.removeprefix(top) in words.uncommitted for path in piece.paths):
         return piece
     notes = ("overwrites what was not committed", *piece.change.notes)
-    return piece._replace(change=replace(piece.change, notes=notes, loses=True))
+    return piece._replace(change=replace(piece.change, notes=notes, loses="work"))
 
 
 def _is_note(path: str) -> bool:
@@ -238,6 +238,7 @@ def _change_of_many(
         notes=tuple(notes),
         # Of a repository that was there, what git would run or obey cannot be written by commands.
         is_obeyed=is_new if is_git else is_protected(PurePath(path)),
+        loses="tree" if is_git and is_gone else "",
     )
 
 

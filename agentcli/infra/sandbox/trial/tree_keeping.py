@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from agentcli.infra.sandbox.mounts.mount_points import open_real
+from agentcli.infra.sandbox.trial.live_files import LiveFiles
 from agentcli.infra.sandbox.trial.tree_changes import Piece
 from agentcli.infra.sandbox.trial.tree_copy import copy_bytes
 from agentcli.infra.sandbox.trial.tree_entries import (
@@ -34,18 +35,20 @@ class _ConflictError(Exception):
     """Somebody else changed the entry meanwhile."""
 
 
-def keep_pieces(pieces: Sequence[Piece]) -> Kept:
+def keep_pieces(pieces: Sequence[Piece], token: str, *, is_resumed: bool = False) -> Kept:
     """Apply changes. One that meets something else than the command did is left out as a whole, and told.
 
-    Owners are kept where we are root. Raises nothing for what the disk refuses: that is told as well.
+    Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
+    `is_resumed` an earlier session had begun with the same. Raises nothing for what the disk refuses: that is told.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
+    live = LiveFiles()
     for area in dict.fromkeys(piece.area for piece in pieces):
-        keeping = _Keeping(area, [piece for piece in pieces if piece.area == area])
+        keeping = _Keeping(area, [piece for piece in pieces if piece.area == area], live, token)
         for piece in keeping.pieces:
             try:
-                keeping.keep(piece)
+                keeping.keep(keeping.rest_of(piece) if is_resumed else piece)
                 names.append(piece.change.name)
             except _ConflictError as error:
                 conflicts.append(Conflict(piece.change.name, str(error)))
@@ -63,10 +66,12 @@ class _Place(NamedTuple):
 class _Keeping:
     """In one folder. `pieces` are in the order they are kept in."""
 
-    def __init__(self, area: str, pieces: Sequence[Piece]) -> None:
+    def __init__(self, area: str, pieces: Sequence[Piece], live: LiveFiles, token: str) -> None:
         # What goes away comes last, so that a file that was moved is never missing in both places.
         self.pieces = sorted(pieces, key=lambda piece: (piece.change.kind == "deleted", piece.paths[0]))
         self._area = area
+        self._live = live
+        self._token = token
         self._modes: dict[str, Entry] = {}
         self._emptied: dict[str, Touched] = {}
 
@@ -80,6 +85,8 @@ class _Keeping:
         swapped = [path for path in made if _changes_kind(*touched.of(path))]
         for path in piece.paths:
             self._require_unchanged(path, touched)
+            if ".git" not in path.split("/"):  # git replaces its own files just so
+                self._require_nobody_writes(path, touched)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path, touched)
         first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
@@ -96,6 +103,36 @@ class _Keeping:
         for path, entry in sorted(self._modes.items(), key=lambda item: -item[0].count("/")):
             with contextlib.suppress(OSError, _ConflictError), self._opened(path) as place:
                 _set_mode(place, entry)
+
+    def rest_of(self, piece: Piece) -> Piece:
+        """The paths that are not yet as the command left them, where an earlier session had begun to keep them."""
+        for path in piece.paths:
+            with contextlib.suppress(OSError, _ConflictError), self._opened(path) as place:
+                os.unlink(self._aside(place.name), dir_fd=place.folder)
+        after = piece.touched.after
+        if piece.root and piece.change.kind == "created" and not os.path.lexists(after[piece.root].where):
+            with contextlib.suppress(OSError, _ConflictError), self._opened(piece.root) as place:
+                _set_mode(place, after[piece.root])  # it was moved
+                return piece._replace(paths=())
+        return piece._replace(
+            paths=tuple(path for path in piece.paths if not self._is_as_left(path, after.get(path))), root=""
+        )
+
+    def _aside(self, name: str) -> str:
+        """The name of a file before it takes its place."""
+        return f".{name[:40]}.{self._token}"
+
+    def _is_as_left(self, path: str, after: Entry | None) -> bool:
+        try:
+            with self._opened(path) as place:
+                now = entry_at(place.name, folder=place.folder, where=f"{self._area}/{path}" if path else self._area)
+        except (OSError, _ConflictError):
+            now = None
+        if now is None or after is None:
+            return now is after
+        if (now.kind, now.mode, now.target) != (after.kind, after.mode, after.target):
+            return False
+        return now.kind != "file" or has_same_content(now, after)
 
     def _move(self, path: str, piece: Piece) -> bool:
         """Move a new folder as it is, where it is on the same disk. What is in it is nobody else's yet."""
@@ -139,6 +176,13 @@ class _Keeping:
         if not _is_as_it_was(now, before):
             raise _ConflictError("it was changed since the command started")
 
+    def _require_nobody_writes(self, path: str, touched: Touched) -> None:
+        before = touched.before.get(path)
+        if before is not None and before.kind == "file":
+            with contextlib.suppress(FileNotFoundError), self._opened(path) as place:
+                if why := self._live.why(place.folder, place.name):
+                    raise _ConflictError(why)
+
     def _require_nothing_else_in(self, path: str, touched: Touched) -> None:
         """A folder can only go when the command has seen, and taken away, everything that is in it."""
         if touched.before[path].kind != "folder":
@@ -164,7 +208,8 @@ class _Keeping:
             elif before is not None and _is_only_mode(before, after):
                 _set_mode(place, after)
             else:
-                _replace(place, after, before if before is not None and before.kind != "folder" else None)
+                replaced = before if before is not None and before.kind != "folder" else None
+                _replace(place, self._aside(place.name), after, replaced)
 
     def _make_folders_around(self, path: str, touched: Touched) -> None:
         parts = path.split("/")
@@ -254,9 +299,8 @@ def _is_only_mode(before: Entry, after: Entry) -> bool:
     return before.kind == after.kind == "file" and has_same_content(before, after)
 
 
-def _replace(place: _Place, after: Entry, before: Entry | None) -> None:
+def _replace(place: _Place, temporary: str, after: Entry, before: Entry | None) -> None:
     """Put a file, a link or a pipe in its place at once; where nothing was there, nothing is replaced."""
-    temporary = f".{place.name[:40]}.{os.urandom(6).hex()}"
     try:
         _make_aside(_Place(place.folder, temporary), after)
         now = entry_at(place.name, folder=place.folder)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,17 +23,26 @@ class TryLimits(Struct, frozen=True):
     most_bytes: int = 2_000_000_000
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the tries of processes that are gone. Those of others that run now stay. Raises nothing."""
+def left_behind(folder: Path) -> Iterator[Path]:
+    """The tries of processes that are gone, each removed after it was looked at. Raises nothing.
+
+    Those of others that run now are not among them.
+    """
     try:
         entries = list(folder.iterdir())
     except OSError:
         return
     for entry in entries:
         with contextlib.suppress(OSError):
-            lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                if entry.name.startswith("try-"):  # its removal was interrupted
+                    remove_tree(entry)
+                continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield entry
                 remove_tree(entry)
             finally:
                 os.close(lock)
@@ -44,9 +54,10 @@ class PrivateFolder:
     def __init__(self, around: Path) -> None:
         """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path = Path(tempfile.mkdtemp(prefix="try-", dir=around.resolve()))
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        made = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
+        self._lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = made.rename(made.with_name(made.name.replace("new-", "try-", 1)))
 
     def close(self) -> None:
         """Remove it; safe to call twice."""
