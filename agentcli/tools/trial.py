@@ -45,6 +45,13 @@ class Kept(Struct, frozen=True):
     conflicts: tuple[Conflict, ...] = ()
 
 
+class TryLimits(Struct, frozen=True):
+    """Limits of what a tried command may have changed: files and folders, and bytes."""
+
+    most_entries: int = 200_000
+    most_bytes: int = 2_000_000_000
+
+
 class Trial(Protocol):
     """A command that was tried in a sandbox. Exactly one of `keep` and `drop` ends it; `drop` may be called again."""
 
@@ -54,6 +61,11 @@ class Trial(Protocol):
     @property
     def changes(self) -> Sequence[TriedChange]:
         """Those that need a look come first."""
+        ...
+
+    @property
+    def too_much(self) -> str:
+        """Says why nothing of it can be kept, where it took or changed more than a try can hold; else empty."""
         ...
 
     async def keep(self, names: Collection[str] | None = None) -> Kept:

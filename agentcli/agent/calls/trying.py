@@ -20,7 +20,9 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
 from agentcli.tools.trial import Kept, TriedChange
 
+_LONGEST_COMMAND = 60
 _NOBODY = "nobody can be asked"
+_PLAN = "plan mode keeps no changes"
 
 
 class Try(Struct, frozen=True):
@@ -57,6 +59,8 @@ async def try_first(
     attempt = await tool.attempt(arguments, context, not wanted.is_wished)
     trial = attempt.trial
     try:
+        if trial.too_much:
+            return await _run_directly(call, wanted, attempt, arguments, context)
         if not trial.changes:
             return _told(attempt, "", "changed nothing")
         chosen = await _settle(call, wanted, attempt)
@@ -79,39 +83,65 @@ async def try_first(
     return replace(told, structured=structured, is_error=is_error)
 
 
+async def _run_directly(call: Call, wanted: Try, attempt: Attempt, arguments: Any, context: ToolContext) -> ToolOutput:
+    """Offer to run a command in the workspace itself, where a try could not hold what it did."""
+    use, state, why = call.use, call.turn.state, attempt.trial.too_much
+    await attempt.trial.drop()
+    remark = f"It ran on a stand-in of the workspace, and {why}: nothing of it was kept."
+    if state.mode == "plan":
+        return _told(attempt, remark, "dropped")
+    if call.turn.session.ask is None or state.mode == "dontAsk":
+        call.turn.denials.append(Denial(use, "dropped"))
+        return replace(_told(attempt, remark, "dropped"), is_error=True)
+    reason = f"tried on a stand-in of the workspace, {why}; a yes runs it in the workspace itself"
+    rules = suggested_rules(wanted.judged, state.mode, state.rules)
+    title = call_title(use.name, use.input)
+    preview = str(use.input.get("command", ""))
+    answer = await call.ask(ApprovalRequested(use.id, use, title, reason, preview, rules), None)
+    if not isinstance(answer, Approve) or not answer.allowed:
+        comment = f" The user says: {answer.comment}" if isinstance(answer, Approve) and answer.comment else ""
+        return replace(_told(attempt, f"{remark}{comment}", "dropped"), is_error=True)
+    if answer.scope in ("session", "always"):
+        await wanted.grant(answer, rules)
+    return await wanted.judged.tool.output(arguments, context)
+
+
 async def _settle(call: Call, wanted: Try, attempt: Attempt) -> _Chosen:
     """Decide about what the mode decides, and ask about the rest; what programs obey has a question of its own."""
-    mode, changes = call.turn.state.mode, attempt.trial.changes
-    plain = [change for change in changes if not change.is_obeyed]
-    obeyed = [change for change in changes if change.is_obeyed]
     chosen = _Chosen()
-    for group, may_be_kept in ((plain, True), (obeyed, False)):
-        if group:
-            by_mode = None if wanted.is_wished else _by_mode(mode, may_be_kept=may_be_kept)
-            one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group)
-            chosen = _both(chosen, one)
-            if one.is_answered and not one.names:  # a no is about all of it
-                return replace(chosen, names=() if not may_be_kept else chosen.names)
+    for group in _groups(attempt.trial.changes, None if wanted.is_wished else call.turn.state.mode):
+        by_mode = None if wanted.is_wished else _by_mode(call.turn.state.mode, group)
+        one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group)
+        chosen = _both(chosen, one)
     return chosen
 
 
-def _by_mode(mode: Mode, *, may_be_kept: bool) -> Verdict | None:
+def _groups(changes: Sequence[TriedChange], mode: Mode | None) -> list[list[TriedChange]]:
+    """The changes as they are decided about together."""
+    obeyed = [change for change in changes if change.is_obeyed]
+    others = [change for change in changes if not change.is_obeyed]
+    if mode in ("acceptEdits", "auto", "bypassPermissions"):
+        groups = [[change for change in others if not change.loses], [change for change in others if change.loses]]
+    else:
+        groups = [others]
+    return [group for group in (*groups, obeyed) if group]
+
+
+def _by_mode(mode: Mode, changes: Sequence[TriedChange]) -> Verdict | None:
     """What a mode says about changes; None if it asks."""
-    match mode:
-        case "plan":
-            return Verdict("deny", "plan mode keeps no changes")
-        case "dontAsk":
-            return Verdict("deny", "what would ask is dropped")
-        case "acceptEdits" | "auto" | "bypassPermissions" if may_be_kept:
-            return Verdict("allow", "")
-        case _:
-            return None
+    if mode in ("plan", "dontAsk"):
+        return Verdict("deny", _PLAN if mode == "plan" else "what would ask is dropped")
+    loses = {change.loses for change in changes}
+    keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
+    if keeps.get(mode) and not any(change.is_obeyed for change in changes):
+        return Verdict("allow", "")
+    return None
 
 
 def _by_itself(verdict: Verdict, changes: Sequence[TriedChange]) -> _Chosen:
     if verdict.decision == "allow":
         return _Chosen(tuple(change.name for change in changes))
-    return _Chosen(why=verdict.reason, is_denied=verdict.reason != "plan mode keeps no changes")
+    return _Chosen(why=verdict.reason, is_denied=verdict.reason != _PLAN)
 
 
 def _both(one: _Chosen, other: _Chosen) -> _Chosen:
@@ -129,11 +159,9 @@ async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[Trie
     if call.turn.session.ask is None:
         return _Chosen(why=_NOBODY, is_denied=True)
     request = _request(call, wanted, attempt, changes)
-    may_be_kept = not changes[0].is_obeyed
 
     def decide() -> Verdict:
-        by_mode = _by_mode(call.turn.state.mode, may_be_kept=may_be_kept)
-        return by_mode if by_mode is not None else Verdict("ask", "")
+        return _by_mode(call.turn.state.mode, changes) or Verdict("ask", "")
 
     answer = await call.ask(request, decide)
     if isinstance(answer, Verdict):
@@ -155,10 +183,10 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
     rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
-    reason = f"it ran on a stand-in of the workspace: {_ending(attempt)}"
+    reason = f"{_ending(attempt)}; nothing is in the workspace yet"
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
-    title = f"Keep {_counted(changes)} of: {call_title(use.name, use.input)}"
+    title = f"{_short(str(use.input.get('command', use.name)))} made {_counted(changes)}"
     return ApprovalRequested(
         use.id, use, title, reason, "\n".join(texts), rules, tuple(texts), kind="keep", changes=tuple(changes)
     )
@@ -176,6 +204,11 @@ def shown_change(change: TriedChange) -> str:
     if change.diff:
         return f"{change.diff}{notes}" if change.what != "repository" else f"{line}{notes}{change.diff}"
     return f"{line}{notes}"
+
+
+def _short(command: str) -> str:
+    line, *more = command.strip().splitlines() or [""]
+    return f"{line[:_LONGEST_COMMAND]} …" if more or len(line) > _LONGEST_COMMAND else line
 
 
 def _size(size: int) -> str:

@@ -211,6 +211,7 @@ class LocalSandbox:
                     lambda: self._confinement.confinement,
                     self._confinement.bounds,
                     folder=self._confinement.limits.tries or self._job_folder / "tries",
+                    limits=self._confinement.limits.tried,
                     search_path=self._environment.get("PATH", ""),
                 )
             return self._try_runs

@@ -26,6 +26,7 @@ from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.tools.command import Profile
+from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.git.repositories import Repositories
@@ -43,7 +44,7 @@ class CommandLimits(Struct, frozen=True):
     """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
     `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
-    that was put back; `own_folders` are agentcli's own.
+    that was put back; `own_folders` are agentcli's own. `tried` limits what a tried command may change.
     """
 
     profile: Profile = "danger-full-access"
@@ -56,6 +57,7 @@ class CommandLimits(Struct, frozen=True):
     tries: Path | None = None
     aside: Path | None = None
     own_folders: tuple[Path, ...] = ()
+    tried: TryLimits = TryLimits()
 
 
 class SessionConfinement:

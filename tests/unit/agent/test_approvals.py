@@ -285,7 +285,7 @@ async def test_no_hunk_is_a_no(tmp_path: Folder) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(), comment="none of it")
     assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
     assert (stage.workspace / "a").read_text() == FAR
-    assert [denied.id for denied in stage.of(Done)[-1].denials] == ["c"]
+    assert [denied.call.id for denied in stage.of(Done)[-1].denials] == ["c"]
 
 
 async def test_some_of_a_rewritten_file_is_made(tmp_path: Folder) -> None:

@@ -277,7 +277,7 @@ async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -
         assert done.text == "permission_denied: The user declined this call."
         assert stage.results["c"].is_error
         assert not (stage.workspace / "made").exists()
-        assert [denied.id for denied in stage.of(Done)[-1].denials] == ["c"]
+        assert [denied.call.id for denied in stage.of(Done)[-1].denials] == ["c"]
 
 
 async def test_a_comment_on_a_declined_command_reaches_the_model(tmp_path: Folder) -> None:

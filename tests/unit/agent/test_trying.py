@@ -1,4 +1,4 @@
-"""Trying a command first: the person sees what it would change, and keeps all, some or nothing of it."""
+"""Commands are tried: the person is asked about what they changed, and keeps all, some or nothing of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, ToolFinished
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Approve, Done, Interrupt, SetMode, ToolFinished
+from agentcli.agent.permissions.modes import Mode
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.tools.trial import TryLimits
 from tests.unit.agent.stage import Stage, call, on_stage
 
 END = {"text": "The end."}
@@ -23,15 +25,19 @@ Folder = Path
 
 
 @asynccontextmanager
-async def trying(folder: Path, **how: Any) -> AsyncIterator[Stage]:
+async def trying(
+    folder: Path, *, mode: Mode = "default", can_ask: bool = True, tried: TryLimits | None = None, **how: Any
+) -> AsyncIterator[Stage]:
     """A session whose model wants to run COMMAND, confined by bubblewrap."""
     (folder / "tmp").mkdir()
     confinement = choose_confinement(tmp=folder / "tmp")
     if not isinstance(confinement, Bubblewrap):
         pytest.skip(f"commands are tried in bubblewrap: {confinement.why}")
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
-    async with on_stage(folder, [reply, END], can_ask=True) as stage:
-        limits = CommandLimits("workspace-write", home=folder / "home", tries=folder / "tries")
+    async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
+        limits = CommandLimits(
+            "workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or TryLimits()
+        )
         sandbox = LocalSandbox(
             [stage.workspace],
             environment={"PATH": "/usr/bin:/bin"},
@@ -53,66 +59,172 @@ BEFORE = {"x.txt": "one\ntwo\n", "z.txt": "z\n"}
 AFTER = {"x.txt": "one\nTWO\n", "y.txt": "new\n"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "left"),
-    [
+def answers() -> list[tuple[dict[str, Any], dict[str, str]]]:
+    return [
         ({"allowed": True}, AFTER),
         ({"allowed": False}, BEFORE),
         ({"allowed": True, "hunks": ()}, BEFORE),
         ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}),
-    ],
-)
+    ]
+
+
+@pytest.mark.parametrize(("answer", "left"), answers())
 async def test_what_the_person_keeps_is_all_that_stays(
     tmp_path: Folder, answer: dict[str, Any], left: dict[str, str]
 ) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        first = await stage.heard(ApprovalRequested)
-        assert first.can_try
-        stage.submit(Approve("c", True, "try"))
-        second = await stage.heard(ApprovalRequested, 2)
+        request = await stage.heard(ApprovalRequested)
         assert files(stage) == BEFORE
-        assert "exit code 0" in second.reason
-        names = ["x.txt" in hunk for hunk in second.hunks]
-        assert sum(names) == 1
-        if answer.get("hunks") == (0,):
-            answer = {**answer, "hunks": (names.index(True),)}
+        assert (request.kind, [change.name for change in request.changes]) == ("keep", ["x.txt", "y.txt", "z.txt"])
+        assert "exit code 0" in request.reason
         stage.submit(Approve("c", **answer))
         await stage.ended()
         assert files(stage) == left
+        assert stage.count(ApprovalRequested) == 1
+    finished = stage.of(ToolFinished)[0]
+    assert finished.structured["kept"] == sorted(
+        name for name in {*AFTER, "z.txt"} if BEFORE.get(name) != left.get(name)
+    )
     content = str(stage.results["c"].content)
-    assert content.startswith("done\n[The user tried it and ")
+    if left == AFTER:  # as if it had run directly
+        assert content == "done"
+    else:
+        assert content.startswith("done\n[")
+        assert "z.txt" in content
     assert stage.results["c"].is_error == (left == BEFORE)
+
+
+async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_on(tmp_path: Folder) -> None:
+    async with trying(tmp_path) as stage:
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(Approve("c", False, comment="not y.txt"))
+        assert isinstance(await stage.ended(), Done)
+    assert "the user dropped its changes" in str(stage.results["c"].content)
+    assert "The user says: not y.txt" in str(stage.results["c"].content)
+    assert stage.of(ToolFinished)[0].answer == "dropped · “not y.txt”"
+
+
+async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_directly(tmp_path: Folder) -> None:
+    async with trying(tmp_path) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        stage.submit(Approve("c", True, "session", rule=request.rules[0]))
+        await stage.ended()
+        assert files(stage) == AFTER
+        assert [str(rule) for rule in stage.session.state.rules.allow] == [request.rules[0]]
 
 
 async def test_an_interrupt_while_it_asks_what_to_keep_drops_everything(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
         await stage.heard(ApprovalRequested)
-        stage.submit(Approve("c", True, "try"))
-        await stage.heard(ApprovalRequested, 2)
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
-        assert not [path for path in (tmp_path / "tries").iterdir() if path.is_dir() and any(path.iterdir())]
 
 
-async def test_a_command_that_changes_nothing_asks_no_second_time(tmp_path: Folder) -> None:
-    async with trying(tmp_path, command="make -v; exit 3") as stage:
+async def test_nobody_is_asked_about_a_command_that_changes_nothing(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="make -v; mkdir __pycache__; exit 3") as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+        assert files(stage) == BEFORE
+    content = str(stage.results["c"].content)
+    assert content.startswith("GNU Make")
+    assert content.endswith("[exit code 3]")
+    assert stage.of(ToolFinished)[0].summary == "exit 3; changed nothing"
+
+
+# The names are put together by a program, so that nobody can tell them from the command's text.
+OBEYED = """
+sed -i s/two/TWO/ x.txt
+python3 -c 'import os; at = "sub/." + "vscode"; os.makedirs(at); open(at + "/tasks.json", "w").write("{}")'
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "left"),
+    [
+        ("acceptEdits", {"x.txt": "one\nTWO\n", "z.txt": "z\n"}),
+        ("bypassPermissions", None),  # what is read runs directly there
+        ("plan", BEFORE),
+        ("dontAsk", BEFORE),
+    ],
+)
+async def test_a_mode_decides_about_what_a_command_changed(
+    tmp_path: Folder, mode: Mode, left: dict[str, str] | None
+) -> None:
+    async with trying(tmp_path, mode=mode, can_ask=False, command=OBEYED) as stage:
+        stage.say("Go")
+        done = await stage.ended()
+        assert isinstance(done, Done)
+        made = (stage.workspace / "sub/.vscode/tasks.json").exists()
+        if left is None:
+            return
+        assert {path.name: path.read_text() for path in stage.workspace.iterdir() if path.is_file()} == left
+        assert not made
+    assert [(denial.call.id, denial.kind) for denial in done.denials] == ([] if mode == "plan" else [("c", "dropped")])
+    assert "tasks.json" in str(stage.results["c"].content)
+
+
+async def test_what_programs_obey_has_a_question_of_its_own_in_every_mode(tmp_path: Folder) -> None:
+    async with trying(tmp_path, mode="acceptEdits", command=OBEYED) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert [change.name for change in request.changes] == ["sub/.vscode/tasks.json"]
+        assert request.rules == ()
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert (stage.workspace / "sub/.vscode/tasks.json").exists()
+        assert (stage.workspace / "x.txt").read_text() == "one\nTWO\n"
+
+
+@pytest.mark.parametrize(("mode", "left"), [("acceptEdits", AFTER), ("plan", BEFORE)])
+async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: Mode, left: dict[str, str]) -> None:
+    async with trying(tmp_path) as stage:
         stage.say("Go")
         await stage.heard(ApprovalRequested)
-        stage.submit(Approve("c", True, "try"))
+        stage.submit(SetMode(mode))
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 1
-    assert "changed no file" in str(stage.results["c"].content)
-    assert "[exit code 3]" in str(stage.results["c"].content)
+        assert stage.count(ApprovalSettled) == 1
+        assert files(stage) == left
+
+
+async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None:
+    many = "for i in {1..30}; do echo $i >$i; done; echo done"
+    async with trying(tmp_path, command=many, tried=TryLimits(most_entries=20)) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert (request.kind, len(files(stage))) == ("run", 2)
+        assert "more than 20 files" in request.reason
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert len(files(stage)) == 32
+    assert stage.results["c"].content == "done"
 
 
 @pytest.mark.parametrize("how", [{"background": True}, {"unconfined": True}])
-async def test_what_cannot_be_tried_is_not_offered(tmp_path: Folder, how: dict[str, Any]) -> None:
+async def test_what_cannot_be_tried_asks_before_it_runs(tmp_path: Folder, how: dict[str, Any]) -> None:
     async with trying(tmp_path, **how) as stage:
         stage.say("Go")
-        assert not (await stage.heard(ApprovalRequested)).can_try
+        request = await stage.heard(ApprovalRequested)
+        assert (request.can_try, request.kind) == (False, "run")
         stage.submit(Approve("c", False))
         await stage.ended()
     assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
+
+
+async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> None:
+    async with trying(tmp_path) as stage:
+        stage.session.runtime.calls.services.tries = False
+        stage.say("Go")
+        first = await stage.heard(ApprovalRequested)
+        assert (first.kind, first.can_try, files(stage)) == ("run", True, BEFORE)
+        stage.submit(Approve("c", True, "try"))
+        second = await stage.heard(ApprovalRequested, 2)
+        assert (second.kind, files(stage)) == ("keep", BEFORE)
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert files(stage) == AFTER

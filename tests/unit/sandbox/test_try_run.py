@@ -22,9 +22,9 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from agentcli.tools.command import Command
+from agentcli.tools.trial import TryLimits
 from tests.conformance.confining import (
     NOBODY,
     clean_environment,
@@ -589,14 +589,20 @@ def test_a_server_is_ended_when_it_waits(base: Path) -> None:
     assert_nothing_left(base)
 
 
-def test_too_much_is_refused_and_dropped(base: Path) -> None:
+def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US, limits=TryLimits(most_entries=20))
-        with pytest.raises(ToolError, match="more than 20 files"):
-            await runs.try_command(Command("for i in {1..30}; do echo $i >$i; done", base / "ws", timeout_s=20))
+        many = Command("for i in {1..30}; do echo $i >$i; done; echo said; exit 3", base / "ws", timeout_s=20)
+        async with await runs.try_command(many) as tried:
+            assert (tried.result.output, tried.result.exit_code, tried.changes) == ("said\n", 3, ())
+            assert "more than 20 files" in tried.too_much
         small = try_runs(base, US, limits=TryLimits(most_bytes=1_000_000))
-        with pytest.raises(ToolError, match="1 MB"):
-            await small.try_command(Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20))
+        much = Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20)
+        async with await small.try_command(much) as tried:
+            assert "1 MB" in tried.too_much
+        endless = Command("echo said; cat /dev/zero >zero", base / "ws", timeout_s=60)
+        async with await small.try_command(endless) as tried:
+            assert (tried.result.output, tried.too_much) == ("said\n", "it wrote more than 1 MB")
 
     before = tree_of(base / "ws")
     asyncio.run(scenario())
@@ -655,7 +661,8 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
 def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after_s: float) -> None:
     """Each file is as before or whole; the next session finishes what was begun, and says which files."""
     make = """
-        for i in {1..60}; do echo "new $i" >lib/$i; done; mkdir -p big/deep; for i in {1..40}; do echo $i >big/deep/$i; done
+        for i in {1..60}; do echo "new $i" >lib/$i; done
+        mkdir -p big/deep; for i in {1..40}; do echo $i >big/deep/$i; done
         rm b.txt; echo more >>a.txt; chmod 700 tool
     """
     (base / "twin").mkdir()

@@ -17,10 +17,9 @@ from msgspec import Struct
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.try_folders import TryLimits
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from agentcli.tools.command import Command
-from agentcli.tools.trial import Kept, TriedChange
+from agentcli.tools.trial import Kept, TriedChange, TryLimits
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")

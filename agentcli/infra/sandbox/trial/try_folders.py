@@ -9,18 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
-from agentcli.errors import ToolError
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 from agentcli.infra.sandbox.trial.tree_entries import Entry
-
-
-class TryLimits(Struct, frozen=True):
-    """Limits of what is copied and of what may have changed: files and folders, and bytes."""
-
-    most_entries: int = 200_000
-    most_bytes: int = 2_000_000_000
+from agentcli.tools.trial import TryLimits
 
 
 def left_behind(folder: Path) -> Iterator[Path]:
@@ -67,6 +58,10 @@ class PrivateFolder:
             self._lock = -1
 
 
+class TooMuch(Exception):  # it says what is so
+    """A command changed more than a try can hold."""
+
+
 class Counter:
     """Stops what looks at files when there are too many of them."""
 
@@ -79,9 +74,7 @@ class Counter:
         self._entries += 1
         self._bytes += entry.size if entry.kind == "file" else 0
         if self._entries > self._limits.most_entries or self._bytes > self._limits.most_bytes:
-            raise ToolError(
+            raise TooMuch(
                 f"{self._what} more than {self._limits.most_entries:,} files or"
-                f" {self._limits.most_bytes // 1_000_000:,} MB, too much for a try: nothing was changed."
-                " Run the command as usual, or not at all.",
-                kind="resource_error",
+                f" {self._limits.most_bytes // 1_000_000:,} MB"
             )

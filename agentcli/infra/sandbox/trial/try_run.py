@@ -29,9 +29,10 @@ from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import without_others_data
 from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of, with_worktree
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
-from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TryLimits, left_behind
+from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
+from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.tools.command import Command, CommandResult, Profile
-from agentcli.tools.trial import Kept, TriedChange
+from agentcli.tools.trial import Kept, TriedChange, TryLimits
 
 _LONGEST_LOOK_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
@@ -44,8 +45,11 @@ class TryRun:
     left of it but the output file of a long output.
     """
 
-    def __init__(self, result: CommandResult, pieces: Sequence[Piece], private: PrivateFolder) -> None:
+    def __init__(
+        self, result: CommandResult, pieces: Sequence[Piece], private: PrivateFolder, too_much: str = ""
+    ) -> None:
         self.result = result
+        self.too_much = too_much
         self.changes: tuple[TriedChange, ...] = tuple(piece.change for piece in pieces)
         self._pieces = pieces
         self._private = private
@@ -150,8 +154,8 @@ class TryRuns:
     async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> TryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
-        Raises `ToolError` where that is impossible (permission_denied, resource_error), and when it changed more than
-        the limits allow: then nothing of it is left.
+        One that takes too much of the machine is ended, and of one that changed too much nothing can be kept; both are
+        told. Raises `ToolError` where a try is impossible (permission_denied, resource_error).
         """
         if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
@@ -163,8 +167,14 @@ class TryRuns:
             if command.nobody_allowed:
                 bounds = without_others_data(bounds, self._search_path)
             trial = _Trial(self._confinement(), bounds, private, self._caches)
-            result = await self._run(trial.launch, command, on_output)
-            pieces = await asyncio.to_thread(trial.pieces, self._limits)
+            watch = Watch(private.path, self._limits)
+            result = await self._run(trial.launch, command, on_output, watch)
+            if watch.why:
+                return TryRun(result, (), private, watch.why)
+            try:
+                pieces = await asyncio.to_thread(trial.pieces, self._limits)
+            except TooMuch as error:
+                return TryRun(result, (), private, str(error))
             return TryRun(result, await self._with_repositories(trial, pieces), private)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
@@ -176,11 +186,18 @@ class TryRuns:
         finally:
             self._caches.end()
 
-    async def _run(self, launch: Launcher, command: Command, on_output: Callable[[str], None]) -> CommandResult:
-        result = await self._shell().exec(command, on_output=on_output, launch=launch)
+    async def _run(
+        self, launch: Launcher, command: Command, on_output: Callable[[str], None], watch: Watch
+    ) -> CommandResult:
+        watching = asyncio.create_task(watch.run())
+        try:
+            result = await self._shell().exec(command, on_output=on_output, detach=watch.sign, launch=launch)
+        finally:
+            watching.cancel()
         if result.job is not None:
             await asyncio.shield(self._shell().jobs.stop(result.job.id))
-            stall = f"{result.stall}; {_LEFT}" if result.stall else _LEFT
+            why = watch.why or result.stall
+            stall = f"{why}; {_LEFT}" if why else _LEFT
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
@@ -277,7 +294,7 @@ class _Trial:
         """Raises `OSError`, `ToolError`."""
         overlays = self._overlays
         assert overlays is not None
-        counter = Counter(limits, "The command changed")
+        counter = Counter(limits, "it changed")
         budget = [LONGEST_DIFFS]
         found = []
         for overlay in overlays.each:
