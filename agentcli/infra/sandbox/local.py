@@ -48,13 +48,12 @@ class LocalSandbox(SessionConfinement):
         *,
         environment: Mapping[str, str],
         job_folder: Path,
-        readable_roots: Sequence[Path] = (),
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
+        paths = WorkspacePaths(roots, job_folder, is_secret=self._is_secret)
         super().__init__(limits, paths, choose, denied)
         self._denied = denied
         self._job_folder = job_folder
