@@ -64,6 +64,7 @@ def test_what_is_not_a_grant(text: str) -> None:
         ("example.org", "::1", False),
         ("example.org", "0.0.0.0", False),
         ("example.org", "169.254.169.254", False),
+        ("example.org", "168.63.129.16", False),  # what Azure tells its machines, at an address like any other
         ("example.org", "fd00:ec2::254", False),
         ("example.org", "100.100.100.200", False),
         ("example.org", "fe80::1%eth0", False),
