@@ -5,38 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import filelock
 
 from agentcli.agent.interfaces import Locks
 from agentcli.errors import ToolError
 
-MOST_IDLE = 1_000
 LOCK_FILES = 1_024  # names share these: a folder of locks that grew with every file would never be cleaned
 _LOOK_EVERY_S = 0.01
 
 
-@dataclass
-class _Counted:
-    """A lock, and how many hold it or wait for it: one in use is never forgotten."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
 class ProcessLocks:
-    """Implements `Locks` within this process. The least recently used idle locks are forgotten."""
+    """Implements `Locks` within this process."""
 
-    def __init__(self, *, most_idle: int = MOST_IDLE) -> None:
-        self._most_idle = most_idle
-        self._used: dict[str, _Counted] = {}
-        self._idle: OrderedDict[str, _Counted] = OrderedDict()
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # those held or waited for
 
     @asynccontextmanager
     async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
@@ -44,37 +32,18 @@ class ProcessLocks:
             try:
                 async with asyncio.timeout(timeout_s):
                     for key in keys:
-                        await held.enter_async_context(self._one(key))
+                        await held.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
             except TimeoutError as error:
                 raise _busy(key, timeout_s) from error
             yield
-
-    @asynccontextmanager
-    async def _one(self, key: str) -> AsyncIterator[None]:
-        counted = self._used.get(key) or self._idle.pop(key, None) or _Counted()
-        self._used[key] = counted
-        counted.users += 1
-        try:
-            async with counted.lock:
-                yield
-        finally:
-            counted.users -= 1
-            if not counted.users:
-                self._idle[key] = self._used.pop(key)
-                while len(self._idle) > self._most_idle:
-                    self._idle.popitem(last=False)
-
-    def counts(self) -> tuple[int, int]:
-        """How many locks are in use, and how many idle ones are kept."""
-        return len(self._used), len(self._idle)
 
 
 class FileLocks:
     """Implements `Locks` between all processes that use one folder."""
 
-    def __init__(self, folder: Path, inner: ProcessLocks | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._inner = inner or ProcessLocks()
+        self._inner = ProcessLocks()
 
     @asynccontextmanager
     async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:

@@ -84,19 +84,6 @@ async def test_an_error_or_a_cancelled_holder_gives_the_lock_back(locks: Locks) 
         pass
 
 
-async def test_idle_locks_are_forgotten_and_held_ones_are_not() -> None:
-    locks = ProcessLocks(most_idle=10)
-    async with locks.held(("held",), timeout_s=1):
-        for n in range(50):
-            async with locks.held((str(n),), timeout_s=1):
-                pass
-        assert locks.counts() == (1, 10)
-        with pytest.raises(ToolError):
-            async with locks.held(("held",), timeout_s=0.01):
-                pass
-    assert locks.counts() == (0, 10)
-
-
 async def test_another_process_waits_and_one_that_dies_gives_way(tmp_path: Path) -> None:
     holder = (
         "import asyncio, sys\n"

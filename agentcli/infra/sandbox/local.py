@@ -22,7 +22,7 @@ from agentcli.infra.sandbox.processes.environment import command_environment
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.secret import is_secret
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
 from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looked, Sandbox, Search
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
 
 
-class LocalSandbox:
-    """Implements `Sandbox`. `environment` is the person's; commands see it with credentials taken out.
+class LocalSandbox(SessionConfinement):
+    """Implements `Sandbox`: a session's confinement, with files and commands.
 
-    `limits` say what commands may do, `choose` what confines them; without them nothing does. No tool reads files that
-    hold secrets, or those for which the test that `denied` gives then is true.
+    `environment` is the person's; commands see it with credentials taken out. `limits` say what commands may do,
+    `choose` what confines them; without them nothing does. No tool reads files that hold secrets, or those for which
+    the test that `denied` gives then is true.
     """
 
     def __init__(
@@ -48,16 +49,15 @@ class LocalSandbox:
         *,
         environment: Mapping[str, str],
         job_folder: Path,
-        readable_roots: Sequence[Path] = (),
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        self._paths = WorkspacePaths(roots, (*readable_roots, job_folder), is_secret=self._is_secret)
+        paths = WorkspacePaths(roots, job_folder, is_secret=self._is_secret)
+        super().__init__(limits, paths, choose, denied)
         self._denied = denied
         self._job_folder = job_folder
-        self._confinement = SessionConfinement(limits, self._paths, choose, denied)
         self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
@@ -66,41 +66,11 @@ class LocalSandbox:
         self._try_runs: TryRuns | None = None
         self._beginning = Lock()
 
-    @property
-    def profile(self) -> Profile:
-        return self._confinement.limits.profile
-
-    @property
-    def confines(self) -> bool:
-        return self._confinement.confines
-
-    @property
-    def roots(self) -> tuple[Path, ...]:
-        return self._paths.roots
-
     def validate_path(self, path: Path, access: Access) -> Path:
         return self._paths.validate(path, access)
 
     def real_path(self, path: Path) -> Path:
         return self._paths.real(path)
-
-    def knows(self, path: Path, access: Access) -> bool:
-        return self._paths.knows(path, access)
-
-    def is_write_protected(self, path: Path) -> bool:
-        return self._confinement.is_write_protected(path)
-
-    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        return self._confinement.exposed_secrets(profile)
-
-    def program_of_git(self, folder: Path) -> str:
-        return self._confinement.program_of_git(folder)
-
-    def grant(self, path: Path, access: Access) -> None:
-        self._paths.grant(path, access)
-
-    def revoke(self, path: Path, access: Access) -> None:
-        self._paths.revoke(path, access)
 
     def status(self, path: Path) -> FileStatus | None:
         return disk.status_of(path)
@@ -110,7 +80,7 @@ class LocalSandbox:
 
     def write(self, path: Path, content: bytes) -> None:
         disk.write(path, content)
-        self._confinement.accept(path, content)
+        self.accept(path, content)
 
     async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
         return await ripgrep.list_files(listing, self._environment, take)
@@ -135,12 +105,12 @@ class LocalSandbox:
         return self._holds_secrets(path) or (is_denied is not None and is_denied(path))
 
     def _holds_secrets(self, path: Path) -> bool:
-        return is_secret(path, self._confinement.limits.home)
+        return is_secret(path, self.limits.home)
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _FRESH_FOR_S:
-            self._secret_files, self._looked_at = self._confinement.secret_files(is_changed=is_changed), now
+            self._secret_files, self._looked_at = self.secret_files(is_changed=is_changed), now
         if not self._secret_files:
             return frozenset()
         return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)
@@ -161,7 +131,7 @@ class LocalSandbox:
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
         if not command.is_own:
-            await self._confinement.make_ready()
+            await self.make_ready()
         if command.is_own or (command.profile or self.profile) != "workspace-write":
             return await self._shell.exec(command, on_output=on_output, detach=detach)
         created_config = import_module("agentcli.infra.sandbox.protection.created_config")
@@ -170,7 +140,7 @@ class LocalSandbox:
         return replace(result, made=tuple(created_config.made_or_changed(before)))
 
     async def start_job(self, command: Command) -> BackgroundJob:
-        await self._confinement.make_ready()
+        await self.make_ready()
         return await self._shell.start_job(command)
 
     def jobs(self) -> Sequence[BackgroundJob]:
@@ -186,7 +156,7 @@ class LocalSandbox:
         return self._tries.why_not()
 
     async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
-        await self._confinement.make_ready()
+        await self.make_ready()
         return await self._tries.try_command(command, on_output=on_output)
 
     @property
@@ -196,7 +166,7 @@ class LocalSandbox:
             self._started_shell = import_module("agentcli.infra.sandbox.processes.shell").Shell(
                 self._environment,
                 self._job_folder,
-                launch=self._confinement.launch,
+                launch=self.launch,
                 own_environment=self._own_environment,
             )
         return self._started_shell
@@ -208,40 +178,28 @@ class LocalSandbox:
             if self._try_runs is None:
                 self._try_runs = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
                     lambda: self._shell,
-                    lambda: self._confinement.confinement,
-                    self._confinement.bounds,
-                    folder=self._confinement.limits.tries or self._job_folder / "tries",
-                    limits=self._confinement.limits.tried,
+                    lambda: self.confinement,
+                    self.bounds,
+                    folder=self.limits.tries or self._job_folder / "tries",
+                    limits=self.limits.tried,
                     search_path=self._environment.get("PATH", ""),
                 )
             return self._try_runs
 
-    def grant_host(self, host: str) -> None:
-        self._confinement.grant_host(host)
-
-    def revoke_host(self, host: str) -> None:
-        self._confinement.revoke_host(host)
-
     def warning(self) -> str:
-        return " ".join(filter(None, (self._confinement.warning(), self._finish_interrupted())))
+        return " ".join(filter(None, (super().warning(), self._finish_interrupted())))
 
     def _finish_interrupted(self) -> str:
         """Finish what a killed session had begun to keep of a tried command."""
-        tries = self._confinement.limits.tries
+        tries = self.limits.tries
         return self._tries.finish_interrupted() if tries is not None and any(tries.glob("*/plan")) else ""
-
-    def told(self) -> tuple[str, ...]:
-        return self._confinement.told()
-
-    def add_root(self, folder: Path) -> None:
-        self._paths.add_root(folder)
 
     async def aclose(self) -> None:
         if self._started_shell is not None:
             await self._started_shell.aclose()
         if self._try_runs is not None:
             await asyncio.to_thread(self._try_runs.close)
-        await self._confinement.aclose()
+        await super().aclose()
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Confines the commands of one session: decides what they may do now, and opens the way to granted hosts."""
+"""Draws the boundary of one session: decides what commands may do now, and opens the way to granted hosts."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.tools.command import Profile
+from agentcli.tools.sandbox import Access, Boundary
 from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class CommandLimits(Struct, frozen=True):
 
 
 class SessionConfinement:
-    """`choose` finds what confines commands here; it is asked when the first of them is judged or run."""
+    """Implements `Boundary`.
+
+    `choose` finds what confines commands here; it is asked when the first of them is judged or run.
+    """
 
     def __init__(
         self,
@@ -91,8 +95,24 @@ class SessionConfinement:
         return self._paths.roots
 
     @property
+    def profile(self) -> Profile:
+        return self.limits.profile
+
+    @property
     def confines(self) -> bool:
         return self.confinement.name != "none"
+
+    def knows(self, path: Path, access: Access) -> bool:
+        return self._paths.knows(path, access)
+
+    def grant(self, path: Path, access: Access) -> None:
+        self._paths.grant(path, access)
+
+    def revoke(self, path: Path, access: Access) -> None:
+        self._paths.revoke(path, access)
+
+    def add_root(self, folder: Path) -> None:
+        self._paths.add_root(folder)
 
     def bounds(self, profile: Profile | None = None) -> Bounds:
         """The bounds of a command that starts now; in a session without bounds no command has any."""
@@ -140,8 +160,7 @@ class SessionConfinement:
             self._planned_at = time.monotonic()
         return any(path.is_relative_to(place) for place in self._protected_places)
 
-    def exposed_secrets(self, profile: Profile | None) -> Sequence[Path]:
-        """Secret files in the roots that a command held to a profile (None: the session's) could read."""
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         if self.confinement.hides(profile or self.limits.profile):
             return ()
         roots, granted = self._paths.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
@@ -239,10 +258,6 @@ class SessionConfinement:
             if self._proxy is not None:
                 self._proxy.revoke(host)
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._hosts))
-
     async def make_ready(self) -> None:
         """Prepare for a command: restore what killed sessions left changed, and open the way to granted hosts."""
         if self._left_behind.needs_looking():
@@ -294,7 +309,7 @@ class SessionConfinement:
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
             return (self._weakness(),)
-        hosts = ", ".join(self.hosts) or "none"
+        hosts = ", ".join(dict.fromkeys(self._hosts)) or "none"
         lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
         if confinement.why:
             lines.append(f"Not the best there is: {confinement.why}")
@@ -319,3 +334,7 @@ class SessionConfinement:
         if self._proxy_folder is not None:
             self._proxy_folder.cleanup()
             self._proxy_folder = None
+
+
+if TYPE_CHECKING:
+    _: type[Boundary] = SessionConfinement

@@ -242,20 +242,10 @@ class SqliteLog:
 
 def _insert(db: apsw.Connection, session_id: str, stored: Stored) -> None:
     for seq, entry in enumerate(stored.entries, stored.first_seq):
-        record = to_record(entry)
         db.execute(
             "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body) "
-            "VALUES (?,?,?,?,?,?,?,?)",
-            (
-                session_id,
-                seq,
-                record["id"],
-                record["parent_id"],
-                record["time"],
-                record["kind"],
-                record["schema_version"],
-                record["body"],
-            ),
+            "VALUES (:session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :body)",
+            {"session_id": session_id, "seq": seq, **to_record(entry)},
         )
 
 

@@ -228,10 +228,9 @@ async def test_calls_that_change_one_file_queue_up(tmp_path: Folder) -> None:
     tool = Tool("works", "Works.", Named, run, "none", file_arguments=("name",))
     calls = [call("works", name, id=f"c{n}") for n, name in enumerate(["f", "./f", "g"])]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[tool]) as stage:
-        stage.session.runtime.calls.services.locks = locks = ProcessLocks()
+        stage.session.runtime.calls.services.locks = ProcessLocks()
         await stage.ask("Go")
     assert works.order[-2:] in (["+./f", "-./f"], ["+f", "-f"])
-    assert locks.counts() == (0, 2)
 
 
 # Hooks

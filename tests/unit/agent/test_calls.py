@@ -319,7 +319,7 @@ async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path
         done = await stage.ask("Go")
         assert isinstance(done, Done)
         assert "nobody can be asked" in done.text
-        assert [(denied.id, denied.name) for denied in stage.of(Done)[-1].denials] == [("c", "bash")]
+        assert [(denied.call.id, denied.call.name) for denied in stage.of(Done)[-1].denials] == [("c", "bash")]
         assert not (stage.workspace / "made").exists()
         assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 

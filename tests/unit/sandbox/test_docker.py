@@ -28,8 +28,8 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def docker(log: Path, **more: object) -> Docker:
-    return Docker("image", program=str(log.parent / "docker"), **more)
+def docker(log: Path) -> Docker:
+    return Docker("image", program=str(log.parent / "docker"))
 
 
 def calls(log: Path) -> list[list[str]]:
@@ -44,12 +44,12 @@ def run(confinement: Docker, bounds: Bounds, *argv: str) -> tuple[Launch, str]:
 
 def test_a_command_runs_in_a_container_without_rights_that_is_removed(log: Path) -> None:
     ws = log.parent / "ws"
-    _, output = run(docker(log, memory="1g"), Bounds("workspace-write", (ws,), log.parent), "pwd")
+    _, output = run(docker(log), Bounds("workspace-write", (ws,), log.parent), "pwd")
     assert output == f"{ws}\n"
     started, removed = calls(log)
     for option in (
         "--rm", "--init", "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only",
-        "--memory=1g", "--pids-limit=512", f"--user={os.getuid()}:{os.getgid()}",
+        "--memory=4g", "--pids-limit=512", f"--user={os.getuid()}:{os.getgid()}",
         f"--mount=type=bind,source={ws},destination={ws}", f"--workdir={ws}",
     ):  # fmt: skip
         assert option in started

@@ -64,6 +64,7 @@ def test_what_is_not_a_grant(text: str) -> None:
         ("example.org", "::1", False),
         ("example.org", "0.0.0.0", False),
         ("example.org", "169.254.169.254", False),
+        ("example.org", "168.63.129.16", False),  # what Azure tells its machines, at an address like any other
         ("example.org", "fd00:ec2::254", False),
         ("example.org", "100.100.100.200", False),
         ("example.org", "fe80::1%eth0", False),
@@ -118,9 +119,9 @@ async def server(
 
 
 @contextlib.asynccontextmanager
-async def proxy(*grants: str, denied: list[str] | None = None, **more: object) -> AsyncIterator[NetworkProxy]:
+async def proxy(*grants: str, **more: object) -> AsyncIterator[NetworkProxy]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has to be short
-        one = NetworkProxy(grants, folder=Path(folder), on_denied=(denied if denied is not None else []).append, **more)
+        one = NetworkProxy(grants, folder=Path(folder), **more)
         await one.start()
         try:
             yield one
@@ -166,24 +167,20 @@ async def test_a_plain_request_is_passed_on_without_what_was_for_the_proxy() -> 
 
 @pytest.mark.parametrize("request_line", ["CONNECT example.org:443", "GET http://example.org/"])
 async def test_other_hosts_are_refused_and_told_of(request_line: str) -> None:
-    denied: list[str] = []
-    async with proxy("example.net", denied=denied, how_to_grant="Say /network allow HOST.") as one:
+    async with proxy("example.net", how_to_grant="Say /network allow HOST.") as one:
         answer = await ask(one, f"{request_line} HTTP/1.1\r\nHost: example.net\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 403 agentcli: host example.org is not granted")
     assert answer.endswith(b"agentcli: host example.org is not granted. Say /network allow HOST.\n")
-    assert denied == ["example.org"]
 
 
 async def test_a_host_can_be_granted_and_taken_back_while_it_runs() -> None:
-    denied: list[str] = []
-    async with server() as (port, _), proxy(denied=denied) as one:
+    async with server() as (port, _), proxy() as one:
         request = f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\n\r\n".encode()
         assert b" 403 " in await ask(one, request)
         one.grant(f"127.0.0.1:{port}")
         assert b" 200 " in await ask(one, request)
         one.revoke(f"127.0.0.1:{port}")
         assert b" 403 " in await ask(one, request)
-    assert denied == [f"127.0.0.1:{port}"] * 2
 
 
 async def test_a_granted_name_that_leads_to_this_machine_is_refused() -> None:
@@ -255,11 +252,10 @@ async def test_a_confined_command_reaches_granted_hosts_and_no_others(variant: s
     confinement, uid = confinement_for(variant)
     if uid != os.getuid():
         pytest.skip("the socket is another user's")
-    denied: list[str] = []
     with folder_on_disk() as base:
         ws = base / "ws"
         ws.mkdir()
-        async with server() as (port, heads), proxy(f"127.0.0.1:{port}", denied=denied) as one:
+        async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
             bounds = Bounds("workspace-write", (ws,), base, proxy_socket=one.socket)
             argv = [str(python_of(uid)), "-c", _FETCHING, f"http://127.0.0.1:{port}/", "http://example.org/"]
             environment = {"NO_PROXY": "", "no_proxy": ""}  # the server stands for one that is far away
@@ -269,7 +265,6 @@ async def test_a_confined_command_reaches_granted_hosts_and_no_others(variant: s
         "403 agentcli: host example.org is not granted. The person can grant it.",
     ]
     assert len(heads) == 1
-    assert denied == ["example.org"]
 
 
 _FETCHING = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
 _REMOVE_TIMEOUT_S = 30.0
+_LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker:
     """Implements `Confinement`. The image has to hold what commands need: a shell, git, compilers.
 
-    `memory` as docker takes it; `environment` are variables that commands get besides the image's. Descriptors are not
-    passed on: containers have none but the standard three.
+    Descriptors are not passed on: containers have none but the standard three.
     """
 
     name = "docker"
@@ -37,19 +37,9 @@ class Docker:
     keeps_names = True
     why = ""
 
-    def __init__(
-        self,
-        image: str,
-        *,
-        program: str = "docker",
-        memory: str = "4g",
-        most_processes: int = 512,
-        environment: Mapping[str, str] = {},
-    ) -> None:
+    def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
         self._program = program
-        self._limits = (f"--memory={memory}", f"--pids-limit={most_processes}")
-        self._environment = dict(environment)
         self._repositories = Repositories()
 
     @contextmanager
@@ -63,9 +53,9 @@ class Docker:
             environment = {"HOME": PRIVATE_TMP, **cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache"))}
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
-                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *self._limits),
+                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_LIMITS),
                 *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
-                *(f"--env={key}={value}" for key, value in (environment | self._environment).items()),
+                *(f"--env={key}={value}" for key, value in environment.items()),
                 *(f"--mount={mount}" for mount in _mounts(bounds, protection, mount_points)),
                 f"--workdir={cwd}",
             ]

@@ -13,17 +13,15 @@ from agentcli.tools.sandbox import Access
 
 
 class WorkspacePaths:
-    """The folders of a workspace, folders that may only be read, and the exceptions a person granted.
+    """The folders of a workspace, a folder that may only be read, and the exceptions a person granted.
 
     `is_secret` says of a real path that it is kept from everybody, but for those exceptions.
     """
 
-    def __init__(
-        self, roots: Sequence[Path], readable_roots: Sequence[Path], *, is_secret: Callable[[Path], bool]
-    ) -> None:
+    def __init__(self, roots: Sequence[Path], readable: Path, *, is_secret: Callable[[Path], bool]) -> None:
         self.is_secret = is_secret
         self.roots = tuple(root.resolve() for root in roots)
-        self._readable = tuple(root.resolve() for root in readable_roots)
+        self._readable = readable.resolve()
         self._granted: dict[tuple[Path, Access], int] = {}  # how many hold the grant: calls may overlap
 
     def real(self, path: Path) -> Path:
@@ -59,7 +57,7 @@ class WorkspacePaths:
         """True if it was granted, or may be read because it is the program's own."""
         if (real, access) in self._granted or (access == "read" and (real, "write") in self._granted):
             return True
-        return access == "read" and _is_in_one(real, self._readable)
+        return access == "read" and _is_in_one(real, (self._readable,))
 
     def granted(self, access: Access) -> tuple[Path, ...]:
         return tuple(path for path, its in self._granted if its == access)

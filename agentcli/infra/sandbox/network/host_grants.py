@@ -6,23 +6,22 @@ that port alone. Names are ASCII; others are written as `xn--…`.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import NamedTuple
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from agentcli.safety.addresses.networks import (
+    Address,
+    is_local_network,
+    is_loopback,
+    is_metadata_service,
+    why_not_public,
+)
 
 WEB_PORTS = (80, 443)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _NUMBER_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # `127.1` and `0x7f000001` are addresses to many a resolver
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Where a company or a home has its own servers; what a cloud tells its machines about themselves is elsewhere.
-_PRIVATE = [
-    ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-]
-_METADATA = [ipaddress.ip_network(network) for network in ("100.100.100.200/32", "fd00:ec2::/32", "fd20:ce::/32")]
 
 
 class HostGrant(NamedTuple):
@@ -93,32 +92,20 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     other address only when the address itself was granted.
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found = ip_address(address.partition("%")[0])
     except ValueError:
         return False
     if str(found) == grant.host:
         return True
-    inner = _inner(found)
     if grant.host == "localhost" or grant.host.endswith(".localhost"):
-        return inner.is_loopback and not grant.is_pattern
-    if any(inner in network for network in _METADATA if network.version == inner.version):
+        return is_loopback(found) and not grant.is_pattern
+    if is_metadata_service(found):
         return False
-    if inner.is_global and not inner.is_multicast:
-        return True
-    return not grant.is_pattern and any(inner in network for network in _PRIVATE if network.version == inner.version)
+    return not why_not_public(found) or (is_local_network(found) and not grant.is_pattern)
 
 
-def _inner(address: _Address) -> _Address:
-    """The IPv4 address inside an IPv6 one that stands for it."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else address)
-
-
-def _as_address(text: str) -> _Address | None:
+def _as_address(text: str) -> Address | None:
     try:
-        return ipaddress.ip_address(text)
+        return ip_address(text)
     except ValueError:
         return None

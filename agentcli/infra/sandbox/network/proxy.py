@@ -55,9 +55,8 @@ async def resolve(host: str, port: int) -> list[str]:
 class NetworkProxy:
     """Serves between `start` and `aclose`. `folder` is private (0700), and short: a socket's path has 107 bytes.
 
-    `on_denied` hears of hosts that were asked for and not granted (`host`, or `host:port` for an unusual port), so that
-    the person can be asked; `how_to_grant` is added to what the command is told. Raises `ValueError` for a grant that
-    cannot be read.
+    `how_to_grant` is added to what the command is told of a host that was not granted. Raises `ValueError` for a grant
+    that cannot be read.
     """
 
     def __init__(
@@ -65,13 +64,11 @@ class NetworkProxy:
         grants: Iterable[str],
         *,
         folder: Path,
-        on_denied: Callable[[str], None] = lambda host: None,
         how_to_grant: str = "The person can grant it.",
         resolve: Resolve = resolve,
     ) -> None:
         self._grants = [read_grant(grant) for grant in grants]
         self.socket = folder / "proxy"
-        self._on_denied = on_denied
         self._how_to_grant = how_to_grant
         self._resolve = resolve
         self._server: asyncio.Server | None = None
@@ -148,7 +145,6 @@ class NetworkProxy:
         grant = find_grant(self._grants, host, port)
         if grant is None:
             name = host if port in {80, 443} else _authority(host, port, default=None)
-            self._on_denied(name)
             raise _Refused(403, f"host {name} is not granted. {self._how_to_grant}")
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):

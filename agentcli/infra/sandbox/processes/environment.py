@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 # Everything else stays out: what runs code in every shell or program (BASH_ENV, ENV, LD_PRELOAD, PROMPT_COMMAND,
 # BASH_FUNC_*, PYTHONSTARTUP), what steers git, and what leads to other programs' doors (SSH_AUTH_SOCK, DBUS_*).
@@ -64,13 +63,11 @@ def command_environment(
     session_id: str,
     *,
     allowed: Collection[str] = (),
-    temporary_folder: Path | None = None,
 ) -> dict[str, str]:
     """Select what a command sees. Nothing may wait for a person (no pager, editor or prompt), and git must not start
     what a repository names.
 
-    `allowed` names further variables, as they are, credentials too. `temporary_folder` is where temporary files go;
-    None leaves that as the person has it.
+    `allowed` names further variables, as they are, credentials too.
     """
     kept = {
         name: value
@@ -88,8 +85,6 @@ def command_environment(
     kept |= {"AGENTCLI": "1", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))}
     for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
         kept |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    if temporary_folder is not None:
-        kept |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary_folder))
     if session_id:
         kept["AGENTCLI_SESSION_ID"] = session_id
     return kept

@@ -90,14 +90,12 @@ async def search(
     environment: Mapping[str, str],
     take: Callable[[Sequence[FoundRows]], None],
     *,
-    are_secret: Callable[[Sequence[bytes]], Collection[bytes]] | None = None,
+    are_secret: Callable[[Sequence[bytes]], Collection[bytes]],
 ) -> Looked:
     """Implements `Files.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
 
     It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
     """
-    if are_secret is None:
-        return await _search(search, environment, take)
 
     def take_others(found: Sequence[FoundRows]) -> None:
         secret = are_secret([path for path, _ in found])
