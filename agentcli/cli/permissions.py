@@ -100,29 +100,29 @@ class Judging:
         profile: Profile | None = None if self.mode == "auto" else "danger-full-access"
         self.workspace: Workspace = builder.workspace(self.rules, profile=profile)
 
-    def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis, Any]:
+    def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis]:
         judged = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
         assert judged.command is not None
-        return decide(judged, self.mode, self.rules), judged.command, judged.arguments
+        return decide(judged, self.mode, self.rules), judged.command
 
     def explained(self, command: str) -> dict[str, Any]:
-        verdict, analysis, arguments = self._judged(command)
+        verdict, analysis = self._judged(command)
         return {
             "command": command,
             "verdict": _VERDICTS[verdict.decision],
             "rule": verdict.reason,
-            "segments": [self._segment(segment, arguments) for segment in analysis.segments],
+            "segments": [self._segment(segment, analysis.problem) for segment in analysis.segments],
             "effects": msgspec.to_builtins(analysis.effects),
         }
 
-    def _segment(self, segment: Segment, arguments: Any) -> dict[str, Any]:
-        whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects)
+    def _segment(self, segment: Segment, problem: str) -> dict[str, Any]:
+        whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
         alone = Judged(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
-        if segment.verdict == "catastrophic":
+        if segment.verdict == "block":
             decided, why = "block", segment.reason
         elif refusing := refusing_rule(alone, self.rules.deny):
             decided, why = "block", f"the rule {refusing} denies it"
-        elif segment.verdict == "harmless":
+        elif segment.verdict == "allow":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
         elif granting := allowing_rules(alone, self.rules.allow):
             decided, why = "allow", f"the rule {granting[0]} allows it"
@@ -132,10 +132,10 @@ class Judging:
         return {"text": segment.text, "verdict": decided, "reason": why, "effects": effects}
 
     def told(self, command: str) -> str:
-        verdict, analysis, arguments = self._judged(command)
+        verdict, analysis = self._judged(command)
         lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
         if len(analysis.segments) > 1:
-            rows = [self._segment(segment, arguments) for segment in analysis.segments]
+            rows = [self._segment(segment, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
         lines += [f"  {line}" for line in effect_lines(analysis, verdict.needs, self.workspace)]
         return "\n".join(map(exposed, lines))

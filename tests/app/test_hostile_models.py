@@ -379,13 +379,26 @@ def test_no_packet_leaves(place: Place) -> None:
 def test_a_catastrophe_is_refused_even_where_nothing_confines(place: Place) -> None:
     precious = place.folder / "precious"
     precious.write_text("x")
-    commands = ("rm -rf /", "rm -rf ~", "$'\\x72\\x6d' -rf /", "x=rm; $x -rf /", "sh -c 'rm -rf /*'")
+    commands = ("rm -rf /", "rm -rf ~", "$'\\x72\\x6d' -rf /", "if true; then rm -rf /; fi", "sh -c 'rm -rf /*'")
     calls = [call("bash", command=command) for command in commands]
     ran = place.run(
         *("-m", place.script({"tool_calls": calls}, {"text": "."}), "-p", "go", "--output-format", "json"),
         *("--permission-mode", "bypassPermissions", "--sandbox", "read-only"),
     )
     assert len(ran.result["permission_denials"]) == len(commands)
+    assert precious.exists()
+
+
+def test_a_deletion_that_cannot_be_read_does_not_run_unasked_where_nothing_confines(place: Place) -> None:
+    precious = place.folder / "precious"
+    precious.write_text("x")
+    commands = ('for f in prec*; do rm "$f"; done', "x=precious; rm -rf $x", "x=precious; echo $x")
+    calls = [call("bash", command=command) for command in commands]
+    ran = place.run(
+        *("-m", place.script({"tool_calls": calls}, {"text": "."}), "-p", "go", "--output-format", "json"),
+        *("--permission-mode", "bypassPermissions", "--sandbox", "danger-full-access"),
+    )
+    assert len(ran.result["permission_denials"]) == 2
     assert precious.exists()
 
 

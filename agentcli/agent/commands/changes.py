@@ -50,7 +50,7 @@ def edits_in(entries: Iterable[Entry], workspace: Workspace) -> Edits:
 def _may_change(use: ToolUse, workspace: Workspace) -> bool:
     command = use.input.get("command")
     try:
-        return not isinstance(command, str) or analysis_of(Bash(command), workspace).verdict != "harmless"
+        return not isinstance(command, str) or analysis_of(Bash(command), workspace).verdict != "allow"
     except ToolError:
         return True
 

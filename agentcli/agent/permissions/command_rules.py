@@ -42,7 +42,7 @@ def _touches(rule: Rule, judged: Judged, command: CommandAnalysis) -> bool:
 
 
 def _whole(text: str) -> Segment:
-    return Segment(text, None, "unknown", "", deny_forms=(text,))
+    return Segment(text, None, "try", "", deny_forms=(text,))
 
 
 def _speaks_of(pattern: str, paths: tuple[str, ...], access: Access, workspace: Workspace) -> bool:
@@ -51,21 +51,22 @@ def _speaks_of(pattern: str, paths: tuple[str, ...], access: Access, workspace: 
 
 
 def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> list[Rule]:
-    """The grants that together speak of every part of a command that is not harmless; none when a part is left.
+    """The grants that together speak of every part of a command that does not only read; none when a part is left.
 
-    A grant of a program does not open files with secrets: the very command has to be granted, or the file.
+    Of a command that is not read no part is known to be all: only a grant of the whole tool speaks of it. A grant of a
+    program does not open files with secrets: the very command has to be granted, or the file.
     """
     command = judged.command
     assert command is not None
     mine = [rule for rule in rules if rule.names(judged.tool.name)]
+    if command.problem:
+        return [rule for rule in mine if not rule.pattern][:1]
     whole = escaped(judged.text.strip())
     if exact := next((rule for rule in mine if rule.pattern == whole), None):
         return [exact]
-    if command.problem:
-        return []
     found: list[Rule] = []
     for segment in command.segments:
-        if segment.verdict == "harmless":
+        if segment.verdict == "allow":
             continue
         rule = next((rule for rule in mine if not rule.pattern or covers(rule.pattern, segment)), None)
         if rule is None:

@@ -50,7 +50,7 @@ def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
         return Verdict("deny", f"the rule {by_name} denies it")
     if judged.command is not None:
-        only_reads = judged.command.verdict == "harmless" or mode == "plan"
+        only_reads = judged.verdict == "allow" or mode == "plan"
         return replace(_decide_command(judged, judged.command, mode, rules), only_reads=only_reads)
     match tool.effect:
         case "read" | "edit":
@@ -131,7 +131,7 @@ def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, 
 
 def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules: Rules) -> Verdict:
     tool, needs, hosts, sandbox = judged.tool, judged.needs, judged.hosts, judged.workspace.sandbox
-    if command.verdict == "catastrophic":
+    if judged.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if refusing := refusing_rule(judged, rules.deny):
         return Verdict("deny", f"the rule {refusing} denies it")
@@ -148,29 +148,29 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
     granting = allowing_rules(judged, rules.allow)
+    if command.deletes_unseen and not granting and (not sandbox.confines or sandbox.profile == "danger-full-access"):
+        return _asks("default" if mode == "bypassPermissions" else mode, command.deletes_unseen, needs, hosts)
+    may_be_tried = judged.verdict == "try" and not needs and not hosts
     if mode == "bypassPermissions" and not granting:
+        if may_be_tried and command.problem:
+            return Verdict("try", command.problem)
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
-    if command.verdict == "harmless":
+    if judged.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict("allow", "the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
-    may_be_tried = judged.can_try and not needs and not hosts and not _acts_beyond(command)
     if mode == "plan":
         if may_be_tried:
             return Verdict("try", "plan mode keeps none of its changes")
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if granting:
         return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
-    if mode == "auto" and sandbox.confines and not needs and not hosts:
+    is_read = not command.problem or not may_be_tried
+    if mode == "auto" and sandbox.confines and not needs and not hosts and is_read:
         return Verdict("allow", "it stays inside the sandbox")
     if may_be_tried:
         return Verdict("try", command.reason)
     return _asks(mode, command.reason, needs, hosts)
-
-
-def _acts_beyond(command: CommandAnalysis) -> bool:
-    """True for what is known to act beyond the workspace, which no stand-in holds back."""
-    return str(command.verdict) == "ask"
 
 
 def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:

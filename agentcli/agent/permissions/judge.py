@@ -13,6 +13,7 @@ from agentcli.safety.addresses.judge import UrlVerdict
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Places
+from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 
@@ -28,8 +29,8 @@ class Judged(Struct, frozen=True):
     """What a call is about. Rules, modes, the person and the sandbox all work from this record.
 
     `command` is set for a shell command, `targets` are the files of a file tool, `host` and `address` belong to a web
-    tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected. What `can_try`
-    can be run on a stand-in of the workspace.
+    tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected. `can_try`: a
+    command whose text does not tell may run on a stand-in of the workspace first.
     """
 
     tool: Tool
@@ -41,6 +42,12 @@ class Judged(Struct, frozen=True):
     address: UrlVerdict | None = None
     needs: tuple[Need, ...] = ()
     can_try: bool = False
+
+    @property
+    def verdict(self) -> CommandVerdict | None:
+        """The judgement on a command. Where nothing can be tried, what would be tried asks."""
+        found = self.command.verdict if self.command is not None else None
+        return "ask" if found == "try" and not self.can_try else found
 
     @property
     def text(self) -> str:

@@ -177,7 +177,7 @@ def _may_cover(pattern: str) -> bool:
     """Whether some command is covered: the pattern's own examples are looked at."""
     for example in _examples(pattern):
         analysis = analyse(example, places=_PLACES)
-        if analysis.verdict == "catastrophic":
+        if analysis.verdict == "block":
             continue
         # A rule without wildcards is also held against a command as a whole.
         if is_literal(pattern) or any(covers(pattern, segment) for segment in analysis.segments):

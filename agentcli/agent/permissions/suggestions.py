@@ -44,7 +44,7 @@ def _candidates(judged: Judged) -> Iterator[str]:
     name = judged.tool.name
     match judged.tool.effect:
         case "command" if judged.command is not None:
-            if command := judged.text.strip():
+            if (command := judged.text.strip()) and not judged.command.problem:
                 yield str(Rule(name, escaped(command)))
             yield from _of_parts(name, judged.command)
         case "read" | "edit":
@@ -58,7 +58,7 @@ def _candidates(judged: Judged) -> Iterator[str]:
 
 
 def _of_parts(tool: str, command: CommandAnalysis) -> Iterator[str]:
-    """For each part that is not harmless its narrowest rule, then the next wider ones."""
+    """For each part that does not only read its narrowest rule, then the next wider ones."""
     parts = rules_by_segment(command)
     if not parts:
         return

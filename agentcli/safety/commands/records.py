@@ -8,7 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-Verdict = Literal["harmless", "unknown", "catastrophic"]
+# allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; what
+# it did can be shown. ask: it is known to reach further. block: no mode lets it run.
+Verdict = Literal["allow", "try", "ask", "block"]
 
 # In `Effects`: a path, host or program that the text does not tell.
 UNKNOWN = "?"
@@ -57,8 +59,8 @@ class Effects(Struct, frozen=True):
 class Segment(Struct, frozen=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
-    `text` is as written. `words` are its literal words without quotes and wrappers such as `timeout 5`, globs as
-    written; None if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules
+    `text` is as written. `words` are its words without quotes and wrappers such as `timeout 5`, globs as written; None
+    if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules
     `deny_forms` (see rules.py).
     """
 
@@ -74,8 +76,10 @@ class Segment(Struct, frozen=True):
 class CommandAnalysis(Struct, frozen=True):
     """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
 
-    `hidden` are the effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe`
-    says why one of those scripts would be refused. No rule can be checked against what `unreadable` names.
+    `problem` says why it is not read: more may run than its segments, so that no grant covers it. `hidden` are the
+    effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe` says why one of
+    those scripts would be refused. No rule can be checked against what `unreadable` names. `deletes_unseen` says what a
+    command that is not read may delete without its text telling.
     """
 
     segments: tuple[Segment, ...]
@@ -86,3 +90,4 @@ class CommandAnalysis(Struct, frozen=True):
     hidden: Effects = Effects()
     hidden_catastrophe: str = ""
     unreadable: str = ""
+    deletes_unseen: str = ""

@@ -14,7 +14,7 @@ def covers(pattern: str, segment: Segment) -> bool:
     Harmless wrappers and quotes make no difference. A command that redirects into a file, sets a variable that matters
     to programs or changes the user is never covered. A final ` *` may match nothing.
     """
-    return segment.verdict != "catastrophic" and any(_matches(form, pattern) for form in segment.allow_forms)
+    return segment.verdict != "block" and any(_matches(form, pattern) for form in segment.allow_forms)
 
 
 def touches(pattern: str, segment: Segment) -> bool:
@@ -26,9 +26,13 @@ def touches(pattern: str, segment: Segment) -> bool:
 
 
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
-    """For each command that is not harmless the globs that cover it, narrowest first; empty if one has none."""
-    unknown = [segment for segment in analysis.segments if segment.verdict != "harmless"]
-    rules = tuple(_rules_for(segment) for segment in unknown)
+    """For each command that does not only read the globs that cover it, narrowest first; empty if one has none.
+
+    Also empty if the command is not read: no rule would cover it.
+    """
+    if analysis.problem:
+        return ()
+    rules = tuple(_rules_for(segment) for segment in analysis.segments if segment.verdict != "allow")
     return rules if all(rules) else ()
 
 
@@ -39,7 +43,7 @@ def _matches(form: str, pattern: str) -> bool:
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:
     """The exact command, then the same program and subcommand with anything behind them."""
-    if segment.verdict == "catastrophic" or not segment.allow_forms or segment.words is None:
+    if segment.verdict == "block" or not segment.allow_forms or segment.words is None:
         return ()
     if _runs_anything(segment.words):
         return ()

@@ -246,7 +246,6 @@ def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decis
         "echo 'a*b' > x?",
         "printf '[x]'; rm -r y",
         "  make  install ",
-        "for f in *.py; do rm $f; done",
     ],
 )
 def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_is_granted(
@@ -262,6 +261,19 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
     assert decision(text) == "allow"
     for other in (f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")):
         assert other == text or decision(other) == "ask"
+
+
+@pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
+def test_no_grant_covers_a_command_that_is_not_read_but_that_of_the_whole_tool(bench: Bench, text: str) -> None:
+    tool = bench.tools.get("bash")
+    judged = judge(tool, tool.parse({"command": text}), bench.workspace)
+    assert suggested_rules(judged, "default", Rules()) == ()
+    for rule in ("Bash(*)", "Bash(make *)", "Bash(for *)", f"Bash({text.replace('*', '[*]')})"):
+        assert decide(judged, "default", Rules([parse_rule(rule)])).decision == "ask"
+    assert decide(judged, "default", Rules([parse_rule("Bash")])).decision == "allow"
+    assert (
+        decide(judged, "default", Rules(deny=[parse_rule("Bash(make *)"), parse_rule("Bash(rm *)")])).decision == "deny"
+    )
 
 
 def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:

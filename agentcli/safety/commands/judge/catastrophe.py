@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from agentcli.safety.commands.judge.handover import HANDING_OVER
-from agentcli.safety.commands.judge.system_paths import find_ruins_system, is_system_path
 from agentcli.safety.commands.programs.effects import sources_and_targets
-from agentcli.safety.commands.reader.expansion import Field, State, normal
-from agentcli.safety.commands.reader.globs import finds
+from agentcli.safety.commands.programs.find import read_find
+from agentcli.safety.commands.programs.system_paths import finds, is_system_path
+from agentcli.safety.commands.programs.wrappers import take_off
+from agentcli.safety.commands.reader.syntax import Field, State, normal
 
 DISK = re.compile(
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
@@ -188,7 +189,29 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
 
 
 def _find(arguments: Sequence[Field], state: State) -> str:
-    return "it deletes or spoils everything" if find_ruins_system(arguments, state) else ""
+    call = read_find(arguments)
+    ruins = call.deletes_all or any(map(_ruins, call.runs_on_all))
+    starts = call.starts or [Field(".")]
+    return "it deletes or spoils everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
+
+
+_FOUND = re.compile(r"(\./)?\{\}(/+[*.?]*)?")  # stands for the found file in `-exec`
+
+
+def _ruins(words: Sequence[Field]) -> bool:
+    """True if a command deletes or spoils the files that `find` found, also behind wrappers."""
+    while words and (layer := take_off(words)) is not None:
+        words = layer.inner
+    if not words:
+        return False
+    name, arguments = words[0].text.rpartition("/")[2], words[1:]
+    if name in ("mv", "cp", "install"):
+        sources, targets = sources_and_targets(arguments)
+        arguments = tuple(sources if name == "mv" else targets)
+    return name in _RUINING and any(_FOUND.fullmatch(field.text) for field in arguments)
+
+
+_RUINING = frozenset("rm srm unlink shred truncate chmod chown chgrp mv cp install".split())
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from agentcli.safety.commands.programs.git import read_call
-from agentcli.safety.commands.reader.expansion import Field
-from agentcli.safety.commands.reader.syntax import Assignment, Literal
+from agentcli.safety.commands.reader.syntax import HERE, HOME, Field
 
 
 def canonical(fields: Sequence[Field]) -> str:
@@ -30,14 +29,11 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(forms))
 
 
-def with_assignments(assignments: Sequence[Assignment], fields: Sequence[Field]) -> tuple[str, ...]:
+def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
     """`NODE_ENV=test npm test`: if a variable matters, a granting rule must name it too."""
-    words = []
-    for given in assignments:
-        pieces = given.value.pieces if given.value else ()
-        if given.value is None or given.appends or any(not isinstance(piece, Literal) for piece in pieces):
-            return ()
-        words.append(f"{given.name}={given.value.text}")
+    if not all(value.is_known and HOME not in value.text and HERE not in value.text for _, value in assignments):
+        return ()
+    words = [f"{name}={value.text}" for name, value in assignments]
     return tuple(" ".join((*words, form)) for form in allow_forms([fields])) if words else ()
 
 

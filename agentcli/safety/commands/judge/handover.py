@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 
-from agentcli.safety.commands.reader.expansion import Field, State
+from agentcli.safety.commands.reader.syntax import Field, State
 
 REVERSE_SHELL = "it hands the shell to another machine"
 NETWORK_CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())

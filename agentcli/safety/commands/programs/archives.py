@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from agentcli.safety.commands.programs.options import options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.reader.expansion import Field
+from agentcli.safety.commands.reader.syntax import Field
 
 # The options each program may have, and those of which it needs one. Operands are an archive and names inside it.
 _LISTING = {

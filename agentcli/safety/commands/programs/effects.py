@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from agentcli.safety.commands.reader.expansion import Field, State, normal
+from agentcli.safety.commands.programs.beyond import registries_of
+from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
+_THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
 UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
 
 
@@ -20,7 +22,17 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     name = fields[0].text.rpartition("/")[2]
     if table := _TABLE.get(name):
         return table(fields[1:], state)
-    return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (name,))
+    if hosts := registries_of(fields):
+        return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), hosts, (name,))
+    hosts = tuple(
+        found[1] for field in fields[1:] if (found := _URL.match(field.text)) and found[1] not in _THIS_MACHINE
+    )
+    return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN, *hosts), (name,))
+
+
+def names_its_paths(name: str) -> bool:
+    """True for a program all of whose paths are among its effects."""
+    return name in _TABLE and name not in _RUNS_SCRIPTS and name != "git"
 
 
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
@@ -38,11 +50,7 @@ def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
 def _shown(field: Field, state: State) -> tuple[str, ...]:
     if not field.is_known:
         return (UNKNOWN,)
-    if field.text.startswith("/"):
-        return (normal(field.text),)
-    if state.places is None:
-        return (UNKNOWN,)
-    return tuple(normal(f"{place}/{field.text}") for place in state.places)
+    return tuple(map(normal, state.paths(field))) or (UNKNOWN,)
 
 
 def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
@@ -100,10 +108,6 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
             return _operands(arguments), [Field(field.text.partition("=")[2])]
     operands = _operands(arguments)
     return operands[:-1], operands[-1:]
-
-
-def _links(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(writes=shown(sources_and_targets(arguments)[1], state))
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
@@ -182,6 +186,8 @@ _ONLY_READ = (
     "less more"
 ).split()
 
+_RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
+
 _TABLE: dict[str, Callable[[Sequence[Field], State], Effects]] = {
     **dict.fromkeys(_ONLY_READ, _reads),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _searches),
@@ -191,12 +197,12 @@ _TABLE: dict[str, Callable[[Sequence[Field], State], Effects]] = {
     "cp": _copies,
     "install": _copies,
     "mv": _moves,
-    "ln": _links,
+    "ln": _copies,
     "dd": _dd,
     **dict.fromkeys(("curl", "wget", "http", "https", "xh"), _downloads),
     "ssh": _connects,
     **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
     "git": _git,
     "sed": _sed,
-    **{name: _runs_script(name) for name in ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")},
+    **{name: _runs_script(name) for name in _RUNS_SCRIPTS},
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.reader.expansion import Field
-from agentcli.safety.commands.reader.globs import finds, is_open
+from agentcli.safety.commands.programs.system_paths import finds, is_open
+from agentcli.safety.commands.reader.syntax import Field
 
 # The number of words that follow. Tests that narrow down the result stand apart: they matter to `-delete`.
 _NARROWING = {
@@ -23,15 +23,14 @@ _NARROWING = {
 _NEUTRAL = {
     **dict.fromkeys("-maxdepth -mindepth -printf -regextype -type".split(), 1),
     **dict.fromkeys(
-        "-a -and -d -daystart -depth -ignore_readdir_race -ls -mount -noleaf -print -print0 -prune "
+        "-a -and -d -daystart -depth -ignore_readdir_race -ls -mount -noleaf -print -print0 -prune ( ) -o -or , ! -not "
         "-quit -true -warn -nowarn -x -xdev -noignore_readdir_race -help -version --help --version".split(),
         0,
     ),
 }
 _NAMING_FILES = frozenset("-anewer -cnewer -newer -samefile".split())
 _RUNNING = frozenset("-exec -execdir -ok -okdir".split())
-_MEASURING = re.compile(r"-[acm](min|time)|-size|-used|-links")
-_DECIDING = frozenset("grep egrep fgrep rg test [".split())  # their exit status is the test
+_DECIDING = frozenset("grep egrep fgrep rg test [ sh bash".split())  # their exit status is the test
 _WRITING = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
 
 
@@ -50,23 +49,7 @@ class FindCall(Struct):
     problem: str = ""
     deletes: bool = False
     deletes_all: bool = False
-
-
-class _Group(Struct):
-    """The tests of an expression, or between parentheses, read so far.
-
-    `is_narrowed`: by a test since the last `-o`. `were_narrowed`: so were all earlier alternatives. `is_negated`: the
-    next test is.
-    """
-
     is_narrowed: bool = False
-    were_narrowed: bool = True
-    is_negated: bool = False
-
-    def note(self, *, narrows: bool, both_ways: bool = False) -> None:
-        """Note a test. Negated it excludes almost nothing, unless it compares: what is not newer is older."""
-        self.is_narrowed = self.is_narrowed or (narrows and (both_ways or not self.is_negated))
-        self.is_negated = False
 
 
 def read_find(fields: Sequence[Field]) -> FindCall:
@@ -77,17 +60,13 @@ def read_find(fields: Sequence[Field]) -> FindCall:
         rest.pop()
         if not found["plain"]:
             call.problem = f"the option {found[0]} of find is not known to only read"
-        if found[0] == "-f" and rest:  # BSD: a folder to start in
-            call.starts.append(rest.pop())
-        elif found[0] == "-D":
-            del rest[-1:]
     while rest and not rest[-1].text.startswith("-") and rest[-1].text not in ("(", ")", "!", ","):
         if rest[-1].may_vanish or rest[-1].text[:1] in ("*", "?", "["):
             call.problem = "what find starts with cannot be told"
         call.starts.append(rest.pop())
-    groups = [_Group()]
+    is_negated = False
     while rest:
-        _read_part(rest, call, groups)
+        is_negated = _read_part(rest, call, is_negated=is_negated)
     return call
 
 
@@ -109,43 +88,36 @@ def find_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(call.starts or [Field(".")], "names") or check.problem(call.files, "facts")
 
 
-def _read_part(rest: list[Field], call: FindCall, groups: list[_Group]) -> None:
+def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
+    """Read one test or action with its values. True if it negates the next one."""
     field = rest.pop()
     name = field.text
-    if not field.is_known or field.may_vanish or field.is_glob:
+    count = _NARROWING.get(name, _NEUTRAL.get(name, _WRITING.get(name, 0)))
+    if name in _NAMING_FILES or (name.startswith("-newer") and len(name) == 8):
+        count = 1
+    values = rest[len(rest) - count :] if count else []
+    if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
         call.problem = "what find does cannot be told"
-    elif name in _JOINING:
-        _JOINING[name](groups)
     elif name == "-delete":
         call.deletes = True
-        call.deletes_all = call.deletes_all or not _is_narrowed(groups)
+        call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING:
         call.runs.append(command := _command(rest))
-        call.runs_on_all += () if _is_narrowed(groups) else (command,)
-        groups[-1].note(narrows=command[:1] != () and command[0].text in _DECIDING)
+        call.runs_on_all += () if call.is_narrowed else (command,)
+        call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in _DECIDING)
     elif name in _WRITING:
-        call.writes += rest[-1:]
-        del rest[-_WRITING[name] :]
-    elif name in _NAMING_FILES or (name.startswith("-newer") and len(name) == 8):
-        groups[-1].note(narrows=True, both_ways=name != "-samefile")
-        if any(map(_may_add_action, rest[-1:])):
-            call.problem = "what find does cannot be told"
-        call.files += rest[-1:]
-        del rest[-1:]
-    elif name in _NARROWING or name in _NEUTRAL:
-        count = _NARROWING.get(name, _NEUTRAL.get(name, 0))
-        values = rest[len(rest) - count :]
-        narrows = name in _NARROWING and not any(map(_is_any_name, values))
-        groups[-1].note(narrows=narrows, both_ways=_MEASURING.fullmatch(name) is not None)
-        if any(value.may_vanish or _may_add_action(value) for value in values):
-            call.problem = "what find does cannot be told"
-        del rest[len(rest) - count :]
-    else:
+        call.writes += values[-1:]
+    elif name in _NARROWING:
+        # Negated, a test excludes almost nothing, unless it compares: what is not older is newer.
+        narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
+        call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_is_any_name, values)))
+    elif count and name not in _NEUTRAL:
+        call.is_narrowed = True
+        call.files += values
+    elif name not in _NEUTRAL:
         call.problem = call.problem or f"{name} of find is not known to only read"
-
-
-def _is_narrowed(groups: Sequence[_Group]) -> bool:
-    return any(group.is_narrowed for group in groups)
+    del rest[len(rest) - len(values) :]
+    return name in ("!", "-not")
 
 
 def _is_any_name(value: Field) -> bool:
@@ -157,37 +129,6 @@ def _is_any_name(value: Field) -> bool:
 def _may_add_action(value: Field) -> bool:
     """True if the shell may expand an unquoted value to a file named `-delete`."""
     return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *_WRITING))
-
-
-def _close(groups: list[_Group]) -> None:
-    if len(groups) > 1:
-        inner = groups.pop()
-        groups[-1].note(narrows=inner.is_narrowed and inner.were_narrowed)
-
-
-def _either(groups: list[_Group]) -> None:
-    last = groups[-1]
-    groups[-1] = _Group(were_narrowed=last.were_narrowed and last.is_narrowed)
-
-
-def _start_again(groups: list[_Group]) -> None:
-    """A comma makes what stands before it irrelevant."""
-    groups[-1] = _Group()
-
-
-def _negate(groups: list[_Group]) -> None:
-    groups[-1].is_negated = not groups[-1].is_negated
-
-
-_JOINING: dict[str, Callable[[list[_Group]], None]] = {
-    "(": lambda groups: groups.append(_Group()),
-    ")": _close,
-    "!": _negate,
-    "-not": _negate,
-    "-o": _either,
-    "-or": _either,
-    ",": _start_again,
-}
 
 
 def _command(rest: list[Field]) -> tuple[Field, ...]:

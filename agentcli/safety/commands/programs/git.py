@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agentcli.safety.commands.programs.options import Arguments, options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import WILD, ReadCheck
-from agentcli.safety.commands.reader.expansion import Field
+from agentcli.safety.commands.reader.syntax import Field
 
 _DIFF = (
     "-abDpPqRsuvwWz -B? -C? -M? -U? -S: -G: -l: -X? --abbrev? --binary --break-rewrites? --cached --cc --check "

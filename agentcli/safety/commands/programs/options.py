@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec import field as struct_field
 
-from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field
+from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
 class Options(Struct, frozen=True):
@@ -109,7 +109,7 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 
 def may_be_option(field: Field) -> bool:
     """True if an argument that is not known to the letter could begin with a dash."""
-    starts_open = field.text.startswith((HOLE, MAYBE)) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+    starts_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
     return starts_open or field.may_vanish
 
 
@@ -126,7 +126,7 @@ def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments)
     elif kind in _WITH_VALUE and not has_value:
         _take_value(kind, rest, read)
     elif kind in _NAMING:
-        _note_value(kind, Field(value, field.is_glob, field.may_vanish, field.shows_secret), read)
+        _note_value(kind, Field(value, field.is_glob, field.may_vanish), read)
     elif field.may_vanish:
         read.problem = f"what follows {name} cannot be told"
 
@@ -149,7 +149,7 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
             _take_value(kind, rest, read)
         elif kind in _NAMING:
             for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
-                _note_value(kind, Field(each, field.is_glob, field.may_vanish, field.shows_secret), read)
+                _note_value(kind, Field(each, field.is_glob, field.may_vanish), read)
         elif field.may_vanish:
             read.problem = f"what follows {name} cannot be told"
         return
@@ -174,7 +174,7 @@ def _note_value(kind: str, value: Field, read: Arguments) -> None:
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """Handle an unlisted option. A tolerant program can only complain, unless the word may name a file."""
-    if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text or MAYBE in text:
+    if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 

@@ -13,8 +13,9 @@ from agentcli.safety.commands.programs.git import git_problem
 from agentcli.safety.commands.programs.options import may_be_option, options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.programs.read_only_options import READERS, VERSIONS
-from agentcli.safety.commands.reader.expansion import HOLE, MAYBE, Field, may_be_shown
+from agentcli.safety.commands.reader.syntax import HOLE, Field
 
+_DECLARING = ("export", "declare", "typeset", "readonly")
 _TRUSTED_FOLDER = re.compile(r"/(usr/)?s?bin/")
 
 
@@ -26,11 +27,10 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     name = _TRUSTED_FOLDER.sub("", program.text) if _TRUSTED_FOLDER.match(program.text) else program.text
     if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
         return ""
-    secret = next((field for field in arguments if field.shows_secret), None)
-    if secret is not None and name not in ("[", "test"):
-        return check.problem([secret], "text")
     if special := _SPECIAL.get(name):
         return special(arguments, check)
+    if name == "printenv" or (name in _DECLARING and all(field.text.startswith("-") for field in arguments)):
+        return "it shows the environment, where secrets are"
     if row := READERS.get(name):
         return _reader_problem(row, arguments, check)
     return f"{name} is not known to only read"
@@ -78,52 +78,15 @@ def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(read.files, "facts")
 
 
-# Options whose last letter takes the next word. A letter before it that takes a value would take the rest of the word.
-_PS_TAKES_VALUE = re.compile(
-    r"-[^oOpCGgUutsqkN-]*[oOpCGgUutsq]|[^oOpqtUkN-]*[oOpqtUk]|--(format|sort|pid|ppid|user|group|cols|columns|lines|rows)"
-)
-
-
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`ps` shows the environment of processes for the BSD option `e` and, on macOS, for `-E`."""
-    takes_value = False
-    for field in arguments:
-        text = field.text
-        if not field.is_known or field.is_glob or "env" in text.lower():
-            return "ps may show the environment of processes"
-        if text.startswith("--"):
-            pass
-        elif text.startswith("-"):
-            if not re.fullmatch(r"-[A-DF-Za-z]+[\d,]*|-[oOpCGgUutsqk]\S+", text):
-                return "ps may show the environment of processes"
-        elif takes_value:
-            takes_value = False
-            continue
-        elif not re.fullmatch(r"[a-df-zA-DF-Z]+|[\d,]+", text):
-            return "ps may show the environment of processes"
-        takes_value = _PS_TAKES_VALUE.fullmatch(text) is not None
-    return ""
+    """`ps` shows the environment of processes for the option `e` of BSD and, on macOS, `-E`."""
+    text = " ".join(field.text for field in arguments)
+    if _PS.fullmatch(text) and "environ" not in text:
+        return ""
+    return "ps may show the environment of processes"
 
 
-_SS_WORDS = frozenset(
-    "dst src dport sport state exclude and or not eq ne neq gt ge geq lt le leq all connected synchronized bucket big "
-    "established syn-sent syn-recv fin-wait-1 fin-wait-2 time-wait closed close-wait last-ack listen listening closing"
-    "".split()
-)
-_SS_ADDRESS = re.compile(
-    r"((\*|\d{1,3}(\.\d{1,3}){0,3}|\[[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*\])(/\d+)?)?(:([\w-]+|\*))?", re.IGNORECASE
-)
-
-
-def _ss_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`ss` asks name servers about the hosts in its filter (ss(8), HOST SYNTAX)."""
-    read = read_arguments(arguments, options(READERS["ss"]))
-    for field in read.operands:
-        words = re.split(r"[\s()=<>!&|,]+", field.text)
-        is_plain = field.is_known and not field.is_glob and not field.may_vanish
-        if not is_plain or not all(word in _SS_WORDS or _SS_ADDRESS.fullmatch(word) for word in words):
-            return "ss may look up the name of a host"
-    return read.problem
+_PS = re.compile(r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*")
 
 
 def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -136,7 +99,7 @@ def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
         scripts, operands = [field.text for field in operands[:1]], operands[1:]
     if any(field.is_glob for field in read.operands[: len(read.operands) - len(operands)]):
         return "what sed does cannot be told"
-    if any(HOLE in script or MAYBE in script for script in scripts):
+    if any(HOLE in script for script in scripts):
         return "what sed does cannot be told"
     return sed_problem("\n".join(scripts)) or check.problem(operands, "content")
 
@@ -218,7 +181,7 @@ def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "where it goes cannot be told"
-    return check.problem(targets or [Field(check.state.home)], "names")
+    return check.problem(targets or [Field(check.state.home or HOLE)], "names")
 
 
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -229,48 +192,15 @@ def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return "set shows all variables, or sets an option that is not known"
 
 
-def _read_variable_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    words = [field.text for field in arguments]
-    while words and re.fullmatch(r"-[rs]+|-d|-n|-t", words[0]):
-        words = words[2:] if words[0] in ("-d", "-n", "-t") else words[1:]
-    if all(re.fullmatch(r"[a-z_][a-z0-9_]*|REPLY", word) for word in words):
-        return ""
-    return "read asks a person, or sets a variable that matters to programs"
-
-
-def _printenv_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    if arguments and all(may_be_shown(field.text) for field in arguments):
-        return ""
-    return "it shows the environment, where secrets are"
-
-
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`command -v name`: the form of `command` that runs nothing."""
     names = [field.text for field in arguments if field.text not in ("-v", "-V", "-p")]
     return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
 
 
-def _name_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`local x`, `unset x`: names of the command's own that no program reads."""
-    names = (field.text.partition("=")[0] for field in arguments)
-    if all(re.fullmatch(r"[a-z_][a-z0-9_]*", name) for name in names):
-        return ""
-    return "it changes a variable that matters to programs"
-
-
-def _top_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["top"]))
-    return read.problem or ("" if "-b" in read.given or "-l" in read.given else "top takes keys")
-
-
-def _tput_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    is_question = len(arguments) == 1 and arguments[0].text in ("cols", "lines", "colors", "longname")
-    return "" if is_question else "tput changes the terminal, or runs what sets it up"
-
-
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     **ARCHIVES,
-    "[": lambda arguments, check: condition_problem(arguments[:-1], check, is_double=False),
+    "[": lambda arguments, check: condition_problem(arguments[:-1], check),
     "awk": _awk_problem,
     "cd": _cd_problem,
     "command": _command_problem,
@@ -280,18 +210,11 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     "git": git_problem,
     "jq": _jq_problem,
     "mawk": _awk_problem,
-    "printenv": _printenv_problem,
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "read": _read_variable_problem,
     "sed": _sed_problem,
-    "ss": _ss_problem,
     "set": _set_problem,
     "tee": _tee_problem,
-    "test": lambda arguments, check: condition_problem(arguments, check, is_double=False),
-    "top": _top_problem,
-    "tput": _tput_problem,
-    "unset": _name_problem,
-    "local": _name_problem,
+    "test": condition_problem,
     "xxd": _xxd_problem,
 }

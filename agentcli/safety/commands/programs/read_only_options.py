@@ -103,7 +103,6 @@ READERS = {
     "paste": "lines tolerant -sz -d: --delimiters: --serial --zero-terminated",
     "pgrep": "text -acfilnovwx -d: -g: -G: -P: -s: -t: -u: -U: --count --full --list-name --list-full --newest "
     "--oldest",
-    "printenv": "text",  # read_only.py judges its words
     "pstree": "text -aAchlnpstTuU",
     "pwd": "text tolerant",
     "readlink": "facts -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --help",
@@ -139,7 +138,6 @@ READERS = {
     "--field-separator: --general-numeric-sort --human-numeric-sort --ignore-case --ignore-leading-blanks "
     "--ignore-nonprinting --key: --merge --month-sort --numeric-sort --parallel: --random-sort --reverse --sort: "
     "--stable --unique --version-sort --zero-terminated --help",
-    "ss": "text -0468adefHilmnopstuwxZ --all --listening --numeric --processes --summary --tcp --udp --no-header",
     "stat": "facts tolerant -fLtxnqrs -c: --dereference --file-system --format: --printf: --terse --help",
     "strings": "content @ -adfo -n: -t: -e: -s: -# --all --bytes: --print-file-name --radix: --encoding: --help",
     "sum": "sizes tolerant -rs --sysv",
@@ -147,7 +145,6 @@ READERS = {
     "tac": "lines tolerant -br -s: --before --regex --separator:",
     "tail": "lines tolerant -fFqrvz -b: -c: -n: -s: -# --bytes: --follow? --lines: --pid: --quiet --retry --silent "
     "--sleep-interval: --verbose --zero-terminated --max-unchanged-stats:",
-    "top": "none -bcHiS1 -n: -d: -o: -p: -u: -w? -l:",
     "tr": "text -cCdstu --complement --delete --squeeze-repeats --truncate-set1 --help",
     "tree": "names -aACdDfFghiJnNpqQrsStuUvx -I: -L: -P: -T: -H: --charset: --dirsfirst --du --filelimit: --gitignore "
     "--inodes --device --matchdirs --metafirst --noreport --prune --sort? --si --timefmt: --filesfirst --help "

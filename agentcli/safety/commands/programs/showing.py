@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from agentcli.safety.commands.programs.git import read_call
-from agentcli.safety.commands.reader.expansion import Field
+from agentcli.safety.commands.reader.syntax import Field
 
 _NAMES_ONLY = frozenset(
     "[ basename cd date df dirname du echo false id ls printf pwd realpath stat test tree true type uname which whoami"

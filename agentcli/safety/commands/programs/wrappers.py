@@ -10,27 +10,27 @@ from msgspec import Struct
 from agentcli.safety.commands.programs.find import read_find
 from agentcli.safety.commands.programs.options import options, read_arguments
 from agentcli.safety.commands.programs.read_only_options import VERSIONS
-from agentcli.safety.commands.reader.expansion import HOLE, Field
+from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
 class Layer(Struct, frozen=True):
     """A wrapper that was taken off.
 
-    `inner` is the command it runs, or `script` the text that a shell runs with `parameters`. `problem` says why the
+    `inner` is the command it runs, or `script` the text that a shell runs. `problem` says why the
     wrapper makes the command do more than it does alone, or why the wrapper's own options cannot be read; then
-    `candidates` are the commands it may run. `sets` are variables it sets. `is_shell`: a shell that reads commands from
-    its input. `script_files` are the files it reads scripts from.
+    `candidates` are the commands it may run. `sets` are variables it sets. `reads_script`: a shell that reads commands
+    from its input. `script_files` are the files it reads scripts from. `hides_program`: what runs cannot be told.
     """
 
     inner: tuple[Field, ...] = ()
     script: str | None = None
-    parameters: tuple[Field, ...] = ()
     problem: str = ""
     candidates: tuple[tuple[Field, ...], ...] = ()
     sets: tuple[Field, ...] = ()
     is_same_shell: bool = False
-    is_shell: bool = False
+    reads_script: bool = False
     script_files: tuple[Field, ...] = ()
+    hides_program: bool = False
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
@@ -97,8 +97,8 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
     if read.problem:
         return Layer(problem=read.problem, candidates=_candidates(arguments))
     words = read.operands
-    if any(not field.is_known or field.may_vanish for field in words[:operands]):
-        return Layer(problem="what runs cannot be told", candidates=_candidates(arguments))
+    if any(field.may_vanish for field in words[:operands]):
+        return Layer(problem="what runs cannot be told", candidates=_candidates(arguments), hides_program=True)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]  # sudo sets variables, as env does
     return Layer(inner=tuple(words[operands:]), problem=problem)
@@ -138,10 +138,17 @@ def _shell(arguments: Sequence[Field], problem: str) -> Layer:
     if not runs_text:
         files += rest[:1] if rest and not reads_input else [STANDARD_INPUT]
         problem = problem or "it runs a script that is not shown here"
-        return Layer(problem=problem, is_shell=not rest, script_files=tuple(files))
-    if not rest or not rest[0].is_known:
-        return Layer(problem=problem or "what the shell runs cannot be told")
-    return Layer(script=rest[0].text, parameters=tuple(rest[1:]), problem=problem)
+        return Layer(problem=problem, reads_script=not rest, script_files=tuple(files))
+    return _of_text(rest[:1], problem or ("" if rest else "what the shell runs cannot be told"))
+
+
+def _of_text(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Layer:
+    """A shell that runs a text. Where that cannot be told, what of it is seen is looked at."""
+    if not all(field.is_known for field in fields):
+        problem = "what the shell runs cannot be told"
+    text = " ".join(field.text for field in fields)
+    is_hidden = problem == "what the shell runs cannot be told"
+    return Layer(script=text, problem=problem, is_same_shell=is_same_shell, hides_program=is_hidden)
 
 
 def _env(arguments: Sequence[Field]) -> Layer:
@@ -198,32 +205,28 @@ def _replaced_text(given: Sequence[Field]) -> str | None:
 
 
 def _with_hole(field: Field, replaced: str) -> Field:
-    return Field(field.text.replace(replaced, HOLE), field.is_glob, field.may_vanish, field.shows_secret)
+    return Field(field.text.replace(replaced, HOLE), field.is_glob, field.may_vanish)
 
 
 def _eval(arguments: Sequence[Field]) -> Layer:
-    if not all(field.is_known for field in arguments):
-        return Layer(problem="what is evaluated cannot be told")
     words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
-    return Layer(script=" ".join(field.text for field in words), is_same_shell=True)
+    return _of_text(words, is_same_shell=True)
 
 
 def _trap(arguments: Sequence[Field]) -> Layer:
     words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
     if len(words) < 2 or words[0].text == "-":
         return Layer(script="")
-    if not words[0].is_known or words[0].text.startswith("-"):
-        return Layer(problem="what is run at the end cannot be told")
-    return Layer(script=words[0].text)
+    return _of_text(words[:1])
 
 
 def _watch(arguments: Sequence[Field]) -> Layer:
     read = read_arguments(
         arguments, options("text -bcdegtxwr -n: -q: --interval: --differences?"), stops_at_operand=True
     )
-    if read.problem or not all(field.is_known for field in read.operands):
-        return Layer(problem="what is watched cannot be told", candidates=_candidates(arguments))
-    return Layer(script=" ".join(field.text for field in read.operands), problem="it does not end")
+    if read.problem:
+        return Layer(problem=read.problem, candidates=_candidates(arguments))
+    return _of_text(read.operands, "it does not end")
 
 
 # `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
@@ -235,9 +238,8 @@ def _text_behind_c(arguments: Sequence[Field]) -> Layer:
     for at, field in enumerate(arguments):
         found = _BEHIND_C.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
-        if script is not None and script.is_known:
-            problem = "it runs in another way than here"
-            return Layer(script=script.text, problem=problem, candidates=_candidates(arguments))
+        if script is not None:
+            return _of_text([script], "it runs in another way than here")
     return Layer(problem="it runs what it is given", candidates=_candidates(arguments))
 
 
@@ -257,7 +259,13 @@ def _command(arguments: Sequence[Field]) -> Layer | None:
     return _plain(arguments, "text -p", 0, "")
 
 
+def _source(arguments: Sequence[Field]) -> Layer:
+    return Layer(problem="it runs a script that is not shown here", script_files=tuple(arguments[:1]))
+
+
 _SPECIAL: dict[str, Callable[[Sequence[Field]], Layer | None]] = {
+    ".": _source,
+    "source": _source,
     "command": _command,
     "env": _env,
     "eval": _eval,

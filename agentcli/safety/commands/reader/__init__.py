@@ -1,4 +1,5 @@
-"""Reads shell commands as bash does: text to a syntax tree, and words to the fields they expand to.
+"""Reads the shell language: a text into the simple commands that can be seen in it, and why it is more than those.
 
-It knows the language and no program: what a command means is judged in `programs` and `judge`.
+`commands.read_commands` is the entry. It reads static words, pipelines, lists, redirections, subshells and
+substitutions; all else it only looks into, and says so.
 """

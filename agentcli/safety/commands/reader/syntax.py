@@ -1,172 +1,135 @@
-"""Defines the syntax tree of shell commands: words made of pieces, simple commands, and what nests them."""
+"""Defines what the reader makes of a command: words, simple commands, pipelines, scripts."""
 
 from __future__ import annotations
 
+import posixpath
+import re
+from typing import NamedTuple
+
 from msgspec import Struct
 
+# Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
+# the home and for the folder the shell is in.
+HOLE = "\ue000"
+HOME = "\ue001"
+HERE = "\ue002"
 
-class Literal(Struct, frozen=True):
-    """Literal text. Unquoted it may still contain `~`, braces and globs."""
 
-    text: str
-    quoted: bool
+class Field(Struct, frozen=True):
+    """One word of a command, without its quotes.
 
-
-class Variable(Struct, frozen=True):
-    """`$name`, or `${name}` with an operator such as `:-` and its argument. `is_bare`: without braces.
-
-    The operator of `${#name}` is "length". `${name[@]}` and `${name[*]}` have the names `name@` and `name*`.
+    `text` has a `HOLE` for each part that cannot be told. `is_glob`: it contains wildcards. `may_vanish`: it may become
+    no or several arguments.
     """
 
-    name: str
-    quoted: bool
-    operator: str = ""
-    argument: Word | None = None
-    is_bare: bool = False
-
-
-class Substitution(Struct, frozen=True):
-    """`$(...)` or backquotes. `direction` is "<" or ">" for a process substitution."""
-
-    script: Script
-    quoted: bool
-    direction: str = ""
-
-
-class Arithmetic(Struct, frozen=True):
-    """`$((...))` with its pieces."""
-
-    pieces: tuple[Piece, ...]
-
-
-Piece = Literal | Variable | Substitution | Arithmetic
-
-
-class Word(Struct, frozen=True):
-    """A word as written, and its pieces."""
-
     text: str
-    pieces: tuple[Piece, ...]
+    is_glob: bool = False
+    may_vanish: bool = False
 
     @property
-    def bare(self) -> str:
-        """The text if no character of it is quoted or expands, as in reserved words; else an empty string."""
-        if len(self.pieces) == 1 and isinstance(self.pieces[0], Literal) and not self.pieces[0].quoted:
-            return self.pieces[0].text if self.pieces[0].text == self.text else ""
-        return ""
+    def is_known(self) -> bool:
+        return HOLE not in self.text
 
 
 class Redirect(Struct):
     """`2>&1` and the like. For `<<` and `<<<` the target is the text that is read.
 
-    The descriptor of `{name}>x` is the name of the variable that gets its number. The text of a here-document is filled
-    in when the reader reaches it.
+    The text of a here-document is filled in when the reader reaches it.
     """
 
     operator: str
-    descriptor: int | str | None
-    target: Word
-
-
-class Assignment(Struct, frozen=True):
-    """`name=value`. For an array the value is None, and there are elements."""
-
-    name: str
-    value: Word | None
-    appends: bool = False
-    elements: tuple[Word, ...] = ()
-
-    @property
-    def words(self) -> tuple[Word, ...]:
-        return self.elements if self.value is None else (self.value,)
+    descriptor: str
+    target: Field
 
 
 class Command(Struct, frozen=True):
-    """A simple command."""
+    """A simple command; its words are empty for assignments and redirections alone.
+
+    `text` is all of it as written, `written` only its words. `inside` are the scripts that are substituted in it.
+    `function` is the name of the function in whose body it stands.
+    """
 
     text: str
-    assignments: tuple[Assignment, ...]
-    words: tuple[Word, ...]
+    written: str
+    assignments: tuple[tuple[str, Field], ...]
+    words: tuple[Field, ...]
     redirects: tuple[Redirect, ...]
+    inside: tuple[Script, ...]
+    function: str = ""
+
+
+class Subshell(Struct, frozen=True):
+    """`( … )` with its redirections."""
+
+    script: Script
+    redirects: tuple[Redirect, ...]
+    inside: tuple[Script, ...]
 
 
 class Pipeline(Struct, frozen=True):
-    parts: tuple[Node, ...]
+    """Commands joined by `|`, and the operator behind them: `;`, `&`, `&&`, `||`, a newline, or nothing."""
 
-
-class AndOr(Struct, frozen=True):
-    """`left && right`, `left || right`."""
-
-    left: Node
-    operator: str
-    right: Node
+    parts: tuple[Command | Subshell, ...]
+    then: str
 
 
 class Script(Struct, frozen=True):
-    """Commands one after the other."""
-
-    items: tuple[Node, ...]
+    pipelines: tuple[Pipeline, ...]
 
 
-class Background(Struct, frozen=True):
-    node: Node
+class Reading(NamedTuple):
+    """All commands that can be seen in a text.
+
+    `problem` says why it is not read: then there are more words, commands and effects than are seen. `refusal` is the
+    syntax error for which bash would run nothing of it. `listed` are the words that a `for` goes through.
+    """
+
+    script: Script
+    problem: str = ""
+    refusal: str = ""
+    listed: tuple[Field, ...] = ()
 
 
-class Group(Struct, frozen=True):
-    """A compound command with redirections, or in a subshell."""
-
-    body: Node
-    redirects: tuple[Redirect, ...] = ()
-    is_subshell: bool = False
+def normal(path: str) -> str:
+    """An absolute path without `.`, `..` and repeated slashes. Only the text: symlinks are not followed."""
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
-class If(Struct, frozen=True):
-    """Pairs of condition and branch. For `else` the condition is an empty script."""
-
-    branches: tuple[tuple[Script, Script], ...]
+_SPLITS = re.compile(r"[\s*?\[\]\\]")
 
 
-class Loop(Struct, frozen=True):
-    """`while` and `until`."""
+class State(Struct, frozen=True):
+    """The folders the shell may be in, None for any; and the person's home, None where the command changes it."""
 
-    condition: Script
-    body: Script
+    places: tuple[str, ...] | None
+    home: str | None
 
+    def resolved(self, field: Field) -> Field:
+        """With the home and the folder filled in. A blank or wildcard in them is left to the shell."""
+        if HOME not in field.text and HERE not in field.text:
+            return field
+        here = self.places[0] if self.places and len(self.places) == 1 else None
+        text = field.text
+        for mark, value in ((HOME, self.home), (HERE, here)):
+            text = text.replace(mark, HOLE if value is None or _SPLITS.search(value) else value)
+        return Field(text, field.is_glob, field.may_vanish or HOLE in text)
 
-class For(Struct, frozen=True):
-    """`words` is None for the positional parameters."""
+    def paths(self, field: Field) -> list[str]:
+        """The absolute paths a word may mean, `..` not resolved; none if that cannot be told."""
+        if not field.is_known:
+            return []
+        return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
-    name: str
-    words: tuple[Word, ...] | None
-    body: Script
+    def entering(self, field: Field) -> State:
+        """In another folder."""
+        paths = self.paths(field) if not field.is_glob else []
+        return State(tuple(dict.fromkeys(map(normal, paths))) or None, self.home)
 
-
-class Case(Struct, frozen=True):
-    subject: Word
-    patterns: tuple[Word, ...]
-    arms: tuple[Script, ...]
-
-
-class Function(Struct, frozen=True):
-    name: str
-    body: Node
-
-
-class Condition(Struct, frozen=True):
-    """`[[ ... ]]`. Operators are words too."""
-
-    text: str
-    words: tuple[Word, ...]
-
-
-class NotJudged(Struct, frozen=True):
-    """A form that is parsed only to look inside; its own effect is not modelled."""
-
-    text: str
-    inside: tuple[Node, ...]
-    words: tuple[Word, ...] = ()
+    def or_else(self, other: State) -> State:
+        """Either of two states."""
+        both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
+        is_known = self.places is not None and other.places is not None and len(both) <= _MOST_PLACES
+        return State(both if is_known else None, self.home)
 
 
-Node = (
-    Command | Pipeline | AndOr | Script | Background | Group | If | Loop | For | Case | Function | Condition | NotJudged
-)
+_MOST_PLACES = 4

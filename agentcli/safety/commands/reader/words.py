@@ -1,6 +1,7 @@
-"""Reads one word of a shell command as bash 5 does: quotes, escapes, expansions (bash(1), QUOTING, EXPANSION).
+"""Reads one word of a shell command as bash 5 does: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION).
 
-Raises `NotUnderstood` for what it does not model exactly, and `Refused` for what bash itself refuses.
+Only static words are read: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs; also `$?` and `$(…)`, whose commands are
+read, though not what they print. Other expansions leave a hole and a problem; the commands inside them are still seen.
 """
 
 from __future__ import annotations
@@ -8,42 +9,28 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 
-from agentcli.safety.commands.reader.syntax import Arithmetic, Literal, Piece, Script, Substitution, Variable, Word
+from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Script
 
-DEEPEST = 30  # nested substitutions and compound commands; usual are two or three
-
-
-class NotUnderstood(Exception):
-    """Bash may run this, in a way that this reader does not model."""
-
-
-class NotArithmetic(NotUnderstood):
-    """Two subshells that begin like arithmetic: `((ls) && pwd)`."""
-
-
-class Refused(Exception):
-    """A syntax error for bash too: it runs nothing of the line."""
-
+DEEPEST = 30  # nested substitutions and subshells; usual are two or three
 
 _RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
 _RUN_IN_QUOTES = re.compile(r"[^\"`$\\]+")
-_RUN_IN_HERE_TEXT = re.compile(r"[^`$\\]+")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SPECIAL = "@*#?-$!0123456789"
-_OPERATOR = re.compile(r":[-=?+]|%%?|##?|//?|\^\^?|,,?|[-=?+:@\[]")
-_WITH_TEXT = (":-", "-", ":=", "=", ":?", "?", ":+", "+", "%", "%%", "#", "##", "/", "//", "^", "^^", ",", ",,")
+_NAME = re.compile(r"[A-Za-z_]\w*|[-@*#$!\d]", re.ASCII)
+_HOME_BEHIND_EQUALS = re.compile(r"[A-Za-z_]\w*\+?=(.*[=:])?~", re.DOTALL)
+_KNOWN_NAMES = {"HOME": HOME, "PWD": HERE}
 
 
 class WordReader(ABC):
-    """Reads words from `text`, starting at `at`."""
+    """Reads words from `text`, starting at `at`. `depth` counts what they stand in."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
-        if depth > DEEPEST:
-            raise NotUnderstood("it is nested too deeply")
         self.text = text
         self.at = 0
         self.depth = depth
-        self._subshells: set[int] = set()  # positions where `((` begins two subshells
+        self.problem = ""
+        self.refusal = ""
+        self.has_ended_line = False
+        self.inside: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
     def _script_inside(self) -> Script:
@@ -53,328 +40,211 @@ class WordReader(ABC):
     def _script_of(self, text: str) -> Script:
         """The commands of another text."""
 
-    def _deeper(self) -> None:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise NotUnderstood("it is nested too deeply")
+    def _note(self, problem: str) -> None:
+        self.problem = self.problem or problem
 
-    def _starts_word(self) -> bool:
-        self._skip_continuations()
-        if self.at >= len(self.text):
-            return False
-        if self.text[self.at] in "<>":
-            return self._next_is("(", 1)
-        return self.text[self.at] not in " \t\n;&|()"
+    def _refuse(self, problem: str) -> None:
+        """Note a syntax error. Not certain behind what is not read, or a line that bash has run by then."""
+        if not self.problem and not self.has_ended_line:
+            self.refusal = problem
+        self._note(problem)
 
     def _next_is(self, text: str, ahead: int = 0) -> bool:
         return self.text.startswith(text, self.at + ahead)
 
-    def _skip_continuations(self) -> None:
-        while self._next_is("\\\n"):
-            self.at += 2
-
-    def _word(self) -> Word:
+    def _word(self) -> Field:
         """The word that begins here."""
-        start = self.at
-        pieces = self._pieces()
-        return Word(self.text[start : self.at], pieces)
-
-    def _pieces(self, closing: str = "") -> tuple[Piece, ...]:
-        """The pieces up to the end of the word, or to an unquoted `closing` inside `${...}`, where blanks are text."""
-        pieces: list[Piece] = []
+        parts: list[str] = []
+        shape: list[str] = []  # the unquoted text; what is quoted stands there as `a`
+        may_vanish = False
         while self.at < len(self.text):
             char = self.text[self.at]
-            if closing and char == closing:
+            if char in " \t\n;&|()" or (char in "<>" and not self._next_is("(", 1)):
                 break
-            if char == "\\":
-                self._escape(pieces)
+            quoted = "a"
+            if found := _RUN.match(self.text, self.at):
+                text = quoted = found[0]
+                self.at = found.end()
+            elif char == "\\":
+                text = quoted = ""
+                if self._next_is("\n", 1):
+                    self._note("a line is continued in the middle of a word")
+                else:
+                    text, quoted = self.text[self.at + 1 : self.at + 2] or "\\", "a"
+                self.at += 2
             elif char == "'":
-                pieces.append(Literal(self._single_quoted(), quoted=True))
+                text = self._single_quoted()
             elif char == '"':
                 self.at += 1
-                pieces.append(Literal("", quoted=True))  # an empty string is a word
-                pieces += self._double_quoted()
+                text = self._double_quoted()
             elif char == "`":
-                pieces.append(self._backquoted(quoted=False))
+                text = self._backquoted()
+                may_vanish = True
             elif char == "$":
-                self._dollar(pieces, quoted=False)
-            elif char in "<>" and self._next_is("(", 1):
-                self.at += 2
-                pieces.append(Substitution(self._script_inside(), quoted=True, direction=char))
-            elif not closing and char in " \t\n;&|<>()":
-                break
-            elif closing and char in " \t\n;&|<>()":
-                pieces.append(Literal(char, quoted=False))
-                self.at += 1
+                text = self._dollar(quoted=False)
+                may_vanish = may_vanish or (HOLE in text and self.text[self.at - 2 : self.at] != "$?")
             else:
-                found = _RUN.match(self.text, self.at)
-                assert found
-                run = found[0].partition(closing)[0] if closing else found[0]
-                pieces.append(Literal(run, quoted=False))
-                self.at += len(run)
-        return _joined(pieces)
+                self.at += 2
+                self._note("it uses a process substitution")
+                text = self._substitution()
+            parts.append(text)
+            shape.append(quoted)
+        return self._field("".join(parts), "".join(shape), may_vanish=may_vanish)
 
-    def _escape(self, pieces: list[Piece]) -> None:
-        if self._next_is("\n", 1):
-            self.at += 2
-            return
-        if self.at + 1 >= len(self.text):
-            pieces.append(Literal("\\", quoted=True))
-            self.at += 1
-            return
-        pieces.append(Literal(self.text[self.at + 1], quoted=True))
-        self.at += 2
+    def _field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
+        braced = shape[shape.find("{") : shape.rfind("}")] if "{" in shape else ""
+        if "," in braced or ".." in braced:
+            self._note("braces make several words of one")
+            return Field(HOLE, may_vanish=True)
+        if "~" in shape:
+            if shape == "~" or shape.startswith("~/"):
+                text = HOME + text[1:]
+            elif shape.startswith("~") or _HOME_BEHIND_EQUALS.match(shape):
+                self._note("it names a home in a way that is not read")
+                text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
+        is_bracket = -1 < shape.find("[") < shape.rfind("]")
+        if is_bracket and not text.endswith(shape[shape.find("[") :]):
+            self._note("a pattern is partly quoted")
+        is_glob = "*" in shape or "?" in shape or is_bracket
+        return Field(text, is_glob, may_vanish)
 
     def _single_quoted(self) -> str:
         end = self.text.find("'", self.at + 1)
         if end < 0:
-            raise Refused("a quote is not closed")
+            self._refuse("a quote is not closed")
+            end = len(self.text)
         inside = self.text[self.at + 1 : end]
         self.at = end + 1
         return inside
 
-    def _double_quoted(self, closing: str = '"') -> tuple[Piece, ...]:
-        """The pieces up to `closing`, which is passed over. Empty: up to the end of a here-document."""
-        pieces: list[Piece] = []
-        run = _RUN_IN_QUOTES if closing else _RUN_IN_HERE_TEXT
+    def _double_quoted(self) -> str:
+        """The text up to the closing quote, which is passed over."""
+        parts: list[str] = []
         while self.at < len(self.text):
             char = self.text[self.at]
-            if closing and char == closing:
+            if found := _RUN_IN_QUOTES.match(self.text, self.at):
+                parts.append(found[0])
+                self.at = found.end()
+            elif char == '"':
                 self.at += 1
-                return tuple(pieces)
-            if char == "\\":
+                return "".join(parts)
+            elif char == "\\":
                 follower = self.text[self.at + 1 : self.at + 2]
-                if follower == "\n":
-                    pass
-                elif follower in ("$", "`", "\\") or (follower == '"' and closing):
-                    pieces.append(Literal(follower, quoted=True))
-                else:
-                    pieces.append(Literal("\\" + follower, quoted=True))
+                parts.append("" if follower == "\n" else follower if follower in '$`"\\' else "\\" + follower)
                 self.at += 2
             elif char == "`":
-                pieces.append(self._backquoted(quoted=True))
-            elif char == "$":
-                self._dollar(pieces, quoted=True)
+                parts.append(self._backquoted())
             else:
-                found = run.match(self.text, self.at)
-                assert found
-                pieces.append(Literal(found[0], quoted=True))
-                self.at = found.end()
-        if closing:
-            raise Refused("a quote is not closed")
-        return tuple(pieces)
+                parts.append(self._dollar(quoted=True))
+        self._refuse("a quote is not closed")
+        return "".join(parts)
 
-    def _dollar(self, pieces: list[Piece], *, quoted: bool) -> None:
-        text, start = self.text, self.at
-        if self._next_is("\\\n", 1):
-            raise NotUnderstood("a line is continued behind a dollar sign")
-        if not quoted and self._next_is("'", 1):
+    def _dollar(self, *, quoted: bool) -> str:
+        """The text of what begins with `$`."""
+        follower = self.text[self.at + 1 : self.at + 2]
+        if not quoted and follower == "'":
             self.at += 1
-            pieces.append(Literal(self._ansi_quoted(), quoted=True))
-        elif not quoted and self._next_is('"', 1):
+            return self._ansi_quoted()
+        if follower == "(":
             self.at += 2
-            pieces.append(Literal("", quoted=True))
-            pieces += self._double_quoted()
-        elif self._next_is("((", 1) and (arithmetic := self._arithmetic_or_none(3)) is not None:
-            pieces.append(arithmetic)
-        elif self._next_is("(", 1):
-            self.at += 2
-            pieces.append(Substitution(self._script_inside(), quoted))
-        elif self._next_is("{", 1):
-            self.at += 2
-            pieces.append(self._parameter(quoted=quoted))
-        elif self._next_is("[", 1):
-            raise NotUnderstood("$[ ] is an old form")
-        elif found := _NAME.match(text, start + 1):
-            pieces.append(Variable(found[0], quoted, is_bare=True))
+            return self._substitution()
+        if found := re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.ASCII).match(self.text, self.at):
             self.at = found.end()
-            if self._next_is("\\\n"):
-                raise NotUnderstood("a name is continued on the next line")
-        elif text[start + 1 : start + 2] and text[start + 1] in _SPECIAL:
-            pieces.append(Variable(text[start + 1], quoted, is_bare=True))
+            return _KNOWN_NAMES[found[1] or found[2]]
+        if follower == "?":  # a number
             self.at += 2
-        else:
-            pieces.append(Literal("$", quoted=True))
-            self.at += 1
-
-    def _parameter(self, *, quoted: bool) -> Variable:
-        """The inside of `${` and `}`."""
-        if self._next_is("!"):
-            raise NotUnderstood("an indirect expansion")
-        is_length = self._next_is("#") and not self._next_is("}", 1)
-        self.at += is_length
-        found = _NAME.match(self.text, self.at) or re.compile(r"\d+|[@*#?$!-]").match(self.text, self.at)
-        if not found:
-            raise NotUnderstood("an expansion that is not known")
-        self.at = found.end()
-        name = found[0]
-        if self._next_is("[@]}") or self._next_is("[*]}"):
-            name += self.text[self.at + 1]
-            self.at += 3
-        if self._next_is("}"):
-            self.at += 1
-            return Variable(name, quoted, "length" if is_length else "")
-        operator = _OPERATOR.match(self.text, self.at)
-        if is_length or not operator or operator[0] not in (*_WITH_TEXT, ":"):
-            raise NotUnderstood("an expansion that is not known")
-        self.at = operator.end()
-        if operator[0] == ":":
-            bounds = re.compile(r" ?-?\d+(:-?\d+)?\}").match(self.text, self.at)
-            if not bounds:
-                raise NotUnderstood("a substring by an expression")
-            self.at = bounds.end()
-            return Variable(name, quoted, ":")
-        start = self.at
-        self._deeper()
-        pieces = self._pieces_in_quoted_braces() if quoted else self._pieces("}")
-        if not self._next_is("}"):
-            raise Refused("an expansion is not closed")
+            return HOLE
+        if follower == "{":
+            self._note("it uses a variable")
+            self.at += 2
+            self._pass_braces()
+            return HOLE
+        if found := _NAME.match(self.text, self.at + 1):
+            self._note("it uses a variable")
+            self.at = found.end()
+            return HOLE
         self.at += 1
-        self.depth -= 1
-        return Variable(name, quoted, operator[0], Word(self.text[start : self.at - 1], pieces))
+        if follower in ("\\", "[") or (not quoted and follower == '"'):
+            self._note("it uses a dollar sign in a way that is not read")
+            return HOLE
+        return "$"
 
-    def _pieces_in_quoted_braces(self) -> tuple[Piece, ...]:
-        """As inside double quotes. Quotes within quotes have special rules that are not modelled."""
-        pieces: list[Piece] = []
-        plain = re.compile(r"[^\"'`$\\{}]+")
-        while self.at < len(self.text) and not self._next_is("}"):
-            if self.text[self.at] in "'\"\\{":
-                raise NotUnderstood("quotes inside a quoted expansion")
-            if self._next_is("`"):
-                pieces.append(self._backquoted(quoted=True))
-            elif self._next_is("$"):
-                self._dollar(pieces, quoted=True)
-            else:
-                found = plain.match(self.text, self.at)
-                assert found
-                pieces.append(Literal(found[0], quoted=True))
-                self.at = found.end()
-        return tuple(pieces)
+    def _substitution(self) -> str:
+        if self.depth >= DEEPEST:
+            self._note("it is nested too deeply")
+            return HOLE  # what stands inside is read as if it stood outside
+        inside = self.inside
+        self.inside = []
+        script = self._script_inside()
+        self.inside = [*inside, script]
+        return HOLE
 
-    def _arithmetic_or_none(self, opening: int) -> Arithmetic | None:
-        """Arithmetic behind `opening` characters that end in `((`; None, the cursor unmoved, for two subshells."""
-        start, depth = self.at, self.depth
-        if start in self._subshells:
-            return None
-        self.at += opening
-        try:
-            return self._arithmetic()
-        except NotArithmetic:
-            self._subshells.add(start)  # or each nested one would be read twice, exponentially
-            self.at, self.depth = start, depth
-            return None
-
-    def _arithmetic(self) -> Arithmetic:
-        """The inside of `((` up to `))`."""
-        self._deeper()
-        pieces: list[Piece] = []
-        has_quotes = False
-        plain = re.compile(r"[^`$()'\"\\]+")
-        open_parens = 0
-        while self.at < len(self.text):
+    def _pass_braces(self) -> None:
+        """Pass over the rest of `${…}`, looking into the substitutions there."""
+        depth = 1
+        if self.depth >= DEEPEST:
+            return
+        self.depth += 1
+        while self.at < len(self.text) and depth:
             char = self.text[self.at]
-            if char == ")" and not open_parens:
-                if not self._next_is("))"):
-                    raise NotArithmetic("an expression that ends in the middle")
-                if has_quotes:
-                    raise NotUnderstood("quotes inside arithmetic")
-                self.at += 2
-                self.depth -= 1
-                return Arithmetic(tuple(pieces))
-            if char in "()":
-                open_parens += 1 if char == "(" else -1
-                pieces.append(Literal(char, quoted=False))
-                self.at += 1
-            elif char == "`":
-                pieces.append(self._backquoted(quoted=True))
-            elif char == "$" and not self._next_is("$'"):
-                self._dollar(pieces, quoted=True)
-            elif found := plain.match(self.text, self.at):
-                pieces.append(Literal(found[0], quoted=False))
-                self.at = found.end()
-            else:
-                has_quotes = True
-                self._pass_quotes()
-        raise Refused("an arithmetic expansion is not closed")
+            if char == "$":
+                self._dollar(quoted=True)
+                continue
+            if char == "`":
+                self._backquoted()
+                continue
+            depth += {"{": 1, "}": -1}.get(char, 0)
+            self.at += 2 if char == "\\" else 1
+        self.depth -= 1
 
-    def _pass_quotes(self) -> None:
-        if self._next_is("$'"):
-            self.at += 1
-            self._ansi_quoted()
-        elif self._next_is("'"):
-            self._single_quoted()
-        elif self._next_is('"'):
-            self.at += 1
-            self._double_quoted()
-        else:
-            self.at += 2
-
-    def _backquoted(self, *, quoted: bool) -> Substitution:
+    def _backquoted(self) -> str:
         """The inside of backquotes. Backslashes before some characters are removed."""
-        inside = []
-        at = self.at + 1
-        while True:
-            found = re.compile(r"[^`\\]*").match(self.text, at)
-            assert found
-            inside.append(found[0])
-            at = found.end()
-            if at >= len(self.text):
-                raise Refused("a backquote is not closed")
-            if self.text[at] == "`":
-                break
-            follower = self.text[at + 1 : at + 2]
-            inside.append(follower if follower in ("`", "$", "\\") or (quoted and follower == '"') else "\\" + follower)
-            at += 2
-        self.at = at + 1
-        try:
-            return Substitution(self._script_of("".join(inside)), quoted)
-        except Refused as refused:  # bash meets the error only here, after running what comes before
-            raise NotUnderstood(str(refused)) from refused
+        self._note("it uses backquotes")
+        found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
+        assert found
+        if not found[2]:
+            self.problem = "" if self.problem == "it uses backquotes" else self.problem
+            self._refuse("a backquote is not closed")
+        self.at = found.end()
+        self.inside.append(self._script_of(re.sub(r"\\([`$\\])", r"\1", found[1])))
+        return HOLE
 
     def _ansi_quoted(self) -> str:
-        """`'...'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
+        """`'…'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
         found = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if not found:
-            raise Refused("a quote is not closed")
+            self._refuse("a quote is not closed")
+            self.at = len(self.text)
+            return HOLE
         self.at = found.end()
-        return unescape(found[1])
+        text = unescape(found[1])
+        if text is None:
+            self._note("quotes hold what is no text")
+        return HOLE if text is None else text
 
 
-_ESCAPE = re.compile(
-    r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))", re.DOTALL
-)
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|(c|.))", re.DOTALL)
 _SIMPLE_ESCAPES = {
     "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
     "\\": "\\", "'": "'", '"': '"', "?": "?",
 }  # fmt: skip
 
 
-def unescape(text: str) -> str:
-    """Decode C escapes. Raises `NotUnderstood` for those that end or spoil a string, such as a NUL."""
-
-    def undo(found: re.Match[str]) -> str:
-        hexadecimal, octal, short, long, control, simple = found.groups()
-        if control is not None:
-            raise NotUnderstood("a control character in quotes")
+def unescape(text: str) -> str | None:
+    """Decode C escapes; None if one ends or spoils the string, such as a NUL."""
+    parts, end = [], 0
+    for found in _ESCAPE.finditer(text):
+        hexadecimal, octal, short, long, simple = found.groups()
+        parts.append(text[end : found.start()])
+        end = found.end()
         if simple is not None:
-            return _SIMPLE_ESCAPES.get(simple, "\\" + simple)
+            if simple == "c":
+                return None
+            parts.append(_SIMPLE_ESCAPES.get(simple, "\\" + simple))
+            continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
-        if code == 0 or code > 0x10FFFF or ((hexadecimal or octal) and code > 0x7F) or 0xD800 <= code < 0xE000:
-            raise NotUnderstood("a byte that is no text")
-        return chr(code)
-
-    return _ESCAPE.sub(undo, text)
-
-
-def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Join neighbouring literals of the same kind."""
-    if len(pieces) < 2:
-        return tuple(pieces)
-    joined: list[Piece] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if isinstance(piece, Literal) and isinstance(last, Literal) and piece.quoted == last.quoted:
-            joined[-1] = Literal(last.text + piece.text, piece.quoted)
-        else:
-            joined.append(piece)
-    return tuple(joined)
+        is_byte = hexadecimal is not None or octal is not None
+        if code == 0 or code > 0x10FFFF or (is_byte and code > 0x7F) or 0xD800 <= code < 0xF900:
+            return None
+        parts.append(chr(code))
+    return "".join((*parts, text[end:]))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands.reader.parser import read_commands
+from agentcli.safety.commands.reader.commands import read_commands
 from tests.unit.safety.commands.desk import cases, judged
 
 BASH = shutil.which("bash")
@@ -61,7 +61,7 @@ def check_syntax(count: int, seed: int) -> None:
         text = " " + "".join(chance.choices(_SYNTAX, k=chance.randint(1, 10)))
         ran = bash("-n", "-c", text)
         reading = read_commands(text)
-        if reading.is_refused:
+        if reading.refusal:
             assert ran.returncode or ran.stderr, text
         elif not reading.problem and ran.returncode and b"syntax error" in ran.stderr:
             # Bash refuses it and we do not: nothing runs, but the words we see must not be called harmless lightly.
@@ -87,10 +87,10 @@ def test_much_more_of_what_we_say_bash_refuses_it_refuses() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["harmless", "catastrophic"])
+@pytest.mark.parametrize("name", ["allow", "block"])
 def test_what_we_judge_parses_in_bash(name: str) -> None:
     for command in cases(name):
-        assert not read_commands(command).is_refused or bash("-n", "-c", command).returncode, command
+        assert not read_commands(command).refusal or bash("-n", "-c", command).returncode, command
         if not read_commands(command).problem:
             assert bash("-n", "-c", command).returncode == 0, command
 
@@ -112,7 +112,7 @@ def test_the_scripts_of_this_machine_are_read_as_bash_reads_them() -> None:
         reading = read_commands(text)
         read += 1
         understood += not reading.problem
-        assert not reading.is_refused, path
+        assert not reading.refusal, path
     if read < 20:
         pytest.skip("there are too few scripts here")
     assert understood / read > 0.85

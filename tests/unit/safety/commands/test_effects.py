@@ -17,7 +17,8 @@ OPEN = (UNKNOWN,)
         ("grep -n x *.py", Effects(reads=("/ws/*.py",))),
         ("rm -rf build /tmp/x", Effects(deletes=("/ws/build", "/tmp/x"))),
         ("rm -rf ~/x", Effects(deletes=("/home/u/x",))),
-        ("rm $x", Effects(deletes=OPEN)),
+        ("rm $(cat x)", Effects(reads=("/ws/x",), deletes=OPEN)),
+        ("rm $x", Effects(OPEN, OPEN, OPEN, OPEN, OPEN)),
         ("mv a b", Effects(writes=("/ws/b",), deletes=("/ws/a",))),
         ("cp -t out a b", Effects(reads=("/ws/a", "/ws/b"), writes=("/ws/out",))),
         ("touch a.txt", Effects(writes=("/ws/a.txt",))),
@@ -35,6 +36,8 @@ OPEN = (UNKNOWN,)
         ("git clone git@x.test:a/b.git", Effects(("/ws",), ("/ws",), hosts=("x.test",), runs=("git",))),
         ("cat < /dev/tcp/x.test/80", Effects(hosts=("x.test",))),
         ("make test", Effects(OPEN, OPEN, OPEN, OPEN, ("make",))),
+        ("npm ci", Effects(OPEN, OPEN, OPEN, ("registry.npmjs.org",), ("npm",))),
+        ("ffmpeg -i https://x.test/a b", Effects(OPEN, OPEN, OPEN, (UNKNOWN, "x.test"), ("ffmpeg",))),
         ("python tool.py", Effects(OPEN, OPEN, OPEN, OPEN, ("python", "/ws/tool.py"))),
         ("$x a", Effects(OPEN, OPEN, OPEN, OPEN, OPEN)),
     ],
@@ -45,13 +48,13 @@ def test_effects_are_absolute_paths_hosts_and_programs(command: str, effects: Ef
 
 def test_segments_say_what_they_are_after_their_wrappers() -> None:
     first, second = judged("timeout 5 env npm 'run' test 2>&1 | tail -5").segments
-    assert (first.words, first.verdict) == (("npm", "run", "test"), "unknown")
+    assert (first.words, first.verdict) == (("npm", "run", "test"), "try")
     assert first.text == "timeout 5 env npm 'run' test 2>&1"
-    assert (second.words, second.verdict) == (("tail", "-5"), "harmless")
+    assert (second.words, second.verdict) == (("tail", "-5"), "allow")
     assert judged("npm run $x").segments[0].words is None
 
 
 def test_each_command_of_a_compound_one_is_a_segment() -> None:
-    command = 'cd a && ls | wc -l; echo "$(date)"; sh -c "rm x; pwd"; for i in 1 2; do npm t; done'
+    command = 'cd a && ls | wc -l; echo "$(date)"; sh -c "rm x; pwd"; (npm t)'
     words = [segment.words and segment.words[0] for segment in judged(command).segments]
     assert words == ["cd", "ls", "wc", "date", None, "rm", "pwd", "npm"]

@@ -12,13 +12,13 @@ def _is_one_line(command: str) -> bool:
     return "\n" not in command and "#" not in command and not command.endswith(("&", "\\"))
 
 
-_CATASTROPHES = [command for command in cases("catastrophic") if _is_one_line(command)]
+_CATASTROPHES = [command for command in cases("block") if _is_one_line(command)]
 _UNKNOWN = [
     command
-    for command in cases("unknown")
+    for command in cases("not_allowed")
     if _is_one_line(command) and judged(command).problem == "" and judged(command).segments
 ]
-_HARMLESS = [command for command in cases("harmless") if _is_one_line(command)]
+_HARMLESS = [command for command in cases("allow") if _is_one_line(command)]
 
 _AROUND = st.sampled_from(
     [
@@ -51,7 +51,7 @@ def _in_shell(command: str) -> str:
 def test_a_catastrophe_stays_one_inside_other_commands(command: str, around: list[str], in_shell: bool) -> None:
     for form in around:
         command = form.format(command)
-    assert judged(_in_shell(command) if in_shell else command).verdict == "catastrophic"
+    assert judged(_in_shell(command) if in_shell else command).verdict == "block"
 
 
 @settings(max_examples=400, deadline=None)
@@ -59,7 +59,7 @@ def test_a_catastrophe_stays_one_inside_other_commands(command: str, around: lis
 def test_an_unknown_command_is_not_harmless_inside_others(command: str, around: list[str], in_shell: bool) -> None:
     for form in around:
         command = form.format(command)
-    assert judged(_in_shell(command) if in_shell else command).verdict != "harmless"
+    assert judged(_in_shell(command) if in_shell else command).verdict != "allow"
 
 
 def _wrapped(word: str, how: str) -> str:
@@ -93,19 +93,19 @@ _WRAPPERS = st.lists(
 )
 def test_quotes_and_wrappers_do_not_hide_a_catastrophe(words: list[str], how: list[str], wrappers: list[str]) -> None:
     command = " ".join([*wrappers, *(_wrapped(word, how_) for word, how_ in zip(words, how, strict=False))])
-    assert judged(command).verdict == "catastrophic"
+    assert judged(command).verdict == "block"
 
 
 def test_a_name_over_two_lines_is_not_harmless_and_its_words_may_be() -> None:
-    assert judged("r\\\nm -rf /").verdict != "harmless"
-    assert judged("rm -r\\\nf \\\n/").verdict == "catastrophic"
+    assert judged("r\\\nm -rf /").verdict != "allow"
+    assert judged("rm -r\\\nf \\\n/").verdict == "block"
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(_HARMLESS), st.sampled_from([" && ", "; ", " | ", " || ", "\n", " & "]))
 def test_a_harmless_command_does_not_lend_its_verdict(command: str, operator: str) -> None:
-    assert judged(f"{command}{operator}rm -rf x").verdict == "unknown"
-    assert judged(f"{command}{operator}rm -rf /").verdict == "catastrophic"
+    assert judged(f"{command}{operator}rm -rf x").verdict in ("try", "ask")
+    assert judged(f"{command}{operator}rm -rf /").verdict == "block"
 
 
 @settings(max_examples=300, deadline=None)

@@ -11,9 +11,9 @@ from tests.unit.safety.commands.desk import judged, least_rules
 def is_covered(pattern: str, command: str) -> bool:
     """Whether one granting rule lets a whole command through."""
     analysis = judged(command)
-    if analysis.verdict == "catastrophic" or analysis.problem:
+    if analysis.verdict == "block" or analysis.problem:
         return False
-    return all(segment.verdict == "harmless" or covers(pattern, segment) for segment in analysis.segments)
+    return all(segment.verdict == "allow" or covers(pattern, segment) for segment in analysis.segments)
 
 
 def is_touched(pattern: str, command: str) -> bool:
@@ -34,9 +34,9 @@ def is_touched(pattern: str, command: str) -> bool:
         ("npm test *", "timeout 60 nice npm test"),
         ("npm test *", "CI=1 npm test"),
         ("npm test *", "cd src && npm test || echo failed"),
-        ("npm test *", "npm test $x"),
         ("npm test *", "npm test < a.txt"),
-        ("npm test *", "if npm test; then ls; fi"),
+        ("npm test *", "npm test; echo $?"),
+        ("npm test *", "npm test $(date)"),
         ("npm test *", "(npm test)"),
         ("npm test *", "sh -c 'npm test'"),
         ("npm test *", "eval npm test"),
@@ -81,6 +81,8 @@ def test_a_granting_rule_covers_what_it_says(pattern: str, command: str) -> None
         ("npm test *", "npm $x test"),
         ("npm test *", "./npm test"),
         ("npm test *", "/tmp/npm test"),
+        ("npm test *", "npm test $x"),
+        ("npm test *", "if npm test; then ls; fi"),
         ("npm test *", "npm test 'unclosed"),
         ("npm test *", "npm test\u200b"),
         ("npm test *", "; ".join(["npm test"] * 51)),
@@ -100,7 +102,7 @@ def test_a_granting_rule_covers_nothing_else(pattern: str, command: str) -> None
         "rm x", "rm", "env rm x", "FOO=1 rm x", "xargs rm", "ls | xargs -0 rm -f", "find . -exec rm {} \\;",
         "find . -execdir sh -c 'rm x' \\;", "sh -c 'rm x'", "bash -c \"sh -c 'rm x'\"", "\\rm x", "'r'm x", "$'rm' x",
         "/bin/rm x", "sudo rm x", "sudo --odd -x rm x", "echo $(rm x)", "cat <(rm x)", "f() { rm x; }; f",
-        "nohup rm x &", "parallel rm ::: a", "busybox rm x", "x=rm; $x y", "RM x", "eval rm x",
+        "nohup rm x &", "parallel rm ::: a", "busybox rm x", "RM x", "eval rm x",
         "if true; then rm x; fi", "watch rm x", "time rm x", "trap 'rm x' EXIT", "command -p rm x",
         "env -S 'rm x'", "nice -n5 rm x",
         "strace -f rm x", "ls; rm x", "for i in 1; do rm $i; done", "rm\tx", "rm x > y", "! rm x", "cd a && rm x",
@@ -112,7 +114,7 @@ def test_a_refusing_rule_speaks_of_a_command_however_it_is_dressed(command: str)
 
 def test_a_refusing_rule_binds_in_a_command_that_is_not_understood_and_no_granting_one_does() -> None:
     for command in ("[[ x =~ $(id) ]] && rm x", "echo ${x@Q}; rm x", "sh -c 'echo ${x@P}; rm x'"):
-        assert judged(command).verdict == "unknown"
+        assert judged(command).verdict in ("try", "ask")
         assert is_touched("rm *", command)
         assert not is_covered("*", command)
         assert least_rules(judged(command)) == ()
@@ -173,6 +175,6 @@ def test_once_the_offered_rules_are_granted_nothing_is_asked_again(command: str)
     analysis = judged(command)
     for choice in (0, -1):
         rules = [rules[choice] for rules in rules_by_segment(analysis)]
-        unknown = [segment for segment in analysis.segments if segment.verdict != "harmless"]
+        unknown = [segment for segment in analysis.segments if segment.verdict != "allow"]
         assert unknown
         assert all(any(covers(rule, segment) for rule in rules) for segment in unknown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -18,27 +19,27 @@ DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
 # Thousands of commands: each group is one test, which names what it did not expect.
 
 
-def test_what_only_reads_inside_the_workspace_is_harmless() -> None:
-    analyses = {command: judged(command) for command in cases("harmless")}
-    wrong = {command: analysis.reason for command, analysis in analyses.items() if analysis.verdict != "harmless"}
+def test_what_only_reads_inside_the_workspace_is_allowed() -> None:
+    analyses = {command: judged(command) for command in cases("allow")}
+    wrong = {command: analysis.reason for command, analysis in analyses.items() if analysis.verdict != "allow"}
     assert not wrong
-    assert all(segment.verdict == "harmless" for analysis in analyses.values() for segment in analysis.segments)
+    assert all(segment.verdict == "allow" for analysis in analyses.values() for segment in analysis.segments)
 
 
-def test_what_may_write_run_send_or_leave_the_workspace_is_unknown_and_says_why() -> None:
-    analyses = {command: judged(command) for command in cases("unknown")}
-    assert not {command: found.verdict for command, found in analyses.items() if found.verdict != "unknown"}
+def test_what_may_write_run_send_or_leave_the_workspace_is_tried_or_asked_about_and_says_why() -> None:
+    analyses = {command: judged(command) for command in cases("not_allowed")}
+    assert not {command: found.verdict for command, found in analyses.items() if found.verdict not in ("try", "ask")}
     assert not [command for command, found in analyses.items() if not found.reason]
 
 
-def test_a_catastrophe_is_seen_through_quotes_wrappers_and_variables() -> None:
-    verdicts = {command: judged(command).verdict for command in cases("catastrophic")}
-    assert not {command: verdict for command, verdict in verdicts.items() if verdict != "catastrophic"}
+def test_a_catastrophe_is_seen_through_quotes_wrappers_and_compound_commands() -> None:
+    verdicts = {command: judged(command).verdict for command in cases("block")}
+    assert not {command: verdict for command, verdict in verdicts.items() if verdict != "block"}
 
 
 def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
     analyses = {command: judged(command) for command in cases("never_refused")}
-    assert not {command: found.reason for command, found in analyses.items() if found.verdict == "catastrophic"}
+    assert not {command: found.reason for command, found in analyses.items() if found.verdict == "block"}
 
 
 @pytest.mark.parametrize(
@@ -54,12 +55,12 @@ def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
     ],
 )
 def test_the_subscript_of_an_element_may_run_a_command(command: str) -> None:
-    assert judged(command).verdict == "unknown"
+    assert judged(command).verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
 def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> None:
-    assert judged(f"printf '%{modifier}n' PATH; ls").verdict == "unknown"
+    assert judged(f"printf '%{modifier}n' PATH; ls").verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> N
     ],
 )
 def test_a_print_of_awk_may_go_on_behind_a_newline(program: str) -> None:
-    assert judged(f"awk '{program}' f").verdict == "unknown"
+    assert judged(f"awk '{program}' f").verdict in ("try", "ask")
 
 
 RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "{a,@args}"]
@@ -82,16 +83,16 @@ RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "
 
 @pytest.mark.parametrize("program", ["nm", "strings", "size", "objdump -d", "readelf -h", "ar t", "c++filt"])
 def test_a_file_of_options_is_asked_about(program: str) -> None:
-    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict != "unknown"]
-    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict == "unknown"
-    assert judged(f"timeout 5 {program} @args").verdict == "unknown"
+    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict not in ("try", "ask")]
+    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict in ("try", "ask")
+    assert judged(f"timeout 5 {program} @args").verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize("words", ["a?", "a[bc]", "src/*.txt", "-- a*", "$(cat f)"])
 @pytest.mark.parametrize("program", ["uniq", "uniq -c", "xxd", "xxd -p", "git symbolic-ref"])
 def test_what_may_become_two_operands_may_be_written(program: str, words: str) -> None:
-    assert judged(f"{program} {words}").verdict == "unknown"
-    assert judged(f"for x in {words}; do {program} $x; done").verdict == "unknown"
+    assert judged(f"{program} {words}").verdict in ("try", "ask")
+    assert judged(f"for x in {words}; do {program} $x; done").verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_what_may_become_two_operands_may_be_written(program: str, words: str) -
     ],
 )
 def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) -> None:
-    assert judged(command).verdict == "unknown"
+    assert judged(command).verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) 
     ],
 )
 def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command: str) -> None:
-    assert judged(command).verdict == "unknown"
+    assert judged(command).verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command
     ["dst secret.x.test", 'dst "$(cat f | base64).x.test"', "dst dead:beef", "'( dst a.b or sport = :22 )'", "dst a*"],
 )
 def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
-    assert judged(f"ss -tn {words}").verdict == "unknown"
+    assert judged(f"ss -tn {words}").verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
@@ -178,17 +179,13 @@ def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
     ],
 )
 def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: str) -> None:
-    assert judged(command).verdict == "unknown"
+    assert judged(command).verdict in ("try", "ask")
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        'z=([0]=a [1]=b); echo "${z[@]}"',
-        "z=(a b); z+=(c[d]=e)",
         "printf '%d %5.2f%%\\n' 1 2",
-        "awk '{print $1}\n$3 > 5 {print $2}' f",
-        "awk '{print $1\nif ($2 > 3) print $2}' f",
         "nm -C src/a.o",
         "uniq -c f",
         "grep foo* src/a",
@@ -198,14 +195,7 @@ def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: s
         "jq '.ENV' f",
         "jq . -- f",
         "jq --arg a \"$(date)\" '$a' f",
-        "ps -u root -o pid,cmd",
-        "ps axo pid,time",
         "ps -C node -o pid",
-        "ps U root u",
-        "ss -tn state established",
-        "ss -tn dst 10.0.0.0/8",
-        "ss -tn '( dport = :443 or sport = :ssh )'",
-        "ss -tn 'dst [2001:db8::1]:80'",
         "git grep -h foo",
         "git grep -h",
         "git log -h",
@@ -215,60 +205,65 @@ def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: s
     ],
 )
 def test_what_looks_like_one_of_these_and_only_reads_stays_harmless(command: str) -> None:
-    assert judged(command).verdict == "harmless"
+    assert judged(command).verdict == "allow"
 
 
 @pytest.mark.parametrize("command", ["r\\\nm -rf /", "ls; su\\\ndo /bin/r\\\nm -rf ~", "ba\\\nsh -c 'rm -rf /'"])
 def test_a_name_over_two_lines_is_read_as_bash_joins_it(command: str) -> None:
-    assert judged(command).verdict == "catastrophic"
+    assert judged(command).verdict == "block"
 
 
 @pytest.mark.parametrize("command", ["i\\\nf true; then ls; fi", "f\\\noo () { ls; }; foo", "a\\\n=b ls", "l\\\ns"])
 def test_other_words_over_two_lines_are_asked_about(command: str) -> None:
-    assert judged(command).verdict == "unknown"
+    assert judged(command).verdict in ("try", "ask")
 
 
 def test_a_dry_run_formats_no_disk() -> None:
-    assert judged("mkfs.ext4 -n /dev/sda1").verdict == "unknown"
-    assert judged("mkfs.ext4 -L -n /dev/sda1").verdict == "catastrophic"
-    assert judged("mkfs.fat -n X /dev/sda1").verdict == "catastrophic"
+    assert judged("mkfs.ext4 -n /dev/sda1").verdict in ("try", "ask")
+    assert judged("mkfs.ext4 -L -n /dev/sda1").verdict == "block"
+    assert judged("mkfs.fat -n X /dev/sda1").verdict == "block"
 
 
 def test_paths_are_judged_where_the_shell_stands() -> None:
     below = Places(Path("/ws/src"), (Path("/ws"),), Path("/home/u"), is_readable)
-    assert judged("cat ../a", below).verdict == "harmless"
-    assert judged("cat ../../a", below).verdict == "unknown"
-    assert judged("cd .. && cat a", below).verdict == "harmless"
-    assert judged("rm -rf ../../*", below).verdict == "catastrophic"
+    assert judged("cat ../a", below).verdict == "allow"
+    assert judged("cat ../../a", below).verdict in ("try", "ask")
+    assert judged("cd .. && cat a", below).verdict == "allow"
+    assert judged("rm -rf ../../*", below).verdict == "block"
 
 
 def test_a_home_folder_is_protected_wherever_it_is() -> None:
     places = Places(Path("/srv/p"), (Path("/srv/p"),), Path("/srv/people/ann"), is_readable)
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
-        assert judged(command, places).verdict == "catastrophic"
-    assert judged("rm -rf /srv/people/ann/x", places).verdict == "unknown"
+        assert judged(command, places).verdict == "block"
+    assert judged("rm -rf /srv/people/ann/x", places).verdict in ("try", "ask")
 
 
-# Both really delete everything: a redirection changes nothing about `rm`, and `builtin eval` is `eval`.
-LABELLED_TOO_MILDLY = {"rm -rf >'file`name' /", "builtin eval 'rm -rf ~'"}
+# In rows that ask: a host, a path outside the workspace, or a secret that a command names.
+NAMED = re.compile(
+    r"https?://|/dev/tcp|(?<![\w.~$}`*])(/(etc|tmp|Users|some|other|root)/\w|~/)|\.env\b|ANTHROPIC_API_KEY"
+)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the data are not here")
 def test_every_command_of_the_data_is_judged_as_its_label_says() -> None:
-    wanted = {"allow": {"harmless"}, "ask": {"unknown"}, "block": {"catastrophic"}}
-    wrong = []
-    counted: Counter[str] = Counter()
-    for line in DATA.read_text(encoding="utf-8").strip().split("\n"):
-        row = json.loads(line)
-        counted[row["expected"]] += 1
-        verdicts = wanted[row["expected"]] | ({"harmless"} if row.get("lenient") else set())
-        verdict = analyse(row["input"], places=PLACES).verdict
-        if verdict not in verdicts and row["input"] not in LABELLED_TOO_MILDLY:
-            wrong.append((row["expected"], verdict, row["input"]))
+    rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").strip().split("\n")]
+    found = [(row["expected"], analyse(row["input"], places=PLACES).verdict, row) for row in rows]
+    wanted = {"allow": ("allow", "try"), "ask": ("ask", "try"), "block": ("block",)}
+    wrong = [
+        (expected, verdict, row["input"])
+        for expected, verdict, row in found
+        if verdict not in wanted[expected] and not (row.get("lenient") and verdict == "allow")
+    ]
     assert not wrong
-    assert counted["allow"] > 100
-    assert counted["block"] > 50
-    assert counted["ask"] > 500
+    kinds = Counter((expected, verdict) for expected, verdict, _ in found)
+    assert kinds["allow", "allow"] > 120
+    assert kinds["block", "block"] > 50
+    named = [
+        (verdict, row["input"]) for expected, verdict, row in found if expected == "ask" and NAMED.search(row["input"])
+    ]
+    assert [command for verdict, command in named if verdict != "ask"] == []
+    assert len(named) > 60
 
 
 def test_a_path_is_asked_about_as_it_was_written() -> None:
