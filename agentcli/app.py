@@ -212,6 +212,7 @@ class Builder:
             self._extras.call_hooks,
             Levels(tools.output_level, tools.output_levels),
             tools.max_parallel,
+            tries=self.config.settings.permissions.tries,
         )
         return SessionCalls(services, registry)
 

@@ -314,7 +314,7 @@ _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID")
 def _variables() -> tuple[tuple[str, str, Any], ...]:
     """The variable of every setting but tables of tables, its dotted key and its type."""
     return tuple(
-        (f"AGENTCLI_{group.name}_{field.name}".upper(), f"{group.name}.{field.name}", field.type)
+        (f"AGENTCLI_{group.name}_{field.encode_name}".upper(), f"{group.name}.{field.encode_name}", field.type)
         for group in msgspec.structs.fields(Settings)
         if isinstance(group.type, type) and issubclass(group.type, Struct)
         for field in msgspec.structs.fields(group.type)

@@ -72,12 +72,15 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
 
 
-class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
+    """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
+
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     additional_directories: tuple[str, ...] = ()
+    tries: bool = True
 
 
 class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

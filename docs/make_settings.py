@@ -65,7 +65,7 @@ def _table(name: str, kind: type[msgspec.Struct]) -> str:
     doc = " ".join((kind.__doc__ or "").split())
     doc = "" if doc.startswith(kind.__name__) else f"{doc}\n\n"
     rows = [
-        f"| `{field.name}` | {_values(field)} | {_default(field)} |"
+        f"| `{field.encode_name}` | {_values(field)} | {_default(field)} |"
         for field in msgspec.structs.fields(kind)
         if not is_table(field.type)
     ]

@@ -42,7 +42,10 @@ def show(json: AsJson = False) -> None:
 def _with_defaults(value: Any) -> Any:
     """Every setting, also those that have their default."""
     if isinstance(value, msgspec.Struct):
-        return {field.name: _with_defaults(getattr(value, field.name)) for field in msgspec.structs.fields(type(value))}
+        return {
+            field.encode_name: _with_defaults(getattr(value, field.name))
+            for field in msgspec.structs.fields(type(value))
+        }
     return msgspec.to_builtins(value)
 
 

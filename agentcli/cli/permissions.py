@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +28,7 @@ from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")
 
-_VERDICTS = {"allow": "allow", "ask": "ask", "deny": "block"}
+_VERDICTS = {"allow": "allow", "try": "try", "ask": "ask", "deny": "block"}
 
 
 def run(arguments: list[str]) -> int:
@@ -88,7 +89,8 @@ def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
 class Judging:
     """Commands as a session here would judge them, by their text.
 
-    The sandbox is asked for the mode `auto` alone, in which all depends on whether it confines.
+    The sandbox is asked whether it can try a command that its text does not decide about, and for the mode `auto`, in
+    which all depends on whether it confines.
     """
 
     def __init__(self, permission_mode: str) -> None:
@@ -99,11 +101,20 @@ class Judging:
         self.bash: Tool = builder.tool_registry().get("bash")
         profile: Profile | None = None if self.mode == "auto" else "danger-full-access"
         self.workspace: Workspace = builder.workspace(self.rules, profile=profile)
+        self._builder = builder
+        self._tries: bool = config.settings.permissions.tries
+
+    @cached_property
+    def _can_try(self) -> bool:
+        return self._tries and not self._builder.workspace(self.rules).sandbox.why_no_trial()
 
     def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis]:
         judged = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
-        assert judged.command is not None
-        return decide(judged, self.mode, self.rules), judged.command
+        analysis = judged.command
+        assert analysis is not None
+        if analysis.verdict == "try":
+            judged = msgspec.structs.replace(judged, can_try=self._can_try)
+        return decide(judged, self.mode, self.rules), analysis
 
     def explained(self, command: str) -> dict[str, Any]:
         verdict, analysis = self._judged(command)
@@ -127,7 +138,8 @@ class Judging:
         elif granting := allowing_rules(alone, self.rules.allow):
             decided, why = "allow", f"the rule {granting[0]} allows it"
         else:
-            decided, why = "ask", segment.reason
+            decided = "try" if segment.verdict == "try" and self._can_try else "ask"
+            why = segment.reason
         effects = msgspec.to_builtins(segment.effects)
         return {"text": segment.text, "verdict": decided, "reason": why, "effects": effects}
 

@@ -186,6 +186,12 @@ class LocalSandbox(SessionConfinement):
                 )
             return self._try_runs
 
+    def told(self) -> tuple[str, ...]:
+        if not self.confines or self.profile != "workspace-write":
+            return super().told()
+        why_not = self._tries.why_not()
+        return (*super().told(), why_not or "Commands that would ask are tried on a stand-in of the workspace first.")
+
     def warning(self) -> str:
         return " ".join(filter(None, (super().warning(), self._finish_interrupted())))
 

@@ -51,7 +51,7 @@ class ApprovalPanel:
     @property
     def is_tried(self) -> bool:
         """True if a command ran on a stand-in, and the question is which of its changes stay."""
-        return self.request.call.name == "bash" and bool(self.request.hunks)
+        return self.request.kind == "keep"
 
     @property
     def is_limit(self) -> bool:
@@ -237,7 +237,14 @@ _LABELS: dict[Choice, str] = {
     "comment": "Tab no, because…",
     "hunks": "h one by one",
 }
-_KEEP_LABELS = {**_LABELS, "once": "y keep", "no": "n drop", "comment": "Tab drop, because…"}
+_KEEP_LABELS = {
+    **_LABELS,
+    "once": "y keep",
+    "session": "s keep, and run such commands directly",
+    "always": "a always so",
+    "no": "n drop",
+    "comment": "Tab drop, because…",
+}
 _LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab stop, and do…"}
 _HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
 
