@@ -13,6 +13,7 @@ from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, Rewound
 from agentcli.errors import StorageError, UserError
 from agentcli.llm.messages import ToolUse, Usage
@@ -21,6 +22,7 @@ from agentcli.llm.models import ModelInfo
 log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
+DROPPED = "Dropped: the program ended while this ran on a stand-in of the workspace; nothing of it was kept."
 NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
 
 
@@ -106,8 +108,13 @@ def answer_open_calls(turn: Turn, why: str = "") -> None:
     conversation = turn.state.conversation
     calls = tuple(conversation.open_calls.values())
     if calls:
-        otherwise = {call.id: NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME for call in calls}
-        add(turn, *(not_run(call, why or otherwise[call.id]) for call in calls))
+        add(turn, *(not_run(call, why or _what_became_of(call, conversation)) for call in calls))
+
+
+def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
+    if call.id in conversation.tried:
+        return DROPPED
+    return NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME
 
 
 def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:

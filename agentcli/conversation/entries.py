@@ -153,6 +153,12 @@ class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied
     why: str
 
 
+class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried"):
+    """A call runs on a stand-in of the workspace: nothing it does is real before a `CallAllowed`."""
+
+    id: str
+
+
 class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
     """The client was asked to run these calls."""
 
@@ -184,6 +190,7 @@ Body = (
     | CallAsked
     | CallAllowed
     | CallDenied
+    | CallTried
     | CallsHandedOver
     | Unreadable
 )

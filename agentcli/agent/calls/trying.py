@@ -15,6 +15,7 @@ from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.judge import Judged
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import suggested_rules
+from agentcli.conversation.entries import CallAllowed, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
@@ -56,6 +57,7 @@ async def try_first(
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     tool = wanted.judged.tool
     assert tool.attempt is not None
+    call.turn.store(CallTried(call.use.id))
     attempt = await tool.attempt(arguments, context, not wanted.is_wished)
     trial = attempt.trial
     try:
@@ -66,6 +68,8 @@ async def try_first(
         chosen = await _settle(call, wanted, attempt)
         kept = Kept()
         if chosen.names:
+            if not chosen.is_answered:
+                call.turn.store(CallAllowed(call.use.id))
             async with hold(chosen.names):
                 kept = await trial.keep(chosen.names)
     finally:

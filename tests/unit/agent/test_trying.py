@@ -11,10 +11,12 @@ import pytest
 
 from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Approve, Done, Interrupt, SetMode, ToolFinished
 from agentcli.agent.permissions.modes import Mode
+from agentcli.conversation.entries import Assistant, CallAsked, CallsStarted, CallTried, Entry, User
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.trial import TryLimits
 from tests.unit.agent.stage import Stage, call, on_stage
 
@@ -228,3 +230,22 @@ async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> 
         stage.submit(Approve("c", True))
         await stage.ended()
         assert files(stage) == AFTER
+
+
+async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Folder) -> None:
+    uses = (ToolUse("c", "bash", {"command": COMMAND}),)
+    log = [
+        Entry(str(n), str(n - 1) if n else None, 0.0, body)
+        for n, body in enumerate(
+            [
+                User((Text("Go"),)),
+                Assistant(uses, "scripted", "script"),
+                CallsStarted(("c",)),
+                CallTried("c"),
+                CallAsked("c", "", ""),
+            ]
+        )
+    ]
+    async with on_stage(tmp_path, [END], entries=log) as stage:
+        await stage.ask("Go on")
+    assert "Dropped" in str(stage.results["c"].content)
