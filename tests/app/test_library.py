@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.access import SearchResult
 from tests.app.running import call
+from tests.conformance.confining import confinement_for
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import chat_server, json_reply
 
@@ -145,9 +147,27 @@ async def test_a_callback_decides_what_may_run(model: MakeModel, work: Path, all
         asked.append(request)
         return allowed
 
-    async with Agent(model(ASKS, SEEN), cwd=work, approve=approve) as agent:
+    settings = {"permissions": {"try": False}}
+    async with Agent(model(ASKS, SEEN), cwd=work, approve=approve, settings=settings) as agent:
         await agent.run("go")
     assert [request.preview for request in asked] == ["touch made"]
+    assert (work / "made").exists() is allowed
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_callback_decides_what_stays_of_what_a_command_made(
+    model: MakeModel, work: Path, allowed: bool
+) -> None:
+    asked: list[ApprovalRequested] = []
+
+    async def approve(request: ApprovalRequested) -> bool:
+        asked.append(request)
+        return allowed
+
+    confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")  # else nothing is tried
+    async with Agent(model(ASKS, SEEN), cwd=work, approve=approve) as agent:
+        await agent.run("go")
+    assert [[change.name for change in request.changes] for request in asked] == [["made"]]
     assert (work / "made").exists() is allowed
 
 
