@@ -187,7 +187,8 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
     rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
-    reason = f"{_ending(attempt)}; nothing is in the workspace yet"
+    ending = _ending(attempt)
+    reason = f"{ending}; nothing is in the workspace yet" if ending else "nothing is in the workspace yet"
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
     title = f"{_short(str(use.input.get('command', use.name)))} made {_counted(changes)}"
@@ -228,7 +229,9 @@ def _counted(changes: Sequence[TriedChange]) -> str:
 
 def _ending(attempt: Attempt) -> str:
     result = attempt.trial.result
-    return "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
+    if result.timed_out:
+        return "it ran out of time"
+    return f"exit code {result.exit_code}" if result.exit_code else ""
 
 
 def _remark(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:

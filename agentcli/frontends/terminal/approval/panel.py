@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,6 +19,7 @@ LAST_LINES = 3
 LONGEST_LINE = 2_000
 RULE_ROWS = 6
 
+_FILE_BEGINS = re.compile(r"^(?=--- .*\n\+\+\+ )", re.MULTILINE)
 _REST = ": v shows all of it"
 _TITLE_SAYS_ALL = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _MARK: Fragment = ("accent", "❯")
@@ -166,7 +168,12 @@ class ApprovalPanel:
         shown: list[Fragment] = []
         each = max(LAST_LINES, most_lines // len(self.request.hunks))
         for hunk in self.request.hunks[:most_lines]:
-            shown += [("", f"  {_file_of(hunk)}\n"), *(_diff_of(hunk, columns, each))]
+            parts = _parts_of(hunk)
+            for part in parts[:each]:
+                lines = max(LAST_LINES, each // len(parts))
+                shown += [("", f"  {_file_of(part)}\n"), *(_diff_of(part, columns, lines))]
+            if len(parts) > each:
+                shown.append(("warning", f"  … {len(parts) - each:,} more files{_REST}\n"))
         if (left := len(self.request.hunks) - most_lines) > 0:
             shown.append(("warning", f"  … {left:,} more changes{_REST}\n"))
         return shown
@@ -175,8 +182,13 @@ class ApprovalPanel:
         assert self.hunk is not None
         number, count = self.hunk + 1, len(self.request.hunks)
         hunk = self.request.hunks[self.hunk]
-        if self.is_tried:  # a whole file's change, or one that no diff shows
-            return [("bold", f"Change {number} of {count}: {_file_of(hunk)}\n"), *_diff_of(hunk, columns, None)]
+        if self.is_tried:  # a whole file's change, or one that no diff shows, or those of a repository
+            first, *others = _parts_of(hunk)
+            head: list[Fragment] = [("bold", f"Change {number} of {count}: {_file_of(first)}\n")]
+            shown = [*head, *_diff_of(first, columns, None)]
+            for part in others:
+                shown += [("", f"  {_file_of(part)}\n"), *_diff_of(part, columns, None)]
+            return shown
         return [("bold", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
 
     # Below it
@@ -247,6 +259,11 @@ _KEEP_LABELS = {
 }
 _LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab stop, and do…"}
 _HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
+
+
+def _parts_of(hunk: str) -> list[str]:
+    """What git says of a repository, and then the diffs of its files; any other change is one part."""
+    return [part for part in _FILE_BEGINS.split(hunk) if part.strip()] or [hunk]
 
 
 def _file_of(hunk: str) -> str:

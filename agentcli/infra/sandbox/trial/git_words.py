@@ -17,6 +17,9 @@ _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 _HEAD, _STAGED, _STASH = "== HEAD", "== staged", "== stash"
 
+# What git adds to a unified diff.
+_GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
+
 # Runs a shell script where the repository is, as it was or as it is now, and gives its output.
 Look = Callable[[str], Awaitable[str]]
 
@@ -69,7 +72,8 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
             "nothing is staged any more"
         ]
     lines += [f"lost: {line}" for line in lost]
-    diff = await look_after(_diff_script(folder, _commit(before), _commit(after)))
+    said = await look_after(_diff_script(folder, _commit(before), _commit(after)))
+    diff = "\n".join(line for line in said.splitlines() if not line.startswith(_GITS_OWN))
     return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), uncommitted=dirty)
 
 

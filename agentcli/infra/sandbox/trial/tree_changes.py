@@ -79,7 +79,8 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
         for piece in pieces
         if piece is not repository
     ]
-    if words.is_same and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
+    logs = [path for path in repository.paths if _is_shorter(path, repository.touched)]
+    if words.is_same and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return sorted(others, key=_by_weight)
     files = [
         piece
@@ -98,9 +99,10 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
         size=repository.change.size + sum(piece.change.size for piece in files),
         notes=(
             *(f"loses {lost}" for lost in words.lost),
+            *(f"loses entries of the log of {path.rpartition('logs/')[2]}" for path in logs),
             *(f"{piece.change.name}: {note}" for piece in files for note in piece.change.notes),
         ),
-        loses="work" if words.lost or any(piece.change.loses for piece in files) else "",
+        loses="work" if words.lost or logs or any(piece.change.loses for piece in files) else "",
     )
     paths = (*repository.paths, *(path for piece in files for path in piece.paths))
     whole = Piece(change, repository.area, repository.touched, paths)
@@ -117,7 +119,14 @@ def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
 
 
 def _is_note(path: str) -> bool:
-    return path in {"index", "COMMIT_EDITMSG", "gc.log"} or path.startswith("objects")
+    return path in {"index", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"} or path.startswith(("objects", "logs"))
+
+
+def _is_shorter(path: str, touched: Touched) -> bool:
+    """True for a log of git's that lost entries."""
+    before, after = touched.of(path)
+    is_log = ".git/logs/" in f"/{path}" and before is not None and before.kind == "file"
+    return is_log and before is not None and (after is None or after.size < before.size)
 
 
 def _by_weight(piece: Piece) -> tuple[bool, bool, bool, str]:

@@ -19,7 +19,9 @@ HUNK = "@@ -1 +1 @@\n-old\n+new\n"
 def panel(
     preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
 ) -> ApprovalPanel:
-    return ApprovalPanel(ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks))
+    kind = "keep" if name == "bash" and hunks else "run"
+    request = ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks, kind=kind)
+    return ApprovalPanel(request)
 
 
 def rows(asked: ApprovalPanel, columns: int = 100, more: int = 0) -> list[str]:
@@ -153,3 +155,10 @@ def test_trying_first_is_a_choice_where_it_is_offered() -> None:
     assert ApprovalPanel(request).answer("try") == Approve("1", True, "try")
     assert "t try first" in " ".join(rows(ApprovalPanel(request)))
     assert "try" not in " ".join(rows(panel()))
+
+
+def test_what_git_says_of_a_repository_is_shown_before_the_diffs_of_its_files() -> None:
+    said = f"main: 1 → 2\n  + 2 second\n--- a/src/a.py\n+++ b/src/a.py\n{HUNK}--- a/b.py\n+++ b/b.py\n{HUNK}"
+    lines = preview(panel(said, hunks=(said,))).split("\n")
+    first, second = lines.index("  src/a.py"), lines.index("  b.py")
+    assert lines.index("  main: 1 → 2") < first < second
