@@ -214,10 +214,14 @@ class RetryRule(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over."""
+    """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over.
+
+    `needed_host` is a host that it could not reach, as far as its output tells.
+    """
 
     trial: Trial
     output: Callable[[], ToolOutput]
+    needed_host: str = ""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ async def try_first(
     assert tool.attempt is not None
     call.turn.store(CallTried(call.use.id))
     attempt = await tool.attempt(arguments, context, not wanted.is_wished)
+    if attempt.needed_host and not wanted.is_wished and await _may_reach(call, attempt):
+        await attempt.trial.drop()
+        call.turn.store(CallTried(call.use.id))
+        attempt = await _again(attempt.needed_host, tool, arguments, context)
     trial = attempt.trial
     try:
         if trial.too_much:
@@ -85,6 +89,36 @@ async def try_first(
     }
     is_error = told.is_error or (not kept.names and (chosen.is_answered or chosen.is_denied)) or bool(kept.conflicts)
     return replace(told, structured=structured, is_error=is_error)
+
+
+async def _may_reach(call: Call, attempt: Attempt) -> bool:
+    """Ask whether a command may be tried again with the host that it could not reach."""
+    if call.turn.session.ask is None or call.turn.state.mode in ("plan", "dontAsk"):
+        return False
+    use, host = call.use, attempt.needed_host
+    reason = f"tried on a stand-in of the workspace, it could not reach {host}; a yes tries it again with that host"
+    effects = (f"reaches {host}",)
+    preview = str(use.input.get("command", ""))
+    request = ApprovalRequested(
+        use.id, use, call_title(use.name, use.input), reason, preview, effects=effects, grave=effects
+    )
+    try:
+        answer = await call.ask(request, None)
+    except BaseException:
+        await attempt.trial.drop()
+        raise
+    return isinstance(answer, Approve) and answer.allowed
+
+
+async def _again(host: str, tool: Tool, arguments: Any, context: ToolContext) -> Attempt:
+    """Try once more, with one host open for as long as the command runs."""
+    assert tool.attempt is not None
+    sandbox = context.workspace.sandbox
+    sandbox.grant_host(host)
+    try:
+        return await tool.attempt(arguments, context, False)
+    finally:
+        sandbox.revoke_host(host)
 
 
 async def _run_directly(call: Call, wanted: Try, attempt: Attempt, arguments: Any, context: ToolContext) -> ToolOutput:

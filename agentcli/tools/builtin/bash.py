@@ -34,7 +34,9 @@ async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool) -> At
         nobody_allowed=nobody_allowed,
     )
     trial = await context.workspace.sandbox.try_command(command, on_output=context.emit)
-    return Attempt(trial, lambda: _output(trial.result, given, start, context, notes=[lost]))
+    return Attempt(
+        trial, lambda: _output(trial.result, given, start, context, notes=[lost]), _needed_host(trial.result.output)
+    )
 
 
 def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
@@ -164,6 +166,23 @@ _NO_HOST = re.compile(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
+
+
+# How curl and git, Node, Python, Go and pip name a host that they could not reach.
+_HOSTS = (
+    r"[Cc]ould not resolve host:? '?([\w.-]+)",
+    r"(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)",
+    r"HTTPS?ConnectionPool\(host='([\w.-]+)'",
+    r"Failed to resolve '([\w.-]+)'",
+    r"dial tcp: lookup ([\w.-]+)",
+    r"unable to access 'https?://([\w.-]+)",
+)
+_NAMED_HOST = re.compile("|".join(_HOSTS))
+
+
+def _needed_host(output: str) -> str:
+    found = _NAMED_HOST.search(output)
+    return next((host for host in found.groups() if host), "").rstrip(".") if found else ""
 
 
 def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:

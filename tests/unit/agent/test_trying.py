@@ -249,3 +249,22 @@ async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Fo
     async with on_stage(tmp_path, [END], entries=log) as stage:
         await stage.ask("Go on")
     assert "Dropped" in str(stage.results["c"].content)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder, allowed: bool) -> None:
+    script = "import os, sys; print(os.environ.get('http_proxy')); sys.exit('Could not resolve host: api.example.org')"
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/ask.py").write_text(script)
+    async with trying(tmp_path, command="python3 ask.py; echo x >>x.txt") as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert (request.kind, request.effects) == ("run", ("reaches api.example.org",))
+        stage.submit(Approve("c", allowed))
+        keep = await stage.heard(ApprovalRequested, 2)
+        assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
+        assert "api.example.org" not in " ".join(stage.session.runtime.calls.workspace.sandbox.told())
+        stage.submit(Approve("c", False, comment="no"))
+        await stage.ended()
+    proxied = not str(stage.results["c"].content).startswith("None")
+    assert proxied == allowed
