@@ -121,7 +121,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     grants = bounds.writable if bounds.profile == "workspace-write" else ()
     roots = bounds.roots if bounds.profile == "workspace-write" else ()
     own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
-    # What a grant was given for may be a link by now, to anywhere.
+    # A path that was granted may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)

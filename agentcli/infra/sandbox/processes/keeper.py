@@ -222,7 +222,7 @@ class Supervisor:
         return bytes(data)
 
     def _wait(self) -> None:
-        """Whatever comes next: a byte from agentcli, output, the end of a process, a moment in time."""
+        """Wait for what comes next, and act on it: a byte from agentcli, output, the end of a process, a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
         if self._kill_at < float("inf"):
