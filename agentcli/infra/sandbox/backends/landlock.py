@@ -96,7 +96,7 @@ def probe_landlock() -> int:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=20,
+            timeout=_LONGEST_PROBE_S,
         )
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
