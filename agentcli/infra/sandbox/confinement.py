@@ -20,7 +20,7 @@ class Bounds(Struct, frozen=True):
     """The limits of a command. Every path is absolute.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
-    bounds at all; none of the other fields count.
+    bounds at all; such a command is given to no backend but `Unconfined`.
     """
 
     profile: Profile

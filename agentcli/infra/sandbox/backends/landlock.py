@@ -50,9 +50,6 @@ class Landlock:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds))
-            return
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:
             with _plan(bounds, scratch) as plan:
