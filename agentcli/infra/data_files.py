@@ -133,14 +133,14 @@ class DataFolder:
         return any(self._is_resumable(session_id) for (session_id,) in rows.fetchall())
 
     def _remove_leftovers(self, now: float) -> None:
-        """What a crash left half written."""
+        """Remove files that a crash left half written."""
         for path in self.folder.glob(".new.*"):
             with contextlib.suppress(FileNotFoundError):
                 if now - path.stat().st_mtime > KEPT_S:
                     path.unlink()
 
     def _remove_outputs(self, now: float) -> None:
-        """What commands of sessions wrote that cannot be opened any more; running ones write, or have their folder."""
+        """Remove the output of commands whose sessions cannot be resumed; of a running one, something is newer."""
         for folder in self._outputs.glob("*/") if self._outputs is not None else ():
             with contextlib.suppress(OSError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

@@ -20,7 +20,7 @@ class Bounds(Struct, frozen=True):
     """The limits of a command. Every path is absolute.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
-    bounds at all; none of the other fields count.
+    bounds at all; such a command is given to no backend but `Unconfined`.
     """
 
     profile: Profile
@@ -43,11 +43,6 @@ class Bounds(Struct, frozen=True):
     """The same by absolute path, where it lies in a root: a root that holds the home holds what starts programs."""
     proxy_socket: Path | None = None
     """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
-    loopback: bool = True
-    """Lets commands use TCP and UDP on a loopback interface of their own, as tests that start a server do.
-
-    Nothing else is reachable there. Only where the network is a private one (bubblewrap, Docker).
-    """
     cache: Path | None = None
     """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
     which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""

@@ -18,10 +18,10 @@ _QUICK_S = 0.05  # a walk that takes so long can be made after every command
 
 
 class Extent(Struct, frozen=True):
-    """How far a walk goes.
+    """Bounds a walk.
 
-    Always looked at are `fresh_levels` below a root and folders that were not seen before, every half minute all.
-    Folders named in `shallow` come last: `most_shallow` of them, each with so many `shallow_levels` below it.
+    Each walk reads `fresh_levels` below a root and folders that are new to it; every half minute one reads all.
+    Folders named in `shallow` come last: at most `most_shallow` of them, down to `shallow_levels` below each.
     """
 
     most_folders: int

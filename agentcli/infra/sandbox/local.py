@@ -19,6 +19,7 @@ from agentcli.infra.sandbox.files import disk
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.processes.environment import command_environment
+from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.secret import is_secret
@@ -134,7 +135,6 @@ class LocalSandbox(SessionConfinement):
             await self.make_ready()
         if command.is_own or (command.profile or self.profile) != "workspace-write":
             return await self._shell.exec(command, on_output=on_output, detach=detach)
-        created_config = import_module("agentcli.infra.sandbox.protection.created_config")
         before = created_config.watched(self.roots)
         result = await self._shell.exec(command, on_output=on_output, detach=detach)
         return replace(result, made=tuple(created_config.made_or_changed(before)))

@@ -19,9 +19,12 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
+from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.left_behind import LeftBehind
+from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
@@ -30,8 +33,6 @@ from agentcli.tools.sandbox import Access, Boundary
 from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
-    from agentcli.infra.sandbox.git.repositories import Repositories
-    from agentcli.infra.sandbox.mounts.protect_plan import Protection
     from agentcli.infra.sandbox.protection.guard import Guard
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
@@ -78,6 +79,7 @@ class SessionConfinement:
         self._paths = paths
         self._choose = choose
         self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), denied)
+        self._repositories = Repositories()
         self._protected_places: tuple[str, ...] = ()
         self._planned_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
@@ -143,19 +145,18 @@ class SessionConfinement:
     def _cache(self) -> Path | None:
         """None where a command could put a link in its place, which the next one would follow."""
         cache = self.limits.cache
-        is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self._paths.roots)
+        is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self.roots)
         return None if is_theirs else cache
 
     def secret_files(self, *, is_changed: bool) -> list[Path]:
         """Those in the workspace, as `ProtectedFiles.inside` has them."""
-        return self._secrets.inside(self._paths.roots, is_changed=is_changed)[0]
+        return self._secrets.inside(self.roots, is_changed=is_changed)[0]
 
     def is_write_protected(self, path: Path) -> bool:
         """True if git would execute this file or obey its contents. The answer is up to a second old."""
         if time.monotonic() - self._planned_at > 1:
-            roots, planning = self._paths.roots, import_module("agentcli.infra.sandbox.protection.planning")
-            bounds = Bounds("workspace-write", roots, self.limits.home)
-            plan: Protection = planning.plan_protection(bounds, str(roots[0]), self._repositories)
+            bounds = Bounds("workspace-write", self.roots, self.limits.home)
+            plan = plan_protection(bounds, str(self.roots[0]), self._repositories)
             self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._planned_at = time.monotonic()
         return any(path.is_relative_to(place) for place in self._protected_places)
@@ -163,7 +164,7 @@ class SessionConfinement:
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         if self.confinement.hides(profile or self.limits.profile):
             return ()
-        roots, granted = self._paths.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
+        roots, granted = self.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
         masked = (path for path in self.limits.masked if any(path.is_relative_to(root) for root in roots))
         found = (*self._secrets.inside(roots)[0], *(path for path in masked if path.exists()))
         return [path for path in dict.fromkeys(found) if path not in granted]
@@ -174,23 +175,18 @@ class SessionConfinement:
         )
         return found
 
-    @cached_property
-    def _repositories(self) -> Repositories:
-        found: Repositories = import_module("agentcli.infra.sandbox.git.repositories").Repositories()
-        return found
-
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.
 
         What is missing has to be there as an empty folder while a command runs, which commands that list see.
         """
-        there = {name for root in self._paths.roots for name in READ_ONLY_NAMES if (root / name).exists()}
+        there = {name for root in self.roots for name in READ_ONLY_NAMES if (root / name).exists()}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
         """Files that start with the machine, a shell or a program, present or not, if the home can be written."""
         home = self.limits.home
-        if not any(home.is_relative_to(root) for root in self._paths.roots):
+        if not any(home.is_relative_to(root) for root in self.roots):
             return ()
         names = (name for name in READ_ONLY_NAMES if name != ".git")
         paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
@@ -202,7 +198,7 @@ class SessionConfinement:
     ) -> Iterator[Launch]:
         """Raises `OSError`."""
         if profile == "danger-full-access":
-            with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self._paths.roots):
+            with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self.roots):
                 yield Launch(list(argv), tuple(pass_fds), told=self._left_behind.take_untold(Told()))
             return
         if self._cache is not None:
@@ -226,10 +222,7 @@ class SessionConfinement:
 
     def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
         """Plan what to restore where nothing protects it. Without mounts every repository can be committed to."""
-        planning = import_module("agentcli.infra.sandbox.protection.planning")
-        most = planning.MOST_REPOSITORIES
-        plan: Protection = planning.plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=most)
-        return plan
+        return plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=MOST_REPOSITORIES)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
@@ -287,7 +280,7 @@ class SessionConfinement:
     def _unguarded(self) -> str:
         if self.limits.profile != "workspace-write" or self.confinement.keeps_names:
             return ""
-        found = self._guard.unguarded(self._protection(self.bounds(), self._paths.roots[0]))
+        found = self._guard.unguarded(self._protection(self.bounds(), self.roots[0]))
         named = ", ".join(map(str, found))
         return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
 
@@ -316,12 +309,12 @@ class SessionConfinement:
         bounds = self.bounds()
         lines += [
             f"{root} has too many folders: secret files deep in it may be readable for commands."
-            for root in self._paths.roots
+            for root in self.roots
             if self._secrets.is_partial(root)
         ]
         if unguarded := self._unguarded():
             lines.append(unguarded)
-        if (left := len(self._secrets.inside(self._paths.roots)[1]) - MOST_OBEYED) > 0:
+        if (left := len(self._secrets.inside(self.roots)[1]) - MOST_OBEYED) > 0:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         return (*lines, *confinement.limits(bounds))
 

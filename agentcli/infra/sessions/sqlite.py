@@ -139,7 +139,7 @@ class SqliteSessions:
 
 
 def is_stored(path: Path, session_id: str) -> bool:
-    """Whether a session can be opened again; True also where that cannot be told."""
+    """True if a session can be opened again, or where that cannot be told."""
     if not path.exists():
         return False
     try:

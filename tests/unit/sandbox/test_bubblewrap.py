@@ -185,13 +185,6 @@ def test_only_reading_when_that_is_the_profile(who: tuple[Confinement, int], bas
     assert picture(base) == before
 
 
-def test_no_bounds_when_that_is_the_profile(bubblewrap: Confinement, base: Path) -> None:
-    ws = base / "ws"
-    ws.mkdir()
-    run(bubblewrap, bounds_of(ws, profile="danger-full-access"), "touch ../outside")
-    assert (base / "outside").exists()
-
-
 def test_a_workspace_in_tmp_is_seen_in_the_private_tmp_and_nothing_else_of_it(
     who: tuple[Confinement, int],
 ) -> None:

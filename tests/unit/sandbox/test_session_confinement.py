@@ -68,6 +68,21 @@ def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
     )
 
 
+def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(home: Path) -> None:
+    """The folder of a virtual environment is often on the PATH, and in the workspace."""
+    root, marks = home / "ws", home / "marks"
+    root.mkdir()
+    marks.mkdir()
+    (root / ".env").write_text("TOKEN=kT9sQ2vXb7LmZr4WcYpH8nDf\n")
+    limits = CommandLimits("workspace-write", home=home)
+    path = f"{root}/bin:/usr/bin:/bin"
+    sandbox = LocalSandbox([root], environment={"PATH": path}, job_folder=home / "jobs", limits=limits)
+    script = f"#!/bin/sh\ntouch {marks}/ran\n"
+    said_by(sandbox, f"git init -q; mkdir bin; printf '{script}' >bin/git; chmod +x bin/git")
+    assert "kT9sQ2vXb7LmZr4WcYpH8nDf" in sandbox.secret_values(is_changed=True)
+    assert everything_in(marks) == {}
+
+
 def everything_in(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 

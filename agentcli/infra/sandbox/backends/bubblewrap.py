@@ -59,12 +59,9 @@ class Bubblewrap:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds))
-            return
         with ExitStack() as stack:
             mount_points = stack.enter_context(MountPoints())
-            program = stack.enter_context(_filter(bounds))
+            program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.arguments(plan_protection(bounds, str(cwd), self._repositories))
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
@@ -84,12 +81,14 @@ class Bubblewrap:
 
 
 @contextmanager
-def _filter(bounds: Bounds) -> Iterator[int]:
-    """A descriptor to read the filter from, once: of a pipe, because a file's position would be shared by commands."""
-    program = filter_program(internet=bounds.loopback or bounds.proxy_socket is not None)
+def _filter() -> Iterator[int]:
+    """A descriptor to read the filter from, once: of a pipe, because a file's position would be shared by commands.
+
+    Commands have a loopback interface of their own, for tests that start a server.
+    """
     read, write = os.pipe()
     try:
-        os.write(write, program)
+        os.write(write, filter_program(internet=True))
         os.close(write)
         yield read
     finally:

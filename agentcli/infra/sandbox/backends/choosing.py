@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 _LONGEST_PROBE_S = 20.0
 
-# What a system's message means for the person.
+# Explanations of the system's messages, for the person.
 _ADVICE = {
     "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
     " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",

@@ -46,7 +46,6 @@ class Docker:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        """`danger-full-access` stays in the container, where it may write the workspace: that is what was asked for."""
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd), self._repositories)
         with MountPoints() as mount_points:

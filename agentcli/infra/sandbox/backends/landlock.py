@@ -50,9 +50,6 @@ class Landlock:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds))
-            return
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:
             with _plan(bounds, scratch) as plan:
@@ -98,7 +95,7 @@ def probe_landlock() -> int:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=20,
+            timeout=_LONGEST_PROBE_S,
         )
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
@@ -123,7 +120,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     grants = bounds.writable if bounds.profile == "workspace-write" else ()
     roots = bounds.roots if bounds.profile == "workspace-write" else ()
     own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
-    # What a grant was given for may be a link by now, to anywhere.
+    # A path that was granted may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)

@@ -39,9 +39,6 @@ class Seatbelt:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        if bounds.profile == "danger-full-access":
-            yield Launch(list(argv), tuple(pass_fds))
-            return
         profile = seatbelt_profile(bounds, tmp=self._tmp)
         yield Launch([str(self._program), "-p", profile, *argv], tuple(pass_fds), {"TMPDIR": str(self._tmp)})
 
@@ -73,16 +70,15 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(deny process-info* (target others))",
         "(deny file-write*)",
         _rule("allow file-write*", [f"(literal {_quoted(device)})" for device in _DEVICES]),
-        _rule(
-            "allow file-write*", [f"(subpath {_quoted(path)})" for folder in writable for path in _spellings(folder)]
-        ),
+        _rule("allow file-write*", _below(writable)),
     ]
     if may_write:
         rules += _protections(bounds)
-    for what, paths in (("deny file-read*", bounds.masked), ("allow file-read*", bounds.readable_again)):
-        rules.append(_rule(what, [f"(subpath {_quoted(path)})" for folder in paths for path in _spellings(folder)]))
-    masked = [f"(subpath {_quoted(path)})" for folder in bounds.masked for path in _spellings(folder)]
-    rules.append(_rule("deny file-write*", masked))
+    rules += [
+        _rule("deny file-read*", _below(bounds.masked)),
+        _rule("allow file-read*", _below(bounds.readable_again)),
+        _rule("deny file-write*", _below(bounds.masked)),
+    ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
 
@@ -102,8 +98,11 @@ def _protections(bounds: Bounds) -> list[str]:
             unlinked = [f"(literal {_quoted(parent)})" for parent in parents]
             unlinked.append(f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})")
             rules.append(_rule("deny file-write-unlink", unlinked))
-    granted = [f"(subpath {_quoted(path)})" for folder in bounds.writable for path in _spellings(folder)]
-    return [*rules, _rule("allow file-write*", granted)]
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]
+
+
+def _below(folders: Sequence[Path]) -> list[str]:
+    return [f"(subpath {_quoted(path)})" for folder in folders for path in _spellings(folder)]
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ class Architecture(NamedTuple):
     ioctl: int
 
 
-# What gives a file its mode: numbers as in `DENIED`, which argument is the mode, which holds the flags of an opening.
+# Calls that set a file's mode: numbers as in `DENIED`, which argument is the mode, which holds an opening's flags.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "chmod": (90, None, 1, None),
     "fchmod": (91, 52, 1, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +21,12 @@ MOST_BYTES = 2 * 1024 * 1024
 MOST_VALUES = 1_000
 _LONGEST_GIT_S = 5.0
 
-_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Nothing is fetched, and nothing stands in for the objects that a commit names.
 _GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
-_HEAD = (*_GIT, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
 _GREP = (
-    *(*_GIT, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
     *("-h", "-o", "-I", "-F", "-f", "-"),
 )
 
@@ -46,6 +47,7 @@ class SecretValues:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
+        self._program = ""
         self._files: dict[Path, _File] = {}
         self._looking = threading.Lock()
         self._heads: dict[Path, str] = {}
@@ -56,6 +58,7 @@ class SecretValues:
     ) -> frozenset[str]:
         """The values in `files`, but for those of the file at the real path `apart_from`."""
         with self._looking:
+            self._program = _git_outside(roots, self._environment.get("PATH", ""))
             self._files = dict(self._looked_at(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
@@ -101,7 +104,7 @@ class SecretValues:
         """Git's output; empty where it fails."""
         try:
             done = subprocess.run(
-                command,
+                [self._program, *command],
                 cwd=root,
                 env=self._environment,
                 input=given.encode(errors="surrogateescape"),
@@ -113,6 +116,17 @@ class SecretValues:
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout.decode(errors="surrogateescape")
+
+
+def _git_outside(roots: Sequence[Path], path: str) -> str:
+    """Find git, but not in the workspace, parts of which may be on the PATH: a command can put programs there."""
+    folders = [Path(folder) for folder in path.split(os.pathsep)]
+    outside = [
+        str(folder)
+        for folder in folders
+        if folder.is_absolute() and not any(folder.resolve().is_relative_to(root) for root in roots)
+    ]
+    return shutil.which("git", path=os.pathsep.join(outside)) or "/usr/bin/git"
 
 
 def _values_in(path: Path) -> frozenset[str]:

@@ -6,14 +6,15 @@ than git finds less than git obeys. The tests compare it with git.
 
 from __future__ import annotations
 
-import string
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-_SPACE = " \t\n\r"
-_LETTERS = frozenset(string.ascii_letters)
-_KEY = frozenset(string.ascii_letters + string.digits + "-")
-_ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"'}
-_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_BETWEEN = re.compile(r"(?:[ \t\n\r]|[#;][^\n]*)*")
+_SECTION = re.compile(r'\[(?:([a-zA-Z0-9.-]+)\]|([a-zA-Z0-9.-]*)[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)"\])')
+_KEY = re.compile(r"([a-zA-Z][a-zA-Z0-9-]*)[ \t]*(=|\n|\Z)")
+_IN_VALUE = re.compile(r'[ \t\r]+|[#;]|"|\\(?:.|\n|\Z)|\n|\Z|[^ \t\r\n"\\#;]+')
+_ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": "", "": ""}  # the last two: a line goes on
 
 
 class Setting(NamedTuple):
@@ -34,125 +35,81 @@ class Configuration(NamedTuple):
 
 def read_configuration(text: str) -> Configuration:
     """Keys before the first section have an empty one; `[a.b "c"]` is the subsection `b.c` of `a`."""
-    reader = _Reader(text)
     found: list[Setting] = []
     try:
-        for setting in iter(reader.next_setting, None):
+        for setting in _settings_in(text.removeprefix("\ufeff").replace("\r\n", "\n")):
             found.append(setting)  # noqa: PERF402  # what was found before an error counts
     except _RefusedError:
         return Configuration(tuple(found), is_refused=True)
     return Configuration(tuple(found), is_refused=False)
 
 
-def _parts(name: str) -> tuple[str, str, str]:
-    """Split a whole name at its first and its last dot, as git does; a NUL ends it."""
-    section, _, rest = name.partition(".")
-    subsection, _, key = rest.rpartition(".")
-    return section, subsection, key
-
-
 class _RefusedError(Exception):
     pass
 
 
-class _Reader:
-    """One character after the other; the end counts as the end of a line, as often as it is asked for."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-        self._at = 0
-        self._section = ""
-
-    @property
-    def _is_at_end(self) -> bool:
-        return self._at >= len(self._text)
-
-    def _next(self) -> str:
-        character = "\n" if self._is_at_end else self._text[self._at]
-        self._at += 1
-        return character
-
-    def next_setting(self) -> Setting | None:
-        while not self._is_at_end:
-            match self._next():
-                case character if character in _SPACE:
-                    pass
-                case "#" | ";":
-                    self._skip_line()
-                case "[":
-                    self._section = self._read_section()
-                case character if character in _LETTERS:
-                    self._at -= 1
-                    return self._read_setting()
-                case _:
-                    raise _RefusedError
-        return None
-
-    def _skip_line(self) -> None:
-        end = self._text.find("\n", self._at)
-        self._at = len(self._text) if end < 0 else end
-
-    def _read_section(self) -> str:
-        """The name between the brackets, the subsection after a dot."""
-        start = self._at
-        while (character := self._next()) in _KEY or character == ".":
-            pass
-        name = self._text[start : self._at - 1].translate(_LOWER)
-        if character == "]" and name:
-            return name
-        while character in " \t\r":
-            character = self._next()
-        if character != '"' or self._text[start + len(name)] not in _SPACE:
+def _settings_in(text: str) -> Iterator[Setting]:
+    section = ""
+    at = _after_space(text, 0)
+    while at < len(text):
+        if header := _SECTION.match(text, at):
+            plain, name, subsection = header.groups()
+            section = plain.lower() if plain else f"{name.lower()}.{_unescaped(subsection)}"
+            at = header.end()
+        elif key := _KEY.match(text, at):
+            value, at = _read_value(text, key.end()) if key[2] == "=" else (None, key.end())
+            yield _setting(f"{section}.{key[1].lower()}", value)
+        else:
             raise _RefusedError
-        return f"{name}.{self._read_subsection()}"
+        at = _after_space(text, at)
 
-    def _read_subsection(self) -> str:
-        found: list[str] = []
-        while (character := self._next()) != '"':
-            if character == "\\":
-                character = self._next()
-            if character == "\n":
-                raise _RefusedError
-            found.append(character)
-        if self._next() != "]":
-            raise _RefusedError
-        return "".join(found)
 
-    def _read_setting(self) -> Setting:
-        start = self._at
-        while (character := self._next()) in _KEY:
-            pass
-        key = self._text[start : self._at - 1].translate(_LOWER)
-        while character in {" ", "\t"}:
-            character = self._next()
-        if character not in {"\n", "="}:
-            raise _RefusedError
-        value = self._read_value() if character == "=" else None
-        section, rest, key = _parts(f"{self._section}.{key}".partition("\0")[0])
-        return Setting(section, rest, key, value)
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
-    def _read_value(self) -> str:
-        """Spaces around it do not count; outside of quotes `#` and `;` begin a comment."""
-        found: list[str] = []
-        spaces: list[str] = []
-        is_quoted = False
-        while (character := self._next()) != "\n":
-            if not is_quoted and character in _SPACE:
-                spaces += character if found else ""
+
+def _after_space(text: str, at: int) -> int:
+    """Skip spaces, line ends and comments."""
+    space = _BETWEEN.match(text, at)
+    assert space is not None
+    return space.end()
+
+
+def _setting(name: str, value: str | None) -> Setting:
+    """Split a whole name at its first and its last dot, as git does; a NUL ends it, and the value."""
+    section, _, rest = name.partition("\0")[0].partition(".")
+    subsection, _, key = rest.rpartition(".")
+    return Setting(section, subsection, key, None if value is None else value.partition("\0")[0])
+
+
+def _read_value(text: str, at: int) -> tuple[str, int]:
+    """A value and where it ends. Spaces around it do not count; outside of quotes `#` and `;` begin a comment."""
+    value = spaces = ""
+    is_quoted = False
+    while True:
+        part = _IN_VALUE.match(text, at)
+        assert part is not None
+        at = part.end()
+        match part[0]:
+            case "" | "\n":
+                break
+            case space if space[0] in " \t\r" and not is_quoted:
+                spaces += space if value else ""
                 continue
-            if not is_quoted and character in "#;":
-                self._skip_line()
+            case "#" | ";" if not is_quoted:
+                at = text.find("\n", at)
+                at = len(text) if at < 0 else at
                 continue
-            found += spaces
-            spaces.clear()
-            if character == '"':
+            case '"':
+                value += spaces
                 is_quoted = not is_quoted
-            elif character != "\\":
-                found.append(character)
-            elif (escaped := self._next()) != "\n":
-                if escaped not in _ESCAPES:
+            case escape if escape[0] == "\\":
+                if escape[1:] not in _ESCAPES:
                     raise _RefusedError
-                found.append(_ESCAPES[escaped])
-        if is_quoted:
-            raise _RefusedError
-        return "".join(found).partition("\0")[0]
+                value += spaces + _ESCAPES[escape[1:]]
+            case plain:
+                value += spaces + plain
+        spaces = ""
+    if is_quoted:
+        raise _RefusedError
+    return value, at

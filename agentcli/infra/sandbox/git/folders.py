@@ -8,7 +8,7 @@ it in every repository, not in linked worktrees alone. A worktree's `.git` is a 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,8 @@ def protect_inside(folder: str, around: GitSurroundings, *, may_commit: bool) ->
 def protect_root_inside(root: str, around: GitSurroundings) -> Protection:
     """Plan it for a workspace that is itself such a folder, and has to stay writable."""
     protection = Protection()
-    protection.problems += _protect_one(root, "", _named(root, around), protection, around)
+    _protect_one(root, "", _named(root, around), protection, around)
+    protection.problems += protection.gaps
     return protection
 
 
@@ -129,68 +130,69 @@ def _protect_git_folder(folder: str, worktree: str, protection: Protection, arou
     named = _named(folder, around)
     linked = _folders_in(f"{folder}/worktrees")
     found.read_only += linked[_MOST_WORKTREES:]
-    why_not = [
-        *_protect_one(folder, worktree, named, found, around),
-        *(
-            why
-            for module in modules_in(f"{folder}/modules")
-            for why in _protect_one(module, "", _named(module, around), found, around)
-        ),
-        *(why for one in linked[:_MOST_WORKTREES] for why in _protect_worktree(one, named, found)),
-    ]
-    if why_not:
+    _protect_one(folder, worktree, named, found, around)
+    for module in modules_in(f"{folder}/modules"):
+        _protect_one(module, "", _named(module, around), found, around)
+    for one in linked[:_MOST_WORKTREES]:
+        _protect_worktree(one, named, found)
+    if gaps := found.gaps:
         outside = [path for path in found.read_only if not is_inside(path, folder)]
         missing = [path for path in found.missing_folders if not is_inside(path, folder)]
         files = {path: what for path, what in found.missing_files.items() if not is_inside(path, folder)}
         found = Protection(found.writable[1:], [folder, *outside], missing, files, found.problems)
-        found.problems.append(f"{why_not[0]}, so all of {folder} is read-only: commands cannot commit.")
+        found.problems.append(f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit.")
     protection.add(found)
 
 
 def _protect_one(
     folder: str, worktree: str, named: NamedPaths, protection: Protection, around: GitSurroundings
-) -> list[str]:
-    """Protect what names programs in one git folder; return why that is impossible, if it is."""
-    why_not = _protect_entry(folder, "hooks", protection)
+) -> None:
+    """Protect what names programs in one git folder."""
+    _protect_entry(folder, "hooks", protection)
     if kind_of(f"{folder}/config") == "nothing":
-        return [*why_not, f"{folder} has no config, which a command could add"]
-    why_not += _protect_entry(folder, "config", protection)
-    why_not += _protect_worktree_config(folder, named, protection)
-    why_not += _protect_file(folder, "commondir", COMMON_FOLDER_IS_HERE, protection)
+        protection.gaps.append(f"{folder} has no config, which a command could add")
+        return
+    _protect_entry(folder, "config", protection)
+    _protect_worktree_config(folder, named, protection)
+    _protect_file(folder, "commondir", COMMON_FOLDER_IS_HERE, protection)
     _protect_named(named, folder, worktree, protection, around)
-    return why_not
 
 
-def _protect_worktree(folder: str, named: NamedPaths, protection: Protection) -> list[str]:
+def _protect_worktree(folder: str, named: NamedPaths, protection: Protection) -> None:
     """Protect where a linked worktree's folder leads to."""
-    there = [name for name in ("commondir", "gitdir") if kind_of(f"{folder}/{name}") != "nothing"]
-    why_not = [why for name in there for why in _protect_entry(folder, name, protection)]
-    return why_not + _protect_worktree_config(folder, named, protection)
+    for name in ("commondir", "gitdir"):
+        if kind_of(f"{folder}/{name}") != "nothing":
+            _protect_entry(folder, name, protection)
+    _protect_worktree_config(folder, named, protection)
 
 
-def _protect_worktree_config(folder: str, named: NamedPaths, protection: Protection) -> list[str]:
+def _protect_worktree_config(folder: str, named: NamedPaths, protection: Protection) -> None:
     """Git reads it once `extensions.worktreeConfig` is set; until then it would not notice that it is a folder."""
     if named.has_worktree_config:
-        return _protect_file(folder, "config.worktree", b"", protection)
-    return _protect_entry(folder, "config.worktree", protection)
+        _protect_file(folder, "config.worktree", b"", protection)
+    else:
+        _protect_entry(folder, "config.worktree", protection)
 
 
-def _protect_file(folder: str, name: str, if_missing: bytes, protection: Protection) -> list[str]:
+def _protect_file(folder: str, name: str, if_missing: bytes, protection: Protection) -> None:
+    """Protect a file that has to be one; `if_missing` is a content that means the same as no file."""
     path = f"{folder}/{name}"
-    if kind_of(path) == "nothing" or (
-        kind_of(path) == "file" and text_of(path).encode(errors="surrogateescape") == if_missing
-    ):
+    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
         protection.missing_files[path] = if_missing
-        return []
-    return _protect_entry(folder, name, protection)
+    else:
+        _protect_entry(folder, name, protection)
 
 
-def _protect_entry(folder: str, name: str, protection: Protection) -> list[str]:
+def _holds(file: str, content: bytes) -> bool:
+    return text_of(file).encode(errors="surrogateescape") == content
+
+
+def _protect_entry(folder: str, name: str, protection: Protection) -> None:
     path = f"{folder}/{name}"
     if kind_of(path) == "link":
-        return [f"{path} is a symbolic link, which a command could replace"]
-    protection.protect(folder, name)
-    return []
+        protection.gaps.append(f"{path} is a symbolic link, which a command could replace")
+    else:
+        protection.protect(folder, name)
 
 
 def _named(folder: str, around: GitSurroundings) -> NamedPaths:
@@ -210,21 +212,21 @@ def _protect_named(
     A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
     """
     start = worktree or named.worktree or folder
-    for path in dict.fromkeys(way for hooks in named.hooks for way in _ways_to(Path(start, hooks))):
+    for path in _ways_to(Path(start, hooks) for hooks in named.hooks):
         _protect_path(path, (worktree, folder), protection, around)
-    for path in dict.fromkeys(way for included in named.included for way in _ways_to(Path(included))):
+    for path in _ways_to(map(Path, named.included)):
         _protect_path(path, (worktree, folder), protection, around)
         if path in protection.missing_folders and kind_of(path.rpartition("/")[0]) == "folder":
             protection.missing_folders.remove(path)
             protection.missing_files[path] = _NO_CONFIGURATION
-        elif text_of(path).encode(errors="surrogateescape") == _NO_CONFIGURATION and path in protection.read_only:
+        elif path in protection.read_only and _holds(path, _NO_CONFIGURATION):
             protection.read_only.remove(path)
             protection.missing_files[path] = _NO_CONFIGURATION
 
 
-def _ways_to(path: Path) -> tuple[str, str]:
-    """A path as written, which a command could lead elsewhere, and where it leads now."""
-    return os.path.normpath(path), os.path.realpath(path)
+def _ways_to(paths: Iterable[Path]) -> Iterable[str]:
+    """Each path as written, which a command could lead elsewhere, and where it leads now."""
+    return dict.fromkeys(way for path in paths for way in (os.path.normpath(path), os.path.realpath(path)))
 
 
 def _protect_path(path: str, near: Sequence[str], protection: Protection, around: GitSurroundings) -> None:

@@ -38,7 +38,7 @@ _PREFIXES = (
 _GIT_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
-    # What hides a file is like it in length and time alone: see secret_covers.py.
+    # A cover over a hidden file shares its length and time, and nothing else: see secret_covers.py.
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }
@@ -48,7 +48,7 @@ _SECRET_NAME = re.compile(
     r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS",
     re.IGNORECASE,
 )
-# What providers give out as keys, and addresses that carry a password.
+# Keys of providers by their form, and addresses that carry a password.
 _SECRET_VALUE = re.compile(
     r"\bsk-[\w-]{16,}|\b(sk|rk|pk)_(live|test)_\w{10,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
     r"|\bxox[abeoprs]-[\w-]{10,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_\w{20,}"

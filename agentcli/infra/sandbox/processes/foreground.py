@@ -8,6 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,6 @@ class Foreground:
         self,
         command: Command,
         process: Process,
-        output: CommandOutput,
         pipe: int,
         report: int,
         on_output: Callable[[str], None],
@@ -52,7 +52,7 @@ class Foreground:
         self.was_refused = False
         self._command = command
         self._process = process
-        self._output = output
+        self._output = CommandOutput(command.most_bytes, on_output, partial(jobs.new_file, "output"))
         self._on_output = on_output
         self._pipe = pipe
         self._report = report
@@ -173,7 +173,7 @@ class Foreground:
         was_left = process.exit_code is not None
         cwd = _read_report(self._report).cwd if was_left else None
         try:
-            path = self._jobs.new_file()
+            path = self._jobs.new_file("job")
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             process.keep_output(self._pipe, file, self._report)

@@ -97,9 +97,18 @@ class Jobs:
         self._jobs: list[_Job] = []
         self._watching: asyncio.Task[None] | None = None
 
-    def new_file(self) -> Path:
-        """Make the file for the output of the next job, which is named after it. Raises `OSError`."""
-        return new_file(self._folder, "job")
+    def new_file(self, name: str) -> Path:
+        """Make `NAME_1.log`, or the first that was not there: a session that is resumed keeps the files of before.
+
+        A job is named after its file. Raises `OSError`.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in itertools.count(1):
+            path = self._folder / f"{name}_{number}.log"
+            with contextlib.suppress(FileExistsError):
+                path.touch(0o600, exist_ok=False)
+                return path
+        raise AssertionError
 
     def add(
         self,
@@ -155,20 +164,6 @@ class Jobs:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
             self._watching = None
-
-
-def new_file(folder: Path, name: str) -> Path:
-    """Make `NAME_1.log`, or the first that was not there: a session that is resumed keeps the files of before.
-
-    Raises `OSError`.
-    """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for number in itertools.count(1):
-        path = folder / f"{name}_{number}.log"
-        with contextlib.suppress(FileExistsError):
-            path.touch(0o600, exist_ok=False)
-            return path
-    raise AssertionError
 
 
 def _new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:

@@ -9,10 +9,10 @@ tree swarms (a fork bomb), and when the other end of its socket closes, as it do
 
 Once its last supervisor is gone after agentcli was killed, it puts back what commands changed against the rules.
 
-One socket per command. To the supervisor go the request (a length and fields joined by NUL, with descriptors), then
-single bytes: `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to
-stay open. Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`;
-at last `gone`.
+One socket per command. To the supervisor go the request (a length and a tuple, with descriptors), then single bytes:
+`T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to stay open.
+Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`; at last
+`gone`.
 
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import marshal
 import os
 import select
 import signal
@@ -185,16 +186,12 @@ class Supervisor:
     def _start(self) -> int:
         """Start the command in a session of its own; its number."""
         header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
-        fields = self._read(int.from_bytes(header, "big")).split(b"\0")
-        keeps_output, limit, most, bounder, launcher, terminal, targets, cwd, count, *words = fields
-        self._most = int(most)
-        argv, variables = words[: int(count)], words[int(count) :]
-        environment = dict(variable.split(b"=", 1) for variable in variables if variable)
+        asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
+        argv, environment, cwd, wanted, bounder, launcher, terminal, keeps_output, (limit_s, self._most) = asked
         output, *passed = descriptors
-        wanted = [int(target) for target in targets.split(b",") if target]
         # Above every number the command wants, so that none is overwritten before it was put in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
-        if keeps_output == b"1":
+        if keeps_output:
             self._file = output
             self._pipe, output = os.pipe()
             self._take_pipe()
@@ -202,14 +199,14 @@ class Supervisor:
         streams = [(0 if terminal else output, number) for number in (1, 2)]
         streams += zip(sources, wanted, strict=True)
         if bounder:
-            main = _fork_bounded(bounder.decode(), argv[int(launcher) :], environment, streams, plan=wanted[-1])
+            main = _fork_bounded(bounder, argv[launcher:], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
         for descriptor in (output, *passed, *sources):
             os.close(descriptor)
-        if float(limit):
-            self._limit_at = time.monotonic() + float(limit)
+        if limit_s:
+            self._limit_at = time.monotonic() + limit_s
         return main
 
     def _read(self, length: int) -> bytes:
@@ -222,7 +219,7 @@ class Supervisor:
         return bytes(data)
 
     def _wait(self) -> None:
-        """Whatever comes next: a byte from agentcli, output, the end of a process, a moment in time."""
+        """Wait for what comes next, and act on it: a byte from agentcli, output, the end of a process, a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
         if self._kill_at < float("inf"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import marshal
 import os
 import shutil
 import socket
@@ -60,24 +61,16 @@ class Keeper:
         and writes instead, and what controls it. Raises `OSError` when the program cannot be started, and `ValueError`
         for a NUL or a lone surrogate.
         """
-        argv = launch.argv
-        fields = [
-            "1" if keeps_output else "0",
-            str(time_limit_s or 0),
-            str(self._most_processes),
-            launch.bounded_by,
-            str(launch.launcher),
-            terminal,
-            ",".join(map(str, launch.pass_fds)),
-            str(cwd),
-            str(len(argv)),
-            shutil.which(argv[0]) or argv[0],
-            *argv[1:],
-            *(f"{name}={value}" for name, value in {**environment, **launch.environment}.items()),
-        ]
-        if any("\0" in field for field in fields):
+        argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
+        seen = {**environment, **launch.environment}
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in seen.items()}
+        folder = os.fsencode(cwd)
+        if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
-        request = b"\0".join(map(os.fsencode, fields))
+        limits = (time_limit_s, self._most_processes)
+        bounded = (launch.bounded_by, launch.launcher)
+        asked = (argv, variables, folder, launch.pass_fds, *bounded, os.fsencode(terminal), keeps_output, limits)
+        request = marshal.dumps(asked)
         ours, theirs = socket.socketpair()
         try:
             self._ask(theirs, launch.journal)

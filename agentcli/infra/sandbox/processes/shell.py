@@ -13,9 +13,8 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
-from agentcli.infra.sandbox.processes.jobs import Jobs, new_file
+from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, readable
-from agentcli.infra.sandbox.processes.output import CommandOutput
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 
 # Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
@@ -52,7 +51,6 @@ class Shell:
     ) -> None:
         self._environment = environment
         self._own_environment = environment if own_environment is None else own_environment
-        self._folder = folder
         self._launch = launch
         self._keeper = Keeper(environment)
         self._argv = _shell_argv()
@@ -90,13 +88,12 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        output = CommandOutput(command.most_bytes, on_output, lambda: new_file(self._folder, "output"))
-        return Foreground(command, process, output, pipe, report, on_output, self.jobs)
+        return Foreground(command, process, pipe, report, on_output, self.jobs)
 
     async def start_job(self, command: Command) -> BackgroundJob:
         """Start a command as `Commands.start_job` does."""
         try:
-            path = self.jobs.new_file()
+            path = self.jobs.new_file("job")
             for _ in range(MOST_PLANS):
                 process = await self._begin_job(command, path)
                 if process is not None:

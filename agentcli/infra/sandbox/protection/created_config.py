@@ -19,7 +19,7 @@ from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.safety.paths.protected import PROTECTED_NAMES, REVIEWED_FILES
 from agentcli.small_files import read_small_file
 
-# What `git init`, `clone` and `remote add` write, and a name and address: nothing of it starts a program.
+# Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
 _HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)
 _HARMLESS_CORE = re.compile(
     r"(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|worktree)\s*="

@@ -53,7 +53,7 @@ class Journal:
         """From now on this is to be put back. Raises `OSError`."""
         digest = hashlib.blake2b(record).digest()
         if digest != self._digest:
-            # What counts until now stays whole until the new one is.
+            # The record that counts now stays whole until the new one is.
             at = _HEADER.size if self._header == _IDLE else sum(_HEADER.unpack(self._written))
             self._digest = b""
             _write(self.descriptor, record, at)

@@ -22,7 +22,7 @@ MOST_BYTES = 16_000_000
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # of what the person had made, where nothing else is known
 _EXECUTABLE = 0o7111
-# What programs obey at once comes first, whatever is beside it: settings and hooks (githooks(5)), then folders of them.
+# Files that programs obey at once come first: settings and hooks (githooks(5)), then folders of them.
 _FIRST = (
     re.compile(
         r"(?:settings|config|tasks|launch|mcp|hooks|extensions)(?:[.-].*)?|.+\.toml|[a-z]+(?:-[a-z]+)+|update",

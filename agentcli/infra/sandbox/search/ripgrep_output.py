@@ -73,7 +73,7 @@ def _counts(data: bytes) -> list[FoundRows]:
     return found
 
 
-# What stands behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
+# Messages behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
 _STOPPED = b": WARNING: stopped searching binary file after match (found "
 _MATCHES = b": binary file matches (found "
 _FILE = re.compile(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and its rows, up to the next one's path
