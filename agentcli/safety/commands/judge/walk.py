@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agentcli.safety.commands.judge.calls import Call, name_of, unwrap
 from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
 from agentcli.safety.commands.judge.grave import grave_reason
-from agentcli.safety.commands.judge.handed import input_of, printed_by, scripts_of
+from agentcli.safety.commands.judge.handed import input_of, printed_by, printed_by_script, scripts_of
 from agentcli.safety.commands.judge.handover import NETWORK_CLIENTS, REVERSE_SHELL
 from agentcli.safety.commands.judge.side_effects import Redirected, judge_redirects, states_after, variable_problem
 from agentcli.safety.commands.programs.deleting import deletes_unseen
@@ -169,7 +169,10 @@ class Walk:
         own = () if around.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
         parts = [self._looked_into(text, state, is_shown=True) for text in call.doubtful_scripts if text != HOLE]
-        parts += [self._looked_into(text, state, is_shown=False) for text in scripts_of(call, given)]
+        texts = [*scripts_of(call, given)]
+        if call.hides_program or HOLE in texts:
+            texts += [printed_by_script(script, state) for script in node.inside]
+        parts += [self._looked_into(text, state, is_shown=False) for text in texts]
         hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
             self.unreadable = self.unreadable or _UNREADABLE
