@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from agentcli.safety.commands.judge.calls import Call
-from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Redirect, Script, State
+from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, Script, State
 from agentcli.safety.commands.reader.words import unescape
 
 
@@ -41,8 +41,8 @@ def printed_by(fields: Sequence[Field], given: str) -> str:
 def printed_by_script(script: Script, state: State) -> str:
     """The text that a substituted script prints, if it is one simple command or pipeline."""
     given = ""
-    for part in script.pipelines[0].parts if len(script.pipelines) == 1 else ():
-        fields = [state.resolved(word) for word in part.words] if isinstance(part, Command) else []
+    for part in script[0].parts if len(script) == 1 else ():
+        fields = [state.resolved(word) for word in part.words]
         given = printed_by(fields, input_of(part.redirects, given, state))
     return given or HOLE
 

@@ -89,6 +89,51 @@ def _without_quoted(text: str) -> str:
     return _QUOTED.sub(lambda found: found[0] if found["runs"] else "''", text)
 
 
+def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool, connects: bool) -> set[str]:
+    """The parts of a reverse shell that a command contributes."""
+    name = fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
+    found = {
+        "shell": reads_script,
+        "runs what it reads": evaluates or (bool(fields) and not name),
+        "client": name in NETWORK_CLIENTS,
+        "fifo": name in ("mkfifo", "mknod"),
+        "connects": connects,
+    }
+    return {trait for trait, is_there in found.items() if is_there}
+
+
+def makes_reverse_shell(traits: set[str]) -> bool:
+    """True for a connection and a shell that is fed by something, or both joined by a named pipe."""
+    return ("connects" in traits and bool(traits & {"shell", "runs what it reads"})) or {
+        "fifo", "shell", "client"
+    } <= traits  # fmt: skip
+
+
+def pipes_reverse_shell(pipeline: Sequence[Sequence[Field]]) -> bool:
+    """True if a shell that reads its commands from a pipe answers to another machine."""
+    names = [_last_program(fields) for fields in pipeline]
+    return "shell" in names and any(name in NETWORK_CLIENTS for name in names[names.index("shell") + 1 :])
+
+
+_SHELLS = frozenset("sh bash dash zsh ksh ash".split())
+_BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
+
+
+def _last_program(fields: Sequence[Field]) -> str:
+    """The program behind simple wrappers; "shell" for a shell that reads its commands from its input."""
+    words = [field.text.rpartition("/")[2] for field in fields]
+    while len(words) > 1 and words[0] in _BEFORE:
+        words = words[1:]
+    is_shell = words and words[0] in _SHELLS and all(re.match(r"-[^c]*$", word) for word in words[1:])
+    return "shell" if is_shell else words[0] if words else ""
+
+
+# A function that starts itself twice in a pipeline, or in the background, with nothing else as arguments.
+FORK_BOMB = re.compile(
+    r"(?:^|[\s;&|({])(?:function\s+)?(?P<f>[^\s(){};&|]+)\s*(?:\(\s*\)|(?<=\w)\s)\s*[{(](?:[^}]*[\s;&|({])?"
+    r"(?P=f)(?:\s+\$[@*]|\s+\"\$@\")?\s*(?:&(?!&)|\|\s*(?P=f)\b|\|\s*(?P=f)\s*&)"
+)
+
 # By program.
 HANDING_OVER: dict[str, Callable[[Sequence[Field], State], str]] = {
     **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
