@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from agentcli.safety.commands.programs.archives import ARCHIVES
 from agentcli.safety.commands.programs.conditions import condition_problem
 from agentcli.safety.commands.programs.embedded_scripts import awk_problem, jq_problem, sed_problem
 from agentcli.safety.commands.programs.find import find_problem
 from agentcli.safety.commands.programs.git import git_problem
+from agentcli.safety.commands.programs.only_reading import PROGRAMS, VERSIONS
 from agentcli.safety.commands.programs.options import may_be_option, options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.programs.read_only_options import READERS, VERSIONS
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 _DECLARING = ("export", "declare", "typeset", "readonly")
@@ -31,7 +30,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return special(arguments, check)
     if name == "printenv" or (name in _DECLARING and all(field.text.startswith("-") for field in arguments)):
         return "it shows the environment, where secrets are"
-    if row := READERS.get(name):
+    if row := PROGRAMS.get(name):
         return _reader_problem(row, arguments, check)
     return f"{name} is not known to only read"
 
@@ -70,7 +69,7 @@ def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["date"]))
+    read = read_arguments(arguments, options(PROGRAMS["date"]))
     if read.problem:
         return read.problem
     if any(not field.text.startswith("+") for field in read.operands):
@@ -90,7 +89,7 @@ _PS = re.compile(r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort
 
 
 def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["sed"]))
+    read = read_arguments(arguments, options(PROGRAMS["sed"]))
     if read.problem:
         return read.problem
     scripts = _values_of(arguments, ("-e", "--expression"))
@@ -157,7 +156,7 @@ def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
             del words[-2:]
         else:
             rest.append(field)
-    read = read_arguments(rest, options(READERS["jq"]))
+    read = read_arguments(rest, options(PROGRAMS["jq"]))
     if read.problem or not read.operands:
         return read.problem
     program, *files = read.operands
@@ -173,7 +172,7 @@ def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _xxd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["xxd"]))
+    read = read_arguments(arguments, options(PROGRAMS["xxd"]))
     return read.problem or check.problem(read.operands, "content")
 
 
@@ -199,7 +198,6 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    **ARCHIVES,
     "[": lambda arguments, check: condition_problem(arguments[:-1], check),
     "awk": _awk_problem,
     "cd": _cd_problem,
