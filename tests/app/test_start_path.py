@@ -17,7 +17,7 @@ NEEDED = {
 }  # fmt: skip
 HEAVY = {
     "PIL", "anthropic", "html_to_markdown", "httpx2", "keyring", "prompt_toolkit", "pydantic", "pygments", "pypdf",
-    "rich", "tiktoken", "tomlkit", "tree_sitter", "typer", "yaml",
+    "rich", "tiktoken", "tomlkit", "typer", "yaml",
 }  # fmt: skip
 
 PROGRAM = """

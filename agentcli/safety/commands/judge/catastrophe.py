@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from agentcli.safety.commands.judge.handover import HANDING_OVER
 from agentcli.safety.commands.programs.effects import sources_and_targets
@@ -13,10 +13,14 @@ from agentcli.safety.commands.programs.system_paths import finds, is_system_path
 from agentcli.safety.commands.programs.wrappers import take_off
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 
-DISK = re.compile(
+Judge = Callable[[Sequence[Field], State], str]
+
+_DISK = re.compile(
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
     r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
 )
+_ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
@@ -24,85 +28,66 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     if not fields or not fields[0].is_known:
         return ""
     name = fields[0].text.rpartition("/")[2]
-    if name in _COREUTILS and len(fields) > 1 and fields[1].text in ("--help", "--version"):
+    first = fields[1].text if len(fields) > 1 else ""
+    if name in _ANSWERING and first in ("--help", "--version"):
         return ""  # as the first option: the program answers or complains, and ends
-    if _MKFS_WITH_DRY_RUN.fullmatch(name) and len(fields) > 1 and fields[1].text == "-n":
+    if re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n":
         return ""  # only as the first option: further on it may be the value of another one
     judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
     return judge(fields[1:], state) if judge else ""
 
 
-_COREUTILS = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
-_MKFS_WITH_DRY_RUN = re.compile(r"mkfs\.ext[234]|mke2fs")
-_MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
-
-
 def write_catastrophe(path: Field) -> str:
     """The reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
-    if DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
+    if _DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
         return "it overwrites a disk"
-    if text == "/proc/sysrq-trigger":
-        return "it stops the machine"
-    return ""
+    return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
 
 
 def _finds_disk(glob: str) -> bool:
-    if glob.startswith(("/dev/sd", "/dev/nvme", "/dev/hd", "/dev/vd")):
-        return True
     folder, _, name = glob.rpartition("/")
-    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "mmcblk0")
+    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
     return finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
 
 
 def _operands(arguments: Sequence[Field]) -> list[Field]:
     """The arguments that are not options, also those behind `--`."""
-    operands: list[Field] = []
-    for at, field in enumerate(arguments):
-        if field.text == "--":
-            return [*operands, *arguments[at + 1 :]]
-        if not field.text.startswith("-") or field.text == "-":
-            operands.append(field)
-    return operands
+    before = list(itertools.takewhile(lambda field: field.text != "--", arguments))
+    return [field for field in before if field.text[:1] != "-" or field.text == "-"] + [*arguments[len(before) + 1 :]]
 
 
-def _has(arguments: Sequence[Field], letter: str, *names: str) -> bool:
+def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
     """True if an option is given, alone or among other letters; a long one also if abbreviated."""
-    for field in arguments:
-        text = field.text
-        if text == "--":
-            return False
-        if text.startswith("--"):
-            name = text.partition("=")[0]
+    for field in itertools.takewhile(lambda field: field.text != "--", arguments):
+        name = field.text.partition("=")[0]
+        if name.startswith("--"):
             if len(name) > 3 and any(full.startswith(name) for full in names):
                 return True
-        elif text.startswith("-") and letter and letter in text:
+        elif name.startswith("-") and letter and letter in name:
             return True
     return False
 
 
 def _rm(arguments: Sequence[Field], state: State) -> str:
-    if _has(arguments, "", "--no-preserve-root"):
-        return "it deletes everything"
     # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
     meant = [field for field in _operands(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
-    return "it deletes everything" if any(is_system_path(field, state) for field in meant) else ""
+    is_all = _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in meant)
+    return "it deletes everything" if is_all else ""
 
 
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
-    if any(is_system_path(field, state, of_home=False) for field in sources):
-        return "it moves away what the system stands on"
-    return ""
+    is_system = any(is_system_path(field, state, of_home=False) for field in sources)
+    return "it moves away what the system stands on" if is_system else ""
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
     """Modes, attributes and access lists are checked like paths, which does no harm."""
-    if not _has(arguments, "R", "--recursive"):
-        return ""
-    if _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in _operands(arguments)):
-        return "it changes the permissions of the whole system"
-    return ""
+    is_all = _has(arguments, "", "--no-preserve-root") or any(
+        is_system_path(each, state) for each in _operands(arguments)
+    )
+    return "it changes the permissions of the whole system" if is_all and _has(arguments, "R", "--recursive") else ""
 
 
 def _owner(arguments: Sequence[Field], state: State) -> str:
@@ -113,43 +98,34 @@ def _owner(arguments: Sequence[Field], state: State) -> str:
 
 
 def _mkfs(arguments: Sequence[Field], state: State) -> str:
-    if any(field.text.startswith("/dev/") or not field.is_known for field in arguments):
-        return "it formats a disk"
-    return ""
+    is_disk = any(field.text.startswith("/dev/") or not field.is_known for field in arguments)
+    return "it formats a disk" if is_disk else ""
+
+
+def _writes(targets: Iterable[Field]) -> str:
+    return next((why for field in targets if (why := write_catastrophe(field))), "")
+
+
+def _writes_operands(arguments: Sequence[Field], state: State) -> str:
+    return _writes(_operands(arguments))
 
 
 def _dd(arguments: Sequence[Field], state: State) -> str:
     given = ((*field.text.partition("="), field.is_glob) for field in arguments)
-    return _writes_operands([Field(path, is_glob) for name, _, path, is_glob in given if name in _DD_WRITES], state)
+    return _writes(Field(path, is_glob) for name, _, path, is_glob in given if name in ("of", "hof", "ofs", "wipe"))
 
 
-_DD_WRITES = ("of", "hof", "ofs", "wipe", "hwipe")  # the last four of dc3dd
-
-
-def _writes_operands(arguments: Sequence[Field], state: State) -> str:
-    return next((why for field in _operands(arguments) if (why := write_catastrophe(field))), "")
-
-
-def _output(*names: str) -> Callable[[Sequence[Field], State], str]:
-    """A check for programs that write where an option says: its letter, then its names."""
-    letter, *long = names
-    form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|({'|'.join(long)})=(?P<long>.*)", re.DOTALL)
+def _output(letter: str, name: str) -> Judge:
+    """A check for programs that write where an option says."""
+    form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
-        targets = []
-        for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-            if field.text in long:
-                targets.append(follower)
-            elif found := form.fullmatch(field.text):
-                target = found["short"] or found["long"]
-                targets.append(Field(target, field.is_glob) if target else follower)
-        return next((why for target in targets if (why := write_catastrophe(target))), "")
+        pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue=Field(""))
+        given = [(found, field, follower) for field, follower in pairs if (found := form.fullmatch(field.text))]
+        texts = [(found["short"] or found["long"], field, follower) for found, field, follower in given]
+        return _writes(Field(text, field.is_glob) if text else follower for text, field, follower in texts)
 
     return judge
-
-
-def _ddrescue(arguments: Sequence[Field], state: State) -> str:
-    return _writes_operands(_operands(arguments)[1:], state)
 
 
 def _sed(arguments: Sequence[Field], state: State) -> str:
@@ -157,25 +133,19 @@ def _sed(arguments: Sequence[Field], state: State) -> str:
     return _writes_operands(arguments, state) if is_in_place else ""
 
 
-def _copy(arguments: Sequence[Field], state: State) -> str:
-    return _writes_operands(_operands(arguments)[-1:], state)
-
-
-def _wipefs(arguments: Sequence[Field], state: State) -> str:
-    is_dry = _has(arguments, "n", "--no-act")
-    return "it wipes a disk" if _has(arguments, "a", "--all") and not is_dry and _on_disk(arguments) else ""
-
-
-def _on_disk(arguments: Sequence[Field]) -> bool:
-    return any(DISK.fullmatch(field.text) for field in arguments)
-
-
-def _disk_tool(*verbs: str) -> Callable[[Sequence[Field], State], str]:
+def _disk_tool(*verbs: str, unless: str = "") -> Judge:
     def judge(arguments: Sequence[Field], state: State) -> str:
-        is_told = not verbs or any(verb in field.text for field in arguments for verb in verbs)
-        return "it wipes a disk" if is_told and _on_disk(arguments) else ""
+        texts = [field.text for field in arguments]
+        is_told = not verbs or any(verb in text for text in texts for verb in verbs)
+        is_dry = bool(unless) and _has(arguments, unless, "--no-act")
+        return "it wipes a disk" if is_told and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
+
+
+def _diskutil(arguments: Sequence[Field], state: State) -> str:
+    is_told = any(re.match(r"(?i)erase|zeroDisk|secureErase|partitionDisk", field.text) for field in arguments)
+    return "it wipes a disk" if is_told else ""
 
 
 def _kill(arguments: Sequence[Field], state: State) -> str:
@@ -196,6 +166,7 @@ def _find(arguments: Sequence[Field], state: State) -> str:
 
 
 _FOUND = re.compile(r"(\./)?\{\}(/+[*.?]*)?")  # stands for the found file in `-exec`
+_RUINING = frozenset("rm srm unlink shred truncate chmod chown chgrp mv cp install".split())
 
 
 def _ruins(words: Sequence[Field]) -> bool:
@@ -211,42 +182,26 @@ def _ruins(words: Sequence[Field]) -> bool:
     return name in _RUINING and any(_FOUND.fullmatch(field.text) for field in arguments)
 
 
-_RUINING = frozenset("rm srm unlink shred truncate chmod chown chgrp mv cp install".split())
-
-
 def _rsync(arguments: Sequence[Field], state: State) -> str:
     deletes = any(field.text.startswith("--del") for field in arguments)
     target = _operands(arguments)[-1:]
     return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
-_JUDGES = {
-    "rm": _rm,
-    "srm": _rm,
+_JUDGES: dict[str, Judge] = {
+    **dict.fromkeys(("rm", "srm"), _rm),
     "mv": _mv,
-    "chmod": _permissions,
-    "chown": _owner,
-    "chgrp": _owner,
-    "setfacl": _permissions,
-    "chattr": _permissions,
+    **dict.fromkeys(("chmod", "setfacl", "chattr"), _permissions),
+    **dict.fromkeys(("chown", "chgrp"), _owner),
     "mkfs": _mkfs,
-    "dd": _dd,
-    "dcfldd": _dd,
-    "dc3dd": _dd,
-    "ddrescue": _ddrescue,
-    "shred": _writes_operands,
-    "wipe": _writes_operands,
-    "scrub": _writes_operands,
-    "nwipe": _writes_operands,
+    **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd),
+    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_operands),
+    "ddrescue": lambda arguments, state: _writes(_operands(arguments)[1:]),
+    **dict.fromkeys(("cp", "install"), lambda arguments, state: _writes(_operands(arguments)[-1:])),
     "sed": _sed,
     "curl": _output("o", "--output"),
     "wget": _output("O", "--output-document"),
-    "truncate": _writes_operands,
-    "tee": _writes_operands,
-    "sponge": _writes_operands,
-    "cp": _copy,
-    "install": _copy,
-    "wipefs": _wipefs,
+    "wipefs": _disk_tool("-a", "--all", "af", "fa", unless="n"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),
     "sfdisk": _disk_tool("--delete", "--wipe"),
@@ -255,11 +210,7 @@ _JUDGES = {
     "cryptsetup": _disk_tool("luksFormat", "luksErase", "erase"),
     "badblocks": _disk_tool("-w"),
     "parted": _disk_tool("mklabel", "mktable"),
-    "diskutil": lambda arguments, state: (
-        "it wipes a disk"
-        if any(re.match(r"(?i)erase|zeroDisk|secureErase|partitionDisk", field.text) for field in arguments)
-        else ""
-    ),
+    "diskutil": _diskutil,
     "kill": _kill,
     "killall5": lambda arguments, state: "it ends every process",
     "find": _find,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from agentcli.safety.commands.judge.calls import Call
-from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, State
+from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, Script, State
 from agentcli.safety.commands.reader.words import unescape
 
 
@@ -29,13 +29,22 @@ def printed_by(fields: Sequence[Field], given: str) -> str:
     match words:
         case ["cat"] | ["cat", "-"]:
             return given
-        case ["echo", *rest] if not any(word.startswith("-") or "\\" in word for word in rest):
+        case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
             return " ".join(rest) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE
         case ["printf", "%s" | "%s\\n", *texts]:
             return "\n".join(texts)
     return HOLE
+
+
+def printed_by_script(script: Script, state: State) -> str:
+    """The text that a substituted script prints, if it is one simple command or pipeline."""
+    given = ""
+    for part in script[0].parts if len(script) == 1 else ():
+        fields = [state.resolved(word) for word in part.words]
+        given = printed_by(fields, input_of(part.redirects, given, state))
+    return given or HOLE
 
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""

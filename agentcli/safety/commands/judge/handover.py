@@ -9,9 +9,51 @@ from collections.abc import Callable, Sequence
 from agentcli.safety.commands.reader.syntax import Field, State
 
 REVERSE_SHELL = "it hands the shell to another machine"
-NETWORK_CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
-
+_CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
+_SHELLS = frozenset("sh bash dash zsh ksh ash".split())
+_BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
 _SHELL = re.compile(r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b")
+
+
+def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool, connects: bool) -> set[str]:
+    """The parts of a reverse shell that a command contributes. `connects`: it redirects to another machine."""
+    name = fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
+    found = {
+        "shell": reads_script,
+        "runs what it reads": evaluates or (bool(fields) and not name),
+        "client": name in _CLIENTS,
+        "fifo": name in ("mkfifo", "mknod"),
+        "connects": connects,
+    }
+    return {trait for trait, is_there in found.items() if is_there}
+
+
+def makes_reverse_shell(traits: set[str]) -> bool:
+    """True for a connection and a shell that is fed by something, or both joined by a named pipe."""
+    is_fed = "connects" in traits and bool(traits & {"shell", "runs what it reads"})
+    return is_fed or {"fifo", "shell", "client"} <= traits
+
+
+def pipes_reverse_shell(pipeline: Sequence[Sequence[Field]]) -> bool:
+    """True if a shell that reads its commands from a pipe answers to another machine."""
+    names = [_last_program(fields) for fields in pipeline]
+    return "shell" in names and any(name in _CLIENTS for name in names[names.index("shell") + 1 :])
+
+
+def _last_program(fields: Sequence[Field]) -> str:
+    """The program behind simple wrappers; "shell" for a shell that reads its commands from its input."""
+    words = [field.text.rpartition("/")[2] for field in fields]
+    while len(words) > 1 and words[0] in _BEFORE:
+        words = words[1:]
+    is_shell = words and words[0] in _SHELLS and all(re.match(r"-[^c]*$", word) for word in words[1:])
+    return "shell" if is_shell else words[0] if words else ""
+
+
+# A function that starts itself twice in a pipeline, or in the background, with nothing else as arguments.
+FORK_BOMB = re.compile(
+    r"(?:^|[\s;&|({])(?:function\s+)?(?P<f>[^\s(){};&|]+)\s*(?:\(\s*\)|(?<=\w)\s)\s*[{(](?:[^}]*[\s;&|({])?"
+    r"(?P=f)(?:\s+\$[@*]|\s+\"\$@\")?\s*(?:&(?!&)|\|\s*(?P=f)\b|\|\s*(?P=f)\s*&)"
+)
 _EXECUTES = re.compile(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>.*)", re.DOTALL)
 
 
@@ -32,50 +74,17 @@ def _socat(arguments: Sequence[Field], state: State) -> str:
     return REVERSE_SHELL if runs and remote else ""
 
 
-def _interpreter(arguments: Sequence[Field], state: State) -> str:
-    """A program text that connects and hands over a shell, or forks without end."""
-    for field in arguments:
-        text = field.text
-        if re.search(r"[(\s]", text) and _connects(text) and (_HANDS_OVER.search(text) or _obeys(text)):
-            return REVERSE_SHELL
-        if _FORKS.search(_without_quoted(text)):
-            return "it is a fork bomb"
-    return ""
-
-
-_OPENS = re.compile(
+_CONNECTS = re.compile(
     r"\bTCP(Socket|Server)\b|\bIO::Socket::|\bSocket\.tcp|fsockopen|socket_client|\bopen_connection\b"
     r"|\bnet\.Socket|\bnet\.connect|createConnection|/inet/(tcp|udp)|/dev/(tcp|udp)/"
+    r"|\b[sS]ocket\b(?s:.*)\b(connect(_ex)?|create_connection|accept)\b"
 )
 _HANDS_OVER = re.compile(rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL.pattern}")
-
-
-def _connects(text: str) -> bool:
-    """True if it opens a connection. Asking a socket for the machine's own name does not."""
-    if _OPENS.search(text):
-        return True
-    return bool(re.search(r"\b[sS]ocket\b", text) and re.search(r"\b(connect(_ex)?|create_connection|accept)\b", text))
-
-
-_TAKES = re.compile(r"\b(recv\w*|receive|f?gets|fread|readline|getline)\b")
-_RUNS = (
-    r"\b(?:popen|system|shell_exec|passthru|proc_open|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
+_RUNS_WHAT_IT_TAKES = re.compile(
+    r"\b(popen|system|shell_exec|passthru|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
+    r"(?s:.*)\b(recv\w*|f?gets|fread|readline)\b|\b(recv\w*|f?gets|fread|readline|getline)\b(?s:.*)"
+    r"(\b(popen|system|shell_exec|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b|\|&?\s*getline)"
 )
-_RUNS_WHAT_IT_TAKES = re.compile(rf"{_RUNS}[\s(\[]*(?:\w+\.)?{_TAKES.pattern}|{_RUNS}\s*\(?\s*\$_\b")
-_RUNS_VARIABLE = re.compile(rf"{_RUNS}[\s(\[$]*(?P<name>\w+)|\(\s*(?P<piped>\w+)\s*\|&?\s*getline")
-
-
-def _obeys(text: str) -> bool:
-    """True if it runs what the other side sends: `os.popen(s.recv(9))`, or `d = s.recv(9); os.system(d)`."""
-    if _RUNS_WHAT_IT_TAKES.search(text):
-        return True
-    taken = set(re.findall(r"\|&\s*getline\s+(\w+)", text))
-    for statement in re.split(r"[;\n{}]", text):
-        if _TAKES.search(statement):
-            taken.update(re.findall(r"(\w+)\s*:?=", statement))
-    return any((found["name"] or found["piped"]) in taken for found in _RUNS_VARIABLE.finditer(text))
-
-
 _FORKS = re.compile(
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
@@ -85,18 +94,23 @@ _QUOTED = re.compile(
 )
 
 
-def _without_quoted(text: str) -> str:
-    return _QUOTED.sub(lambda found: found[0] if found["runs"] else "''", text)
+def _interpreter(arguments: Sequence[Field], state: State) -> str:
+    """A program text that connects and hands over a shell or runs what it is sent, or forks without end."""
+    for text in (field.text for field in arguments):
+        hands_over = _HANDS_OVER.search(text) or _RUNS_WHAT_IT_TAKES.search(text)
+        if re.search(r"[(\s]", text) and _CONNECTS.search(text) and hands_over:
+            return REVERSE_SHELL
+        if _FORKS.search(_QUOTED.sub(lambda found: found[0] if found["runs"] else "''", text)):
+            return "it is a fork bomb"
+    return ""
 
 
+_INTERPRETERS = (
+    "python python2 python3 pypy pypy3 perl ruby php node nodejs deno bun lua luajit awk gawk mawk tclsh expect"
+)
 # By program.
 HANDING_OVER: dict[str, Callable[[Sequence[Field], State], str]] = {
     **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
     "socat": _socat,
-    **dict.fromkeys(
-        (
-            "python python2 python3 pypy pypy3 perl ruby php node nodejs deno bun lua luajit awk gawk mawk tclsh expect"
-        ).split(),
-        _interpreter,
-    ),
+    **dict.fromkeys(_INTERPRETERS.split(), _interpreter),
 }

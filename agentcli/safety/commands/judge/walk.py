@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import reduce
 
@@ -12,15 +11,21 @@ from msgspec.structs import replace
 from agentcli.safety.commands.judge.calls import Call, name_of, unwrap
 from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
 from agentcli.safety.commands.judge.grave import grave_reason
-from agentcli.safety.commands.judge.handed import input_of, printed_by, scripts_of
-from agentcli.safety.commands.judge.handover import NETWORK_CLIENTS, REVERSE_SHELL
+from agentcli.safety.commands.judge.handed import input_of, printed_by, printed_by_script, scripts_of
+from agentcli.safety.commands.judge.handover import (
+    FORK_BOMB,
+    REVERSE_SHELL,
+    makes_reverse_shell,
+    pipes_reverse_shell,
+    traits_of,
+)
 from agentcli.safety.commands.judge.side_effects import Redirected, judge_redirects, states_after, variable_problem
 from agentcli.safety.commands.programs.deleting import deletes_unseen
 from agentcli.safety.commands.programs.effects import effects_of
 from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.programs.read_only import problem_of
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Script, State, Subshell
+from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Script, State
 from agentcli.safety.commands.records import Effects, Places, Segment, Verdict
 
 _DEEPEST = 8  # scripts inside scripts
@@ -69,15 +74,15 @@ class Walk:
         effects = [self.hidden, *(segment.effects for segment in self.segments)]
         if self._script_files & {path.rpartition("/")[2] for each in effects for path in each.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
-        if ("connects" in self._traits and self._traits & {"shell", "runs what it reads"}) or (
-            {"fifo", "shell", "client"} <= self._traits
-        ):
+        if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
 
     def _text(self, text: str, state: State, around: Around) -> State:
         reading = read_commands(text)
         if reading.problem:
             self.problem = self.problem or reading.problem
+            if reading.has_function and FORK_BOMB.search(text):
+                self.catastrophe = "it is a fork bomb"
             around = replace(around, given=around.given or HOLE)
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
@@ -91,7 +96,7 @@ class Walk:
 
     def _script(self, script: Script, state: State, around: Around) -> State:
         before, skipped = "", state
-        for pipeline in script.pipelines:
+        for pipeline in script:
             success, failure = self._pipeline(pipeline, state, around)
             if before == "&&":
                 failure = failure.or_else(skipped)
@@ -107,53 +112,40 @@ class Walk:
         return state
 
     def _pipeline(self, node: Pipeline, state: State, around: Around) -> Ends:
-        given, ends, names = around.given, (state, state), []
+        given, ends, pipeline = around.given, (state, state), []
         for part in node.parts:
-            ends = self._part(part, state, replace(around, given=given))
-            fields = [state.resolved(word) for word in part.words] if isinstance(part, Command) else []
-            given = printed_by(fields, input_of(part.redirects, given, state))
-            names.append(_program_of(fields))
-            function = part.function if isinstance(part, Command) else ""
-            calls_itself = function and fields and fields[0].text == function and len(fields) == 1
-            if calls_itself and (node.then == "&" or [name for name in names if name == function][1:]):
-                self.catastrophe = "it is a fork bomb"
-        shells = [at for at, name in enumerate(names) if name == "shell"]
-        if shells and any(name in NETWORK_CLIENTS for name in names[shells[0] + 1 :]):
+            ends = self._command(part, state, replace(around, given=given))
+            pipeline.append([state.resolved(word) for word in part.words])
+            given = printed_by(pipeline[-1], input_of(part.redirects, given, state))
+        if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
-    def _part(self, node: Command | Subshell, state: State, around: Around) -> Ends:
-        for script in node.inside:
-            self._script(script, state, Around("", (), around.deny, around.depth, around.given))
-        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
-        if done.connects:
-            self._traits.add("connects")
-        if isinstance(node, Command):
-            return self._command(node, done, state, around)
-        if done.problem:
-            text = " ".join(f"{each.operator}{each.target.text}" for each in node.redirects)
-            self._note(text, None, done.problem, done.effects, state, worst=done.catastrophe, deny=(text,))
-        given = input_of(node.redirects, around.given, state)
-        self._script(node.script, state, replace(around, given=given, problem=around.problem or done.problem))
-        return state, state
-
-    def _command(self, node: Command, done: Redirected, state: State, around: Around) -> Ends:
+    def _command(self, node: Command, state: State, around: Around) -> Ends:
         self.commands += 1
         if self.commands > _MOST_COMMANDS:
             self.problem = self.unreadable = "there is too much of it to be judged"
             return state, state
+        for script in node.inside:
+            self._script(script, state, Around("", (), around.deny, around.depth, around.given))
+        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
+        if node.subshell is not None:
+            given = input_of(node.redirects, around.given, state)
+            problem = around.problem or done.problem
+            self._script(node.subshell, state, replace(around, given=given, problem=problem))
         fields = [state.resolved(word) for word in node.words]
-        given = [(name, state.resolved(value)) for name, value in node.assignments]
-        set_problem = variable_problem(f"{name}={value.text}" for name, value in given)
+        values = [(name, state.resolved(value)) for name, value in node.assignments]
+        set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
+        self._traits |= traits_of((), reads_script=False, evaluates=False, connects=done.connects)
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
             return self._call(node, unwrap(fields, state), done, state, around, only_set=bool(only_set))
-        problem = done.problem or ("it sets a variable" if given else around.problem)
+        problem = done.problem or ("it sets a variable" if values else around.problem)
         if problem:
             deny = (" ".join(node.text.split()), *around.deny)
-            values = [value for _, value in given]
-            self._note(node.text, None, problem, done.effects, state, worst=done.catastrophe, deny=deny, values=values)
+            set_to = [value for _, value in values]
+            self._note(node.text, None, problem, done.effects, state, worst=done.catastrophe, deny=deny, values=set_to)
         return state, state
 
     def _call(
@@ -162,14 +154,18 @@ class Walk:
         """Judge a command, or the script it gives to a shell."""
         given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and given != around.given)
-        self._note_traits(call)
+        evaluates = call.name == "eval" and bool(call.problem)
+        self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates, connects=False)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
         wrapped = call.problem or variable_problem(field.text for field in call.sets)
         own = () if around.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
         parts = [self._looked_into(text, state, is_shown=True) for text in call.doubtful_scripts if text != HOLE]
-        parts += [self._looked_into(text, state, is_shown=False) for text in scripts_of(call, given)]
+        texts = [*scripts_of(call, given)]
+        if call.hides_program or HOLE in texts:
+            texts += [printed_by_script(script, state) for script in node.inside]
+        parts += [self._looked_into(text, state, is_shown=False) for text in texts]
         hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
             self.unreadable = self.unreadable or _UNREADABLE
@@ -231,17 +227,6 @@ class Walk:
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
-    def _note_traits(self, call: Call) -> None:
-        """Note the parts of a reverse shell that a command contributes."""
-        if call.reads_script:
-            self._traits.add("shell")
-        if not call.name or (call.name == "eval" and call.problem):
-            self._traits.add("runs what it reads")
-        if call.name in NETWORK_CLIENTS:
-            self._traits.add("client")
-        if call.name in ("mkfifo", "mknod"):
-            self._traits.add("fifo")
-
     def _looked_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
         """Walk through a text that may run. A catastrophe in one that no wrapper shows becomes `hidden_catastrophe`."""
         part = Walk(self.places)
@@ -273,16 +258,3 @@ def _unless_run(segment: Segment, refusal: str) -> Segment:
 
 
 _RECENT = 50  # segments among which the same one stands only once
-
-_SHELLS = frozenset("sh bash dash zsh ksh ash".split())
-_BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
-
-
-def _program_of(fields: list[Field]) -> str:
-    """The program of one part of a pipeline; "shell" for a shell that reads its commands from its input."""
-    words = [field.text.rpartition("/")[2] for field in fields]
-    while len(words) > 1 and words[0] in _BEFORE:
-        words = words[1:]
-    if words and words[0] in _SHELLS and all(re.match(r"-[^c]*$", word) for word in words[1:]):
-        return "shell"
-    return words[0] if words else ""

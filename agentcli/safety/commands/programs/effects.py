@@ -12,6 +12,7 @@ from agentcli.safety.commands.records import UNKNOWN, Effects
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
+Program = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
 
 
@@ -44,49 +45,31 @@ def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
 
 def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
     """The paths of `fields`: absolute paths or globs."""
-    return tuple(path for field in fields for path in _shown(field, state))
-
-
-def _shown(field: Field, state: State) -> tuple[str, ...]:
-    if not field.is_known:
-        return (UNKNOWN,)
-    return tuple(map(normal, state.paths(field))) or (UNKNOWN,)
+    return tuple(path for field in fields for path in [*map(normal, state.paths(field))] or [UNKNOWN])
 
 
 def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
     """The arguments that are neither options nor their values. `values` are the short options that take one."""
     operands: list[Field] = []
-    skips = False
-    for at, field in enumerate(arguments):
+    rest = list(reversed(arguments))
+    while rest:
+        field = rest.pop()
         if field.text == "--":
-            return [*operands, *arguments[at + 1 :]]
-        if skips:
-            skips = False
-        elif not field.text.startswith("-") or field.text == "-":
+            return [*operands, *reversed(rest)]
+        if not field.text.startswith("-") or field.text == "-":
             operands.append(field)
-        else:
-            skips = len(field.text) == 2 and field.text[1] in values
+        elif len(field.text) == 2 and field.text[1] in values and rest:
+            rest.pop()
     return operands
 
 
-def _reads(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(reads=shown(_operands(arguments, "nc"), state))
+def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
+    """Programs that do one thing to all their operands, but for the first `skipped`."""
 
+    def effects(arguments: Sequence[Field], state: State) -> Effects:
+        return Effects(**{kind: shown(_operands(arguments, values)[skipped:], state)})
 
-def _searches(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(reads=shown(_operands(arguments, "mABC")[1:], state))
-
-
-def _deletes(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(deletes=shown(_operands(arguments), state))
-
-
-def _writes(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(writes=shown(_operands(arguments, "srm"), state))
-
-
-def _changes_mode(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(writes=shown(_operands(arguments)[1:], state))
+    return effects
 
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
@@ -172,7 +155,7 @@ def _sed(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
-def _runs_script(name: str) -> Callable[[Sequence[Field], State], Effects]:
+def _runs_script(name: str) -> Program:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
         script = shown(arguments[:1], state) if arguments and not arguments[0].text.startswith("-") else ()
         return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (name, *script))
@@ -188,16 +171,14 @@ _ONLY_READ = (
 
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
-_TABLE: dict[str, Callable[[Sequence[Field], State], Effects]] = {
-    **dict.fromkeys(_ONLY_READ, _reads),
-    **dict.fromkeys(("grep", "egrep", "fgrep"), _searches),
-    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _deletes),
-    **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _writes),
-    **dict.fromkeys(("chmod", "chown", "chgrp"), _changes_mode),
-    "cp": _copies,
-    "install": _copies,
+_TABLE: dict[str, Program] = {
+    **dict.fromkeys(_ONLY_READ, _all("reads", "nc")),
+    **dict.fromkeys(("grep", "egrep", "fgrep"), _all("reads", "mABC", 1)),
+    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _all("deletes")),
+    **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _all("writes", "srm")),
+    **dict.fromkeys(("chmod", "chown", "chgrp"), _all("writes", "", 1)),
+    **dict.fromkeys(("cp", "install", "ln"), _copies),
     "mv": _moves,
-    "ln": _copies,
     "dd": _dd,
     **dict.fromkeys(("curl", "wget", "http", "https", "xh"), _downloads),
     "ssh": _connects,

@@ -113,60 +113,51 @@ def may_be_option(field: Field) -> bool:
     return starts_open or field.may_vanish
 
 
-_WITH_VALUE = (":", "@", "*")
-_NAMING = ("@", "*")
-
-
 def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.given.append(name)
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
-    elif kind in _WITH_VALUE and not has_value:
+    elif kind and kind in _WITH_VALUE and not has_value:
         _take_value(kind, rest, read)
-    elif kind in _NAMING:
+    elif has_value:
         _note_value(kind, Field(value, field.is_glob, field.may_vanish), read)
-    elif field.may_vanish:
-        read.problem = f"what follows {name} cannot be told"
 
 
 def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
-        return
+        return None
     for at in range(1, len(text)):
-        name = f"-{text[at]}"
+        name, value = f"-{text[at]}", text[at + 1 :]
         kind = known.kinds.get(name)
         read.given.append(name)
-        value = text[at + 1 :]
         if kind in (None, "!"):
-            _refuse(text if kind is None else name, known, read)
-            return
+            return _refuse(text if kind is None else name, known, read)
         if kind == "":
             continue
-        if kind in _WITH_VALUE and not value:
-            _take_value(kind, rest, read)
-        elif kind in _NAMING:
-            for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
-                _note_value(kind, Field(each, field.is_glob, field.may_vanish), read)
-        elif field.may_vanish:
-            read.problem = f"what follows {name} cannot be told"
-        return
+        if kind and kind in _WITH_VALUE and not value:
+            return _take_value(kind, rest, read)
+        for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
+            _note_value(kind, Field(each, field.is_glob, field.may_vanish), read)
+        return None
+    return None
+
+
+_WITH_VALUE = ":@*"
 
 
 def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
-    if not rest:
-        return  # the program complains and ends
-    value = rest.pop()
-    if value.may_vanish or value.is_glob:
+    if rest:  # else the program complains and ends
+        value = rest.pop()
+        _note_value(kind, Field(value.text, value.is_glob, value.may_vanish or value.is_glob), read)
+
+
+def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
+    if value.may_vanish:
         read.problem = f"what follows {read.given[-1]} cannot be told"
-    else:
-        _note_value(kind, value, read)
-
-
-def _note_value(kind: str, value: Field, read: Arguments) -> None:
-    if kind == "@":
+    elif kind == "@":
         read.files.append(value)
     elif kind == "*":
         read.filters.append(value)
@@ -174,14 +165,10 @@ def _note_value(kind: str, value: Field, read: Arguments) -> None:
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """Handle an unlisted option. A tolerant program can only complain, unless the word may name a file."""
-    if not known.is_tolerant or _matters(text, known) or re.search(r"[=./~]", text) or HOLE in text:
-        read.problem = f"the option {text.partition('=')[0]} is not known to only read"
-
-
-def _matters(text: str, known: Options) -> bool:
-    """True if it may be an option that does more than read or, abbreviated, takes a word: `grep --incl .env`."""
-    return any(
+    matters = any(
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
-        if kind == "!" or kind in _WITH_VALUE
+        if kind and kind in "!:@*"
     )
+    if not known.is_tolerant or matters or re.search(rf"[=./~{HOLE}]", text):
+        read.problem = f"the option {text.partition('=')[0]} is not known to only read"

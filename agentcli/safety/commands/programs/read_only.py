@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from agentcli.safety.commands.programs.archives import ARCHIVES
 from agentcli.safety.commands.programs.conditions import condition_problem
 from agentcli.safety.commands.programs.embedded_scripts import awk_problem, jq_problem, sed_problem
 from agentcli.safety.commands.programs.find import find_problem
 from agentcli.safety.commands.programs.git import git_problem
-from agentcli.safety.commands.programs.options import may_be_option, options, read_arguments, without_pattern
+from agentcli.safety.commands.programs.only_reading import PROGRAMS, VERSIONS
+from agentcli.safety.commands.programs.options import options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.programs.read_only_options import READERS, VERSIONS
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 _DECLARING = ("export", "declare", "typeset", "readonly")
@@ -31,17 +30,19 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return special(arguments, check)
     if name == "printenv" or (name in _DECLARING and all(field.text.startswith("-") for field in arguments)):
         return "it shows the environment, where secrets are"
-    if row := READERS.get(name):
-        return _reader_problem(row, arguments, check)
+    if row := PROGRAMS.get(name):
+        return _reader_problem(name, row, arguments, check)
     return f"{name} is not known to only read"
 
 
-def _reader_problem(row: str, arguments: Sequence[Field], check: ReadCheck) -> str:
+def _reader_problem(name: str, row: str, arguments: Sequence[Field], check: ReadCheck) -> str:
     known = options(row)
     read = read_arguments(arguments, known)
     if read.problem:
         return read.problem
     operands = read.operands
+    if name == "date" and any(not field.text.startswith("+") for field in operands):
+        return "date can set the clock"
     if known.operands == "none" and operands:
         return f"{operands[0].text} may be something to change"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
@@ -69,15 +70,6 @@ def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(arguments, "text")
 
 
-def _date_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["date"]))
-    if read.problem:
-        return read.problem
-    if any(not field.text.startswith("+") for field in read.operands):
-        return "date can set the clock"
-    return check.problem(read.files, "facts")
-
-
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`ps` shows the environment of processes for the option `e` of BSD and, on macOS, `-E`."""
     text = " ".join(field.text for field in arguments)
@@ -90,34 +82,19 @@ _PS = re.compile(r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort
 
 
 def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["sed"]))
-    if read.problem:
-        return read.problem
-    scripts = _values_of(arguments, ("-e", "--expression"))
-    operands = read.operands
-    if not {"-e", "--expression"} & set(read.given):
-        scripts, operands = [field.text for field in operands[:1]], operands[1:]
-    if any(field.is_glob for field in read.operands[: len(read.operands) - len(operands)]):
+    """A script among the operands, or one behind `-e`."""
+    read = read_arguments(arguments, options(PROGRAMS["sed"]))
+    texts = [field.text for field in arguments]
+    scripts, files = read.operands[:1], read.operands[1:]
+    if "-e" in read.given:
+        behind = [at + 1 for at, text in enumerate(texts[:-1]) if re.fullmatch(r"-[nErsuz]*e", text)]
+        scripts, files = [arguments[at] for at in behind], read.operands
+        if len(behind) != read.given.count("-e"):
+            return "what sed does cannot be told"
+    if any(not field.is_known or field.is_glob or field.may_vanish for field in scripts):
         return "what sed does cannot be told"
-    if any(HOLE in script for script in scripts):
-        return "what sed does cannot be told"
-    return sed_problem("\n".join(scripts)) or check.problem(operands, "content")
-
-
-def _values_of(arguments: Sequence[Field], names: tuple[str, str]) -> list[str]:
-    """The values of an option, however it is written; rather too many than too few."""
-    short, long = names
-    values = []
-    for at, field in enumerate(arguments):
-        text, follower = field.text, arguments[at + 1].text if at + 1 < len(arguments) else ""
-        if text.startswith(f"{long}="):
-            values.append(text[len(long) + 1 :])
-        elif text == long:
-            values.append(follower)
-        elif re.match(r"-[A-Za-z]*" + short[1], text) and not text.startswith("--"):
-            rest = text[text.index(short[1]) + 1 :]
-            values.append(rest or follower)
-    return values
+    problems = (why for field in scripts if (why := sed_problem(field.text)))
+    return read.problem or next(problems, "") or check.problem(files, "content")
 
 
 def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -141,40 +118,29 @@ def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`--arg` and `--argjson` take two words, which are taken off first.
-
-    Behind `--` they are file names, but options for jq 1.6.
-    """
-    rest: list[Field] = []
-    words = list(reversed(arguments))
+    """`--arg` takes two words, which are taken off first."""
+    rest, words = [], list(reversed(arguments))
     while words:
         field = words.pop()
-        if field.text == "--" and any(word.text.startswith("-") or may_be_option(word) for word in words):
-            return "an argument may turn out to be an option"
+        if field.text == "--" or any(word.may_vanish for word in (field, *words[-1:])):
+            return "what jq does cannot be told"
         if field.text in ("--arg", "--argjson"):
-            if any(word.may_vanish or word.is_glob for word in words[-2:]):
-                return f"what follows {field.text} cannot be told"
             del words[-2:]
         else:
             rest.append(field)
-    read = read_arguments(rest, options(READERS["jq"]))
-    if read.problem or not read.operands:
-        return read.problem
-    program, *files = read.operands
-    if not program.is_known or program.is_glob or program.may_vanish:
+    read = read_arguments(rest, options(PROGRAMS["jq"]))
+    program, files = read.operands[:1], read.operands[1:]
+    if any(not field.is_known or field.is_glob for field in program):
         return "what jq does cannot be told"
-    return jq_problem(program.text) or check.problem(files, "content")
+    return (
+        read.problem or "".join(map(jq_problem, [field.text for field in program])) or check.problem(files, "content")
+    )
 
 
 def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field.text for field in arguments if field.text not in ("-a", "-i", "-p", "--append")]
     outside = [text for text in targets if text not in ("/dev/null", "/dev/stdout", "/dev/stderr")]
     return f"tee writes {outside[0]}" if outside else ""
-
-
-def _xxd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(arguments, options(READERS["xxd"]))
-    return read.problem or check.problem(read.operands, "content")
 
 
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -199,12 +165,10 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    **ARCHIVES,
     "[": lambda arguments, check: condition_problem(arguments[:-1], check),
     "awk": _awk_problem,
     "cd": _cd_problem,
     "command": _command_problem,
-    "date": _date_problem,
     "find": find_problem,
     "gawk": _awk_problem,
     "git": git_problem,
@@ -216,5 +180,4 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     "set": _set_problem,
     "tee": _tee_problem,
     "test": condition_problem,
-    "xxd": _xxd_problem,
 }

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentcli.safety.commands.programs.find import read_find
+from agentcli.safety.commands.programs.only_reading import VERSIONS
 from agentcli.safety.commands.programs.options import options, read_arguments
-from agentcli.safety.commands.programs.read_only_options import VERSIONS
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 

@@ -9,33 +9,23 @@ from __future__ import annotations
 
 import re
 
-from agentcli.safety.commands.reader.syntax import (
-    HOLE,
-    Command,
-    Field,
-    Pipeline,
-    Reading,
-    Redirect,
-    Script,
-    Subshell,
-)
+from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Reading, Redirect, Script
 from agentcli.safety.commands.reader.words import DEEPEST, WordReader
+
+_OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
+_JOINING = ("&&", "||", "|", "|&")
+_REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<|>")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
+_STEPPED_OVER = frozenset("if then elif else fi while until do done esac { } coproc".split())
+_NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|case|select|\[\[)\s)")
+_NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
 def read_commands(text: str) -> Reading:
     """Read a text. All commands that can be seen are there, whatever stands around them."""
     reader = CommandReader(text)
     script = reader.script()
-    return Reading(script, reader.problem, reader.refusal, tuple(reader.listed))
-
-
-_OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|$(?!\n)")
-_JOINING = ("&&", "||", "|", "|&")
-_REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<|>")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
-_STEPPED_OVER = frozenset("if then elif else fi while until do done esac { } coproc".split())
-_NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|case|select|\[\[)\s)")
-_NAMING = frozenset("for select case function".split())
+    return Reading(script, reader.problem, reader.refusal, tuple(reader.listed), reader.has_function)
 
 
 class CommandReader(WordReader):
@@ -43,28 +33,30 @@ class CommandReader(WordReader):
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
-        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text is still to come
-        self._named = ""  # a function whose body is to come
         self.listed: list[Field] = []
+        self.has_function = False
+        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text is still to come
         self._cases = 0  # that are open
-        self._bodies: list[str] = []  # names of the functions, or nothing, for each open brace
 
     def script(self, closing: str = "") -> Script:
         """The commands up to the end, or to a `)`, which is passed over."""
+        outer = self._here, self._cases, self.inside
+        self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
-        parts: list[Command | Subshell] = []
-        before, outer, self._here, cases, self._cases = "", self._here, [], self._cases, 0
-        outer_inside, self.inside = self.inside, []
+        parts: list[Command] = []
+        before = operator = ""
         while True:
             part = self._part()
-            if part is not None:
-                parts.append(part)
-            operator = self._operator()
-            if part is None and (operator in (*_JOINING, ";", "&") or (before in _JOINING and operator in ("", ")"))):
+            parts += [part] if part is not None else []
+            found = _OPERATOR.match(self.text, self.at)
+            self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
+            is_open = part is None and before in _JOINING
+            if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
-            if operator in ("|", "|&") or (operator == "\n" and part is None and before in _JOINING):
+            if operator == "\n":
+                self._here_texts(is_inside=bool(outer[0]))
+            if operator in ("|", "|&") or (operator == "\n" and is_open):
                 before = before if operator == "\n" else operator
-                self._end_line(operator, is_inside=bool(outer))
                 continue
             if operator == "(":
                 self._parenthesis(parts)
@@ -79,106 +71,87 @@ class CommandReader(WordReader):
                 pipelines.append(Pipeline(tuple(parts), operator))
             parts, before = [], operator
             self.has_ended_line = self.has_ended_line or (operator == "\n" and bool(pipelines))
-            self._end_line(operator, is_inside=bool(outer))
             if operator == "" or (operator == ")" and closing):
-                if operator == "" and closing:
-                    self._refuse(") is missing")
-                if self._here:
-                    self._note("the text of a here-document is missing")
-                pipelines += [each for script in self.inside for each in script.pipelines]
-                self._here, self.inside, self._cases = outer, outer_inside, cases
-                return Script(tuple(pipelines))
+                break
+        if operator != closing:
+            self._refuse(") is missing")
+        if self._here:
+            self._note("the text of a here-document is missing")
+        pipelines += [each for script in self.inside for each in script]
+        self._here, self._cases, self.inside = outer
+        return tuple(pipelines)
 
-    def _operator(self) -> str:
-        """The operator that stands here, passed over; empty at the end."""
-        found = _OPERATOR.match(self.text, self.at)
-        if found is None:  # words behind a subshell
-            return ";"
-        self.at = found.end()
-        return found[0]
-
-    def _end_line(self, operator: str, *, is_inside: bool) -> None:
-        if operator != "\n":
-            return
+    def _here_texts(self, *, is_inside: bool) -> None:
+        """Read the here-documents that begin on the line that ended. `is_inside`: in a substitution of such a line."""
         if is_inside:
             self._note("a here-document begins within another command")
         for redirect, delimiter in self._here:
-            self._here_text(redirect, delimiter)
+            tabs = "\t*" if redirect.operator == "<<-" else ""
+            end = re.compile(rf"^{tabs}{re.escape(delimiter)}(\n|\Z)", re.MULTILINE).search(self.text, self.at)
+            if end is None:
+                self._note("a here-document has no end")
+            text = self.text[self.at : end.start() if end else len(self.text)]
+            self.at = end.end() if end else len(self.text)
+            if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
+                self._note("a here-document is expanded")
+                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
+                body._double_quoted()
+                self.inside += body.inside
+                text = HOLE
+            redirect.target = Field(re.sub(r"(?m)^\t+", "", text) if tabs else text)
         self._here = []
 
-    def _here_text(self, redirect: Redirect, delimiter: str) -> None:
-        lines: list[str] = []
-        while True:
-            end = self.text.find("\n", self.at)
-            line = self.text[self.at : end if end >= 0 else len(self.text)]
-            is_last, self.at = end < 0, end + 1 if end >= 0 else len(self.text)
-            bare = line.lstrip("\t") if redirect.operator == "<<-" else line
-            if bare == delimiter:
-                break
-            lines.append(f"{bare}\n")
-            if is_last:
-                self._note("a here-document has no end")
-                break
-        text = "".join(lines)
-        if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
-            self._note("a here-document is expanded")
-            body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
-            body._double_quoted()
-            self.inside.append(Script(tuple(each for script in body.inside for each in script.pipelines)))
-            text = HOLE
-        redirect.target = Field(text)
-
-    def _parenthesis(self, parts: list[Command | Subshell]) -> None:
+    def _parenthesis(self, parts: list[Command]) -> None:
         """A `(` behind words: of a function, an array, or a mistake."""
-        last = parts.pop() if parts else None
-        if isinstance(last, Command) and len(last.words) == 1 and self._next_is(")"):
+        if parts and len(parts[-1].words) == 1 and self._next_is(")"):
+            parts.pop()
             self.at += 1
             self._note("it defines a function")
-            self._named = last.words[0].text
+            self.has_function = True
         elif self.text[self.at - 2 : self.at - 1] == "=":
+            parts.pop()
             self._note("it uses an array")
             self._pass_words(")")
+        elif self.depth >= DEEPEST:
+            self._note("it is nested too deeply")  # what stands inside is read as if it stood outside
         else:
-            if isinstance(last, Command) and last.words and last.words[0].text == "time":
+            if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
-            if self.depth < DEEPEST:
-                self.at -= 1
-            else:
-                self._note("it is nested too deeply")  # what stands inside is read as if it stood outside
             self._refuse("'(' stands where no command can begin")
-            parts += [last] if last else []
+            self.at -= 1
 
-    # Commands
-
-    def _part(self) -> Command | Subshell | None:
+    def _part(self) -> Command | None:
         """The next part of a pipeline; None if there is none."""
-        self._blanks()
-        start = self.at
         outer, self.inside = self.inside, []
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
         redirects: list[Redirect] = []
         written: list[str] = []
+        subshell: Script | None = None
         is_negated = False
-        while self.at < len(self.text):
+        self._blanks()
+        start = self.at
+        while True:
             self._blanks()
             begin = self.at
-            if self._redirection(redirects, ""):
+            is_first = not (words or assignments or redirects or subshell is not None)
+            if self._redirection(redirects):
                 continue
-            if self._next_is("(") and not (words or assignments or redirects) and self.depth < DEEPEST:
-                return self._subshell(outer)
+            if self._next_is("(") and is_first and self.depth < DEEPEST:
+                self.at += 1
+                subshell = self._script_inside()
+                continue
             if self.at >= len(self.text) or self.text[self.at] in "\n;&|()":
                 break
             field = self._word()
             raw = self.text[begin : self.at]
-            if self._next_is("<") or self._next_is(">"):
+            if (self._next_is("<") or self._next_is(">")) and (
+                raw.startswith("{") or (raw.isascii() and raw.isdigit())
+            ):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
-                    continue
-                if raw.isascii() and raw.isdigit() and self._redirection(redirects, raw):
-                    continue
-            is_first = not (words or assignments or redirects)
-            if is_first and raw == "!":
+                self._redirection(redirects)
+            elif is_first and raw == "!":
                 is_negated = True
             elif is_first and self._is_reserved(raw):
                 start = self.at
@@ -189,155 +162,113 @@ class CommandReader(WordReader):
             else:
                 words.append(field)
                 written.append(raw)
-        inside, self.inside = self.inside, outer
-        if not (words or assignments or redirects or inside or is_negated):
+        inside, self.inside = tuple(self.inside), outer
+        if is_first and not inside and not is_negated:
             return None
-        text = self.text[start : self.at].strip(" \t")
+        if subshell is not None and words:
+            self._note("words follow a subshell")
         if assignments and not words:
             self._note("it sets a variable")
+        text = self.text[start : self.at].strip(" \t")
         return Command(
-            text, " ".join(written), tuple(assignments), tuple(words), tuple(redirects), tuple(inside),
-            next(filter(None, reversed(self._bodies)), ""),
+            text, " ".join(written), tuple(assignments), tuple(words), tuple(redirects), inside, subshell
         )  # fmt: skip
 
-    def _subshell(self, outer: list[Script]) -> Subshell:
-        start = self.at
-        self.at += 1
-        name, self._named = self._named, ""
-        bodies = [*self._bodies]
-        self._bodies.append(name)
-        script = self._script_inside(start)
-        self._bodies = bodies
-        redirects: list[Redirect] = []
-        self._blanks()
-        while True:
-            digits = re.compile(r"\d*(?=[<>])").match(self.text, self.at)
-            if digits:
-                self.at = digits.end()
-            if not self._redirection(redirects, digits[0] if digits else ""):
-                break
-            self._blanks()
-        if self.at < len(self.text) and self.text[self.at] not in "\n;&|)":
-            self._note("words follow a subshell")
-        inside, self.inside = self.inside, outer
-        return Subshell(script, tuple(redirects), tuple(inside))
-
-    def _script_inside(self, start: int | None = None) -> Script:
-        """Of `((…))`, which computes, only the scripts that are substituted in it."""
-        start = self.at - 1 if start is None else start
-        may_compute = self.text.startswith("((", start)
+    def _script_inside(self) -> Script:
+        """The commands behind a `(`. Of `((…))`, which computes, only the scripts that are substituted in it."""
+        may_compute = self._next_is("(")
         if may_compute:
-            self._note("it computes")
+            self._note("it computes")  # or has a subshell in a subshell
         self.depth += 1
         script = self.script(")")
         self.depth -= 1
-        is_one = len(script.pipelines) == 1 and len(script.pipelines[0].parts) == 1
-        if may_compute and is_one and self.text[self.at - 2 : self.at] == "))":
-            return Script(tuple(_substituted(script)))
-        return script
+        is_one = len(script) == 1 and len(script[0].parts) == 1
+        return _substituted(script) if may_compute and is_one and self._next_is("))", -2) else script
 
     def _script_of(self, text: str) -> Script:
         if self.depth >= DEEPEST:
             self._note("it is nested too deeply")
-            return Script(())
+            return ()
         return CommandReader(text, self.depth + 1).script()
 
     def _is_reserved(self, word: str) -> bool:
         """Step over a reserved word of a compound command, and over the words behind it that are no command."""
         if word == "[[":
-            self._note("it uses [[ ]]")
             self._pass_words("]]")
-        elif word in _NAMING:
-            self._note(f"it uses {word}")
-            if word == "function":
-                self._blanks()
-                self._named = self._word().text
-                self.at += 2 if self._next_is("()") else 0
-            else:
-                self._cases += word == "case"
-                self._pass_words("in" if word == "case" else ";")
-        elif word in _STEPPED_OVER:
-            self._note("it uses a compound command")
-            if word == "coproc" and (found := _NAME_OF_COPROCESS.match(self.text, self.at)):
+        elif word in ("for", "select"):
+            self._pass_words(";")
+        elif word == "case":
+            self._cases += 1
+            self._pass_words("in")
+        elif word in ("function", "coproc"):
+            self.has_function = self.has_function or word == "function"
+            named = _NAME_OF_FUNCTION if word == "function" else _NAME_OF_COPROCESS
+            if found := named.match(self.text, self.at):
                 self.at = found.end()
-            self._cases -= word == "esac"
-            if word == "{":
-                self._bodies.append(self._named)
-                self._named = ""
-            elif word == "}" and self._bodies:
-                self._bodies.pop()
-        else:
+        elif word == "esac":
+            self._cases -= 1
+        elif word not in _STEPPED_OVER:
             return False
+        self._note(f"it uses {word}")
         return True
 
     def _pass_words(self, closing: str) -> None:
-        """Pass over words and operators up to one, of which only `;` and a newline are left to be read."""
+        """Pass over words and operators up to one; a `;` or newline is left to be read."""
         while self.at < len(self.text):
             self._blanks()
-            char = self.text[self.at : self.at + 1]
-            if char == closing == ")":
-                self.at += 1
+            start = self.at
+            char = self.text[start : start + 1]
+            if closing == ";" and char in (";", "\n"):
                 return
-            if char in ("\n", ";") and closing == ";":
-                return
-            if char == "\n":
+            if char and char in "\n;&|()<>" and not (char in "<>" and self._next_is("(", 1)):
                 self.at += 1
-                self._end_line("\n", is_inside=False)
-            elif char in tuple(";&|()") or (char in tuple("<>") and not self._next_is("(", 1)):
-                self.at += 1
+                if char == "\n":
+                    self._here_texts(is_inside=False)
             elif char:
-                start = self.at
                 word = self._word()
-                if self.text[start : self.at] == closing:
-                    return
                 self.listed += [word] if closing == ";" else []
+            if self.text[start : self.at] == closing:
+                return
 
-    def _redirection(self, redirects: list[Redirect], descriptor: str) -> bool:
-        """Read a redirection, if one stands here. `descriptor` are the digits before it."""
+    def _redirection(self, redirects: list[Redirect]) -> bool:
+        """Read a redirection, if one stands here."""
         found = _REDIRECTION.match(self.text, self.at)
-        if not found or self.text[self.at + 1 : self.at + 2] == "(":
+        if not found or self._next_is("(", 1):
             return False
         operator = found[0]
         self.at = found.end()
         self._blanks()
         start = self.at
         target = self._word()
-        if start == self.at:
+        raw = self.text[start : self.at]
+        if not raw:
             self._refuse("a redirection leads nowhere")
             return True
-        redirect = Redirect(operator, descriptor, target)
-        redirects.append(redirect)
+        redirects.append(Redirect(operator, target))
         if operator in ("<<", "<<-"):
-            raw = self.text[start : self.at]
-            if not target.is_known or "$" in raw or "`" in raw or "\n" in raw:
+            if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("where a here-document ends cannot be told")
             is_literal = re.search(r"[\\'\"]", raw) is not None
-            redirect.target = Field("" if is_literal else HOLE)
-            self._here.append((redirect, target.text if is_literal else raw))
+            self._here.append((redirects[-1], target.text if is_literal else raw))
+            redirects[-1].target = Field("" if is_literal else HOLE)
         return True
 
     def _blanks(self) -> None:
         """Pass over blanks, comments and ends of lines that are continued."""
-        while self.at < len(self.text):
-            if self.text[self.at] in " \t":
-                self.at += 1
-            elif self._next_is("\\\n"):
-                if self.at and self.text[self.at - 1] not in " \t\n":
-                    self._note("a line is continued in the middle of a word")
-                self.at += 2
-            elif self._next_is("#"):
-                end = self.text.find("\n", self.at)
-                self.at = end if end >= 0 else len(self.text)
-            else:
+        while True:
+            if self._next_is("\\\n") and self.at and self.text[self.at - 1] not in " \t\n":
+                self._note("a line is continued in the middle of a word")
+            found = _BLANK.match(self.text, self.at)
+            if not found:
                 return
+            self.at = found.end()
 
 
-def _substituted(script: Script) -> list[Pipeline]:
+_BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
+
+
+def _substituted(script: Script) -> Script:
     """The pipelines of all scripts that are substituted in the words of a script."""
-    found: list[Pipeline] = []
-    for pipeline in script.pipelines:
-        for part in pipeline.parts:
-            found += [each for inner in part.inside for each in inner.pipelines]
-            if isinstance(part, Subshell):
-                found += _substituted(part.script)
-    return found
+    parts = [part for pipeline in script for part in pipeline.parts]
+    inside = [each for part in parts for inner in part.inside for each in inner]
+    return (*inside, *(each for part in parts for each in _substituted(part.subshell or ())))

@@ -1,4 +1,4 @@
-"""Defines what the reader makes of a command: words, simple commands, pipelines, scripts."""
+"""Defines what the reader makes of a command: words, simple commands, pipelines; and the state of the shell."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from msgspec import Struct
 
 # Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
 # the home and for the folder the shell is in.
-HOLE = "\ue000"
-HOME = "\ue001"
-HERE = "\ue002"
+HOLE, HOME, HERE = "\ue000", "\ue001", "\ue002"
 
 
 class Field(Struct, frozen=True):
@@ -32,21 +30,16 @@ class Field(Struct, frozen=True):
 
 
 class Redirect(Struct):
-    """`2>&1` and the like. For `<<` and `<<<` the target is the text that is read.
-
-    The text of a here-document is filled in when the reader reaches it.
-    """
+    """`>file` and the like. Of `<<` and `<<<` the target is the text that is read; of `<<` it comes later."""
 
     operator: str
-    descriptor: str
     target: Field
 
 
 class Command(Struct, frozen=True):
-    """A simple command; its words are empty for assignments and redirections alone.
+    """A simple command, or a subshell. Without words it only sets variables or redirects.
 
-    `text` is all of it as written, `written` only its words. `inside` are the scripts that are substituted in it.
-    `function` is the name of the function in whose body it stands.
+    `text` is all of it as written, `written` only its words. `inside` are the scripts substituted in its words.
     """
 
     text: str
@@ -55,39 +48,31 @@ class Command(Struct, frozen=True):
     words: tuple[Field, ...]
     redirects: tuple[Redirect, ...]
     inside: tuple[Script, ...]
-    function: str = ""
-
-
-class Subshell(Struct, frozen=True):
-    """`( … )` with its redirections."""
-
-    script: Script
-    redirects: tuple[Redirect, ...]
-    inside: tuple[Script, ...]
+    subshell: Script | None = None
 
 
 class Pipeline(Struct, frozen=True):
-    """Commands joined by `|`, and the operator behind them: `;`, `&`, `&&`, `||`, a newline, or nothing."""
+    """Commands joined by `|`, and the operator behind them: `;`, `&`, `&&`, `||`, a newline, `)`, or nothing."""
 
-    parts: tuple[Command | Subshell, ...]
+    parts: tuple[Command, ...]
     then: str
 
 
-class Script(Struct, frozen=True):
-    pipelines: tuple[Pipeline, ...]
+Script = tuple[Pipeline, ...]
 
 
 class Reading(NamedTuple):
     """All commands that can be seen in a text.
 
-    `problem` says why it is not read: then there are more words, commands and effects than are seen. `refusal` is the
-    syntax error for which bash would run nothing of it. `listed` are the words that a `for` goes through.
+    `problem` says why it is not read: then more may run than is seen. `refusal` is the syntax error for which bash
+    would run nothing of it. `listed` are the words that a `for` goes through. `has_function`: it defines one.
     """
 
     script: Script
-    problem: str = ""
-    refusal: str = ""
-    listed: tuple[Field, ...] = ()
+    problem: str
+    refusal: str
+    listed: tuple[Field, ...]
+    has_function: bool
 
 
 def normal(path: str) -> str:
@@ -96,6 +81,7 @@ def normal(path: str) -> str:
 
 
 _SPLITS = re.compile(r"[\s*?\[\]\\]")
+_MOST_PLACES = 4
 
 
 class State(Struct, frozen=True):
@@ -130,6 +116,3 @@ class State(Struct, frozen=True):
         both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
         is_known = self.places is not None and other.places is not None and len(both) <= _MOST_PLACES
         return State(both if is_known else None, self.home)
-
-
-_MOST_PLACES = 4

@@ -156,8 +156,8 @@ class WordReader(ABC):
             return HOLE
         if follower == "{":
             self._note("it uses a variable")
-            self.at += 2
-            self._pass_braces()
+            found = re.compile(r"\$\{[^}$`'\"\\]*\}?").match(self.text, self.at)  # else its text is read as the word's
+            self.at = found.end() if found else self.at + 2
             return HOLE
         if found := _NAME.match(self.text, self.at + 1):
             self._note("it uses a variable")
@@ -178,24 +178,6 @@ class WordReader(ABC):
         script = self._script_inside()
         self.inside = [*inside, script]
         return HOLE
-
-    def _pass_braces(self) -> None:
-        """Pass over the rest of `${…}`, looking into the substitutions there."""
-        depth = 1
-        if self.depth >= DEEPEST:
-            return
-        self.depth += 1
-        while self.at < len(self.text) and depth:
-            char = self.text[self.at]
-            if char == "$":
-                self._dollar(quoted=True)
-                continue
-            if char == "`":
-                self._backquoted()
-                continue
-            depth += {"{": 1, "}": -1}.get(char, 0)
-            self.at += 2 if char == "\\" else 1
-        self.depth -= 1
 
     def _backquoted(self) -> str:
         """The inside of backquotes. Backslashes before some characters are removed."""

@@ -409,21 +409,6 @@ def test_a_glob_that_finds_no_secrets_stays_silent(command: str) -> None:
 @pytest.mark.parametrize(
     "command",
     rows(r"""
-    tar tf a.tgz
-    tar tvf a.tar
-    tar -tzf a.tar.gz | head
-    tar -t -f a.tar.xz
-    tar --list --file=a.tar
-    tar -tf dist/a.tar src/x
-    unzip -l a.zip
-    unzip -lv a.whl
-    zipinfo a.zip
-    zipinfo -1 dist/a.whl
-    gzip -l a.gz
-    gzip -dc a.gz | head
-    gunzip -c a.gz
-    zgrep x a.gz
-    zgrep -in x logs/a.gz
     md5sum *
     sha256sum *.whl
     cksum *
@@ -432,7 +417,7 @@ def test_a_glob_that_finds_no_secrets_stays_silent(command: str) -> None:
     hash
     """),
 )
-def test_looking_into_archives_and_measuring_files_is_harmless(command: str) -> None:
+def test_measuring_files_is_allowed(command: str) -> None:
     assert verdict(command) == "allow"
 
 

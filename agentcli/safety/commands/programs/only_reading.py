@@ -1,0 +1,25 @@
+"""Loads the programs and subcommands of git that only read: `only_reading.toml` beside this module."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+_TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+
+def _whole(row: str) -> str:
+    """A row with its parts put in."""
+    for name in reversed(_TABLES["parts"]):
+        row = row.replace(f"<{name}>", _TABLES["parts"][name])
+    return row
+
+
+# By program, and by subcommand: a row as options.py explains it.
+PROGRAMS = {name: _whole(row) for name, row in _TABLES["programs"].items()}
+GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
+GIT_FORMS = {name: _whole(row) for name, row in _TABLES["git_forms"].items()}
+# By subcommand: the options or words of which one has to be there.
+GIT_NEEDS = {name: frozenset(words.split()) for name, words in _TABLES["git_needs"].items()}
+# By program: the options that only print its version.
+VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}
