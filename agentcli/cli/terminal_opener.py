@@ -22,8 +22,9 @@ from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp, Typing
+from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp
 from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.composer import Typing
 from agentcli.frontends.terminal.input.drafts import drafts_of
 from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.history import ProjectHistory

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agentcli.agent.todo import todo_items
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import Asking
+from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import label
-from agentcli.frontends.terminal.input.unknown_files import NameCheck
 from agentcli.frontends.terminal.output.todo_list import todo_lines
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
-from agentcli.tools.builtin.arguments import TodoItem
 
 # For the `?` card: actions (see look_settings.py), keys that are fixed, and what they do.
 _HELP = (
@@ -43,11 +43,10 @@ _HELP = (
 class Cards:
     """The cards that stand open; a list to choose from takes their place."""
 
+    controller: TerminalController
     composer: Composer
     asking: Asking
-    names: NameCheck
     keys: Mapping[str, Sequence[str]]
-    todo: Callable[[], Sequence[TodoItem]]
     shows_todo: bool = False
 
     @property
@@ -64,12 +63,16 @@ class Cards:
             return rows
         if self.shows_keys:
             rows += key_rows(columns, self.keys)
-        if warning := self.names.warning(self.composer.area.buffer.text):
+        if warning := self.composer.names.warning(self.composer.area.buffer.text):
             told = textwrap.wrap(printable(warning), max(1, columns))
             rows += [clipped([("warning", row)], columns) for row in told]
         if self.shows_todo:
-            rows += todo_rows(self.todo(), columns)
+            rows += self._todo_rows(columns)
         return rows
+
+    def _todo_rows(self, columns: int) -> list[Row]:
+        items = todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
+        return [clipped(line, columns) for line in todo_lines(items)] or [[("muted", "  The to-do list is empty.")]]
 
 
 def key_help(keys: Mapping[str, Sequence[str]]) -> list[tuple[list[str], str]]:
@@ -95,8 +98,3 @@ def _fitting(labels: list[str], most: int) -> str:
     while len(labels) > 1 and len(", ".join(labels)) > most:
         labels = labels[:-1]
     return ", ".join(labels)
-
-
-def todo_rows(items: Sequence[TodoItem], columns: int) -> list[Row]:
-    rows = [clipped(line, columns) for line in todo_lines(items)]
-    return rows or [[("muted", "  The to-do list is empty.")]]

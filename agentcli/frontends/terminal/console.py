@@ -24,6 +24,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.output.hint import Hint
 from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row
 from agentcli.frontends.terminal.text.text_width import clipped
@@ -111,6 +112,7 @@ class Console:
             mark=lambda: self._view.mark() if self._view else "› ",
             placeholder=lambda: fitting(self._view.placeholder() if self._view else HINT, self.columns),
         )
+        self.hint = Hint(self.area.buffer, self.changed)
         self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._reported)
         self.app: Application[None] = Application(
@@ -231,6 +233,10 @@ class Console:
     @property
     def has_head(self) -> bool:
         return bool(self._head)
+
+    @property
+    def at_line_start(self) -> bool:
+        return self.screen.at_line_start
 
     def show_head(self, rows: Sequence[Row]) -> None:
         """Keep rows above everything until the first text is printed, which they begin."""

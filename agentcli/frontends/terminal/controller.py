@@ -33,7 +33,6 @@ from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.status_bar import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -53,15 +52,12 @@ def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 class TerminalController:
     """Owns the open session. Implements `CommandHost` for slash commands."""
 
-    def __init__(
-        self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView, live: Live
-    ) -> None:
+    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView) -> None:
         self._opener = opener
         self._terminal = terminal
-        self._view = view
-        self._live = live
+        self.view = view
         self.commands = commands
-        self._runner = CommandRunner(view, live, terminal.changed)
+        self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -112,14 +108,14 @@ class TerminalController:
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session.subscribe()))
         conversation = session.snapshot().conversation
-        self._live.clear()
-        self._view.begin_anew()
+        self.view.live.clear()
+        self.view.begin_anew()
         self._terminal.session_opened()
         self._has_broken_off = False
-        queue = conversation.queue
-        self._live.steering, self._live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
+        live, queue = self.view.live, conversation.queue
+        live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
-            replay(conversation, self._view)
+            replay(conversation, self.view)
         self._status.follow(session)
 
     async def sessions(self) -> Sequence[SessionInfo]:
@@ -139,7 +135,7 @@ class TerminalController:
         jobs = ended_jobs(running_jobs(session))
         await session.close()
         if jobs:
-            self._view.line(jobs, "warning")
+            self.view.line(jobs, "warning")
 
     async def close(self) -> None:
         """End everything that runs and store all of it."""
@@ -162,7 +158,7 @@ class TerminalController:
     async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
             try:
-                self._view.show(event)
+                self.view.show(event)
                 self._note(event)
             except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
@@ -172,7 +168,7 @@ class TerminalController:
     def _note(self, event: Event) -> None:
         match event:
             case ApprovalRequested():
-                self._live.ask(event.id)
+                self.view.live.ask(event.id)
                 self._terminal.ask_approval(event)
             case ApprovalSettled(id):
                 self._settled(id)
@@ -198,7 +194,7 @@ class TerminalController:
                 pass
 
     def _settled(self, call_id: str) -> None:
-        self._live.answered(call_id)
+        self.view.live.answered(call_id)
         self._terminal.forget_approval(call_id)
 
     def _give_back(self, ids: Sequence[str]) -> None:
@@ -236,7 +232,7 @@ class TerminalController:
                 self._say(content, shown=shown, queue=queue)
                 return
             command, argument = found
-            self._view.typed(shown)
+            self.view.typed(shown)
             if not command.is_aside:
                 await self._run_command(command, argument, queue=queue)
                 return
@@ -266,7 +262,7 @@ class TerminalController:
         to_model = not text.startswith("!!")
         command = text.lstrip("!").strip()
         if command:
-            self._view.typed(text)
+            self.view.typed(text)
             self._terminal.run_own(command, to_model=to_model)
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
@@ -274,7 +270,7 @@ class TerminalController:
             self.session.submit(Steer(content))
             return
         if shown and not self.session.is_busy:
-            self._view.typed(shown)
+            self.view.typed(shown)
         self.session.submit(Prompt(content, model) if model else Prompt(content))
 
     def go_on(self) -> None:
@@ -288,12 +284,12 @@ class TerminalController:
 
     def answer(self, answer: Approve) -> None:
         """Pass on the person's answer to a question."""
-        self._live.answered(answer.id)
+        self.view.live.answered(answer.id)
         self.session.submit(answer)
 
     def interrupt(self) -> None:
         """End the turn and the person's own commands, and slash commands that run."""
-        if self.is_open and (self.session.is_busy or self._live.calls):
+        if self.is_open and (self.session.is_busy or self.view.live.calls):
             self.session.submit(Interrupt())
         self._runner.interrupt()
 
@@ -307,12 +303,12 @@ class TerminalController:
             except NothingChosen:
                 pass
             except UserError as error:
-                self._view.line(str(error), "error")
-                self._view.gap()
+                self.view.line(str(error), "error")
+                self.view.gap()
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
                 self._tell_of_bug(bug)
-                self._view.gap()
+                self.view.gap()
             self._terminal.changed()
 
         task = asyncio.create_task(run())
@@ -320,7 +316,7 @@ class TerminalController:
         task.add_done_callback(self._tasks.discard)
 
     def _tell_of_bug(self, bug: Exception) -> None:
-        self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
+        self.view.line(f"Internal error: {bug!r}. The log has details.", "error")
 
     # For commands
 
@@ -381,6 +377,6 @@ class TerminalController:
             return False
         self._told_of |= {job.id for job in jobs}
         what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-        self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        self.view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
         self._terminal.changed()
         return True

@@ -10,8 +10,6 @@ from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.key_names import KeyLabels
-from agentcli.frontends.terminal.output.hint import Hint
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.status_bar import status_row
 from agentcli.frontends.terminal.output.status_command import StatusCommand
@@ -24,10 +22,8 @@ class LiveRegion:
 
     console: Console
     controller: TerminalController
-    live: Live
     asking: Asking
     cards: Cards
-    hint: Hint
     status_command: StatusCommand
     labels: KeyLabels
 
@@ -36,7 +32,7 @@ class LiveRegion:
         room = most - len(status)
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
-            live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
+            live = self.controller.view.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
             picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
@@ -46,7 +42,7 @@ class LiveRegion:
         room -= len(input_rows) + len(panel)
         menu = area.menu_rows(columns, room)
         room -= len(menu)
-        live = self.live.rows(columns, room, unfinished=self.console.screen.held_text)
+        live = self.controller.view.live.rows(columns, room, unfinished=self.console.screen.held_text)
         above = [*live, *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
@@ -58,7 +54,7 @@ class LiveRegion:
         return [*cards[: most - len(asked)], *asked]
 
     def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or self.hint.text
+        hint = self.asking.hint or self.console.hint.text
         custom = "" if hint else self.status_command.text
         return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
@@ -68,4 +64,8 @@ class LiveRegion:
             return ""
         if self.controller.is_busy:
             return self.labels.hints(send="steers", queue="queues", interrupt="interrupts")
-        return self.labels.hints(send="sends what waits", previous="takes it back") if self.live.queued else HINT
+        return (
+            self.labels.hints(send="sends what waits", previous="takes it back")
+            if self.controller.view.live.queued
+            else HINT
+        )

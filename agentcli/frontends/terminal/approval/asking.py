@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from prompt_toolkit.buffer import Buffer
+
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
@@ -15,10 +17,11 @@ from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.unfolding import Unfolding
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
@@ -35,33 +38,25 @@ _HINTS: dict[Purpose, str] = {
 
 
 class Asking:
-    """The questions that are open; `purpose` is the use of the input just now.
-
-    `answer` gets the person's answers, `page` shows a text in the pager.
-    """
+    """The questions that are open; `purpose` is the use of the input just now."""
 
     def __init__(
         self,
         console: Console,
+        controller: TerminalController,
         composer: Composer,
-        view: TurnView,
+        unfolding: Unfolding,
         *,
-        answer: Callable[[Approve], None],
-        page: Callable[[str], None],
         notify: Callable[[str], None],
-        hint: Callable[[str], None],
-        changed: Callable[[], None],
     ) -> None:
         self._console = console
+        self._controller = controller
         self._composer = composer
         self._area = composer.area
-        self._view = view
-        self._submit = answer
-        self._page = page
+        self._view = controller.view
+        self._unfolding = unfolding
         self._notify = notify
-        self._hint = hint
-        self._changed = changed
-        self.picking = Picking(changed)
+        self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
@@ -72,6 +67,7 @@ class Asking:
         self._letters = Letters(self._take_letter)
         self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
+        self._area.buffer.on_text_changed += self._text_changed
 
     @property
     def mark(self) -> str:
@@ -139,10 +135,9 @@ class Asking:
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._changed)  # the choices look as they are
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
         self._view.block(panel.preview(self._console.columns, self._console.preview_lines), "question")
         self._view.was_previewed(panel.request.id)
-        self._changed()
 
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
@@ -152,7 +147,7 @@ class Asking:
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
-    def text_changed(self) -> None:
+    def _text_changed(self, _: Buffer) -> None:
         """Once the sentence is sent or laid aside, let the approval take keys."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
         if self._is_writing and not self._area.buffer.text:
@@ -176,7 +171,7 @@ class Asking:
                 draft, self._draft = self._draft, ""
                 self._area.replace_text(f"{draft}{self._area.buffer.text}")
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
-        self._changed()
+        self._console.changed()
 
     def forget_approval(self, call_id: str) -> None:
         """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
@@ -215,6 +210,7 @@ class Asking:
 
     def _take_letter(self, letter: str, is_early: bool) -> None:
         """Take a letter that stood alone, unless it was meant for the question before."""
+        self._console.changed()
         panel = self.approval
         if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
             return
@@ -228,7 +224,7 @@ class Asking:
         elif letter == "e":
             self.start_answer("rule", panel.rule)
         elif letter == "v":
-            self._page(exposed(panel.request.preview))
+            self._unfolding.page(exposed(panel.request.preview))
         else:
             self.decide(KEYS[letter])
 
@@ -250,7 +246,6 @@ class Asking:
             self.decide("no")
         else:
             panel.hunk, panel.comment = None, ""
-            self._changed()
 
     def erase_at_approval(self) -> None:
         self._letters.drop()
@@ -267,19 +262,16 @@ class Asking:
             self._view.block(panel.hunk_preview(self._console.columns), "question")
         else:
             self._answer(panel.answer(choice))
-        self._changed()
 
     def move_choice(self, by: int) -> None:
         assert self.approval is not None
         self._letters.drop()
         self.approval.move(by)
-        self._changed()
 
     def widen(self, by: int) -> None:
         assert self.approval is not None
         self._letters.drop()
         self.approval.widen(by)
-        self._changed()
 
     def decide_hunk(self, *, accepted: bool, comment: str = "") -> None:
         panel = self.approval
@@ -289,7 +281,6 @@ class Asking:
             self._answer(answer)
         else:
             self._view.block(panel.hunk_preview(self._console.columns), "question")
-        self._changed()
 
     def _accept_remaining_hunks(self) -> None:
         panel = self.approval
@@ -304,10 +295,9 @@ class Asking:
         answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
-        self._submit(answer)
+        self._controller.answer(answer)
         self._show_approval()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
-        self._changed()
 
     def _linger_no_more(self, answered: ApprovalPanel) -> None:
         if self._answered is answered:
@@ -329,7 +319,6 @@ class Asking:
         self._area.completes = False
         self._area.is_secret = purpose == "secret"
         self._area.set_text(text)
-        self._changed()
 
     def end_answer(self) -> None:
         if self.purpose != "prompt":
@@ -357,13 +346,12 @@ class Asking:
             if text and is_rule(text):
                 panel.set_rule(text)
             elif text:
-                self._hint("That is no rule: write TOOL or TOOL(pattern).")
+                self._console.hint.show("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
             self.decide_hunk(accepted=False, comment=text)
         else:
             panel.comment = text
             self._answer(panel.answer("no"))
-        self._changed()
 
 
 def is_rule(text: str) -> bool:

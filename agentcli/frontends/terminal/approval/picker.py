@@ -93,7 +93,7 @@ class Picker:
 
 
 class Picking:
-    """Keeps the list that is open, one at a time; `changed` is called when it looks different."""
+    """Keeps the list that is open, one at a time; `changed` is called when one opens."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -126,12 +126,10 @@ class Picking:
         if picker is not None and picked is not None and not picked.done():
             chosen = picker.chosen if taken else None
             picked.set_result(None if chosen is None else Picked(chosen, keeps))
-        self._changed()
 
     def move(self, by: int) -> None:
         assert self.picker is not None
         self.picker.move(by)
-        self._changed()
 
     def type(self, text: str) -> None:
         """Add to the text that narrows the list; an empty text takes a character away."""
@@ -140,4 +138,3 @@ class Picking:
             self.picker.type(text)
         else:
             self.picker.backspace()
-        self._changed()

@@ -6,19 +6,35 @@ import asyncio
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from msgspec import Struct
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.drafts import Drafts
+from agentcli.frontends.terminal.input.file_index import FileIndex
 from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
 from agentcli.frontends.terminal.input.images import clipboard_image, image_path, read_image
+from agentcli.frontends.terminal.input.key_names import KeyLabels
 from agentcli.frontends.terminal.input.pastes import Pastes, clean
 from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.unknown_files import NameCheck
 from agentcli.frontends.terminal.programs.pager import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
 MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
+
+
+class Typing(Struct, frozen=True):
+    """Everything that typing in a folder needs; without `drafts` nothing is stored."""
+
+    folder: Path
+    home: Path
+    files: FileIndex
+    history: ProjectHistory
+    drafts: Drafts | None
 
 
 class Composer:
@@ -27,24 +43,24 @@ class Composer:
     def __init__(
         self,
         area: PromptArea,
-        drafts: Drafts | None,
-        history: ProjectHistory,
+        typing: Typing,
+        labels: KeyLabels,
         *,
         environment: Mapping[str, str],
         tell: Callable[[str], None],
-        stash_key: str,
         hand_over: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.area = area
         self.pastes = Pastes()
-        self._drafts = drafts
-        self.history = history
+        self.names = NameCheck(typing.folder, typing.home, typing.files.paths_like, send_key=labels.first("send"))
+        self._drafts = typing.drafts
+        self.history = typing.history
         self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
         self._shown = ""  # its text
         self._typed = Sent("")  # the text being written when the first one was recalled
         self._environment = environment
         self._tell = tell
-        self._stash_key = stash_key
+        self._stash_key = labels.first("stash")
         self._hand_over = hand_over
         self._stash: list[Sent] = []
         self._saving: asyncio.TimerHandle | None = None

@@ -18,31 +18,23 @@ LONGEST_OUTPUT = 65_536  # bytes; a command that prints more is not waited for
 class StatusCommand:
     """Runs the command again on each `refresh`, one run at a time; `text` is the line it printed last."""
 
-    def __init__(
-        self,
-        command: str,
-        environment: Mapping[str, str],
-        *,
-        status: Callable[[], Status],
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
         self._command = command
         self._environment = environment
-        self._status = status
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
         self.text = ""
 
-    def refresh(self) -> None:
+    def refresh(self, status: Status) -> None:
         if self._command and (self._running is None or self._running.done()):
-            self._running = asyncio.create_task(self._run())
+            self._running = asyncio.create_task(self._run(status))
 
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    async def _run(self) -> None:
-        self.text = await custom_status(self._command, self._status(), self._environment)
+    async def _run(self, status: Status) -> None:
+        self.text = await custom_status(self._command, status, self._environment)
         self._changed()
 
 
