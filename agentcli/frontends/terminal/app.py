@@ -10,7 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import ApprovalRequested, CommandRan
+from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.approval.asking import Asking
@@ -30,12 +31,13 @@ from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.notify import Notifier
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.status_command import StatusCommand
+from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.own_commands import run_own
+from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
 from agentcli.frontends.terminal.programs.pager import keys_are_not_ours
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
-from agentcli.frontends.terminal.unfolding import Unfolding
+from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
 
 
@@ -232,8 +234,25 @@ class TerminalApp:
                 return await process.wait()
 
     def run_own(self, command: str, *, to_model: bool) -> None:
-        session = self.controller.session
-        self.controller.spawn(run_own(command, session, self._console, self._view, to_model=to_model))
+        self.controller.spawn(self._run_own(command, to_model=to_model))
+
+    async def _run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
+        session, view, said = self.controller.session, self._view, ""
+        try:
+            async with self._console.hand_over():
+                said, ended = await lend_terminal(partial(session.run_in_terminal, command))
+        except ToolError as error:
+            ended = f"[{error}]"
+        if ended is None:
+            ended = "[ended by the user; it may have had effects]"
+        if ended:
+            view.line(ended, "warning")
+        if said.count("\n") > UNFOLD_LINES:
+            view.folded.append(Folded(f"!{command}", said))
+        view.gap()
+        whole = "\n".join(part for part in (said.rstrip(), ended) if part)
+        session.submit(CommandRan(command, whole, to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)

@@ -12,7 +12,7 @@ from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import label
-from agentcli.frontends.terminal.output.todo_list import todo_lines
+from agentcli.frontends.terminal.output.tool_views import todo_lines
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
 

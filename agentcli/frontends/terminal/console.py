@@ -268,10 +268,6 @@ class Console:
         self._last_frame = asyncio.get_running_loop().time()
         self.app.invalidate()
 
-    def insert_mode(self) -> None:
-        """Take the next keys as text, also with vi's keys."""
-        self.app.vi_state.input_mode = InputMode.INSERT
-
     def redraw(self) -> None:
         self.screen.clear()
         self.app.invalidate()
@@ -333,14 +329,14 @@ class Console:
             self._early_reports.append(report)
 
     def suspend(self) -> None:
-        self.screen.hand_over()
+        self.screen.finish()
         self.app.suspend_to_background()
 
     @contextlib.asynccontextmanager
     async def hand_over(self) -> AsyncIterator[None]:
         """Let another program have the terminal for a while."""
         async with in_terminal():
-            self.screen.hand_over()
+            self.screen.finish()
             self._outside = asyncio.current_task()
             try:
                 yield

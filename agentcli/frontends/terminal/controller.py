@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
-from agentcli.agent.commands.command import Command, Commands, Picked, Topic
+from agentcli.agent.commands.command import Command, Commands, Picked
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
@@ -26,12 +26,11 @@ from agentcli.agent.events import (
     TurnFailed,
     UsageReported,
 )
-from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, Retracted, User
-from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.errors import NoKey, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
-from agentcli.frontends.session_opener import open_after
+from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.status_bar import Status
@@ -49,11 +48,12 @@ def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     return blocks
 
 
-class TerminalController:
+class TerminalController(OpenerHost):
     """Owns the open session. Implements `CommandHost` for slash commands."""
 
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView) -> None:
-        self._opener = opener
+        super().__init__(opener)
+        self._opener: TerminalOpener = opener
         self._terminal = terminal
         self.view = view
         self.commands = commands
@@ -87,10 +87,6 @@ class TerminalController:
     def status(self) -> Status:
         return self._status.status
 
-    @property
-    def stored_sessions(self) -> SessionStore:
-        return self._opener.stored_sessions
-
     def start_opening(self) -> asyncio.Task[Session]:
         """Open the first session while the person types."""
         if self._opening is None or (self._opening.done() and self._session is None):
@@ -118,13 +114,8 @@ class TerminalController:
             replay(conversation, self.view)
         self._status.follow(session)
 
-    async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._opener.list()
-
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self.session
-        if session_id is not None and before.id.startswith(session_id) and not fork:
-            raise UsageError("That is this conversation.")
         opened = await open_after(self._opener, before, session_id, fork=fork)
         self._show_session(opened)
         await self._end(before)
@@ -330,12 +321,6 @@ class TerminalController:
                 raise
             return f"{said}\n{self._opener.check_model(name)}"
 
-    async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._opener.models()
-
-    async def store_setting(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._opener.store_setting, key, value)
-
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         with self._runner.waiting():
             chosen = await self._terminal.choose(title, options)
@@ -358,9 +343,6 @@ class TerminalController:
 
     def log_out(self, provider: str) -> str:
         return self._opener.forget_key(provider)
-
-    async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._opener.describe, topic)
 
     def put_into_input(self, text: str) -> None:
         self._terminal.put_into_input(text)

@@ -315,7 +315,7 @@ class Asking:
         """Let the input take an answer; its text comes back afterwards."""
         self._set_aside = self._area.buffer.text
         self.purpose = purpose
-        self._console.insert_mode()
+        self._console.begin_inserting()
         self._area.completes = False
         self._area.is_secret = purpose == "secret"
         self._area.set_text(text)

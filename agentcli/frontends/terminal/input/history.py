@@ -91,8 +91,6 @@ class ProjectHistory:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _append(self._file, line)
-            if self._file.stat().st_size > LARGEST_FILE:
-                _trim(self._file)
         except OSError:
             pass
 
@@ -121,49 +119,39 @@ def _tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append with one write, so that lines of several processes do not mix."""
-    while True:
+    """Append a line with one write, so that lines of several processes do not mix; trim a file that is too large."""
+    with _locked(file.parent) as is_locked:
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            with _locked(descriptor, fcntl.LOCK_SH):
-                if not _is_still(file, descriptor):
-                    continue  # another process has trimmed the file since it was opened
-                os.fchmod(descriptor, 0o600)
-                os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
-                return
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
+            if is_locked and os.fstat(descriptor).st_size > LARGEST_FILE:
+                replace_file(file, _tail(file), syncs=False)
         finally:
             os.close(descriptor)
 
 
-def _trim(file: Path) -> None:
-    """Keep the newest lines; left for the next entry while another process trims or appends."""
-    with file.open("rb") as stream, _locked(stream.fileno(), fcntl.LOCK_EX) as is_locked:
-        if is_locked and _is_still(file, stream.fileno()):
-            replace_file(file, _tail(file), syncs=False)
-
-
 @contextmanager
-def _locked(descriptor: int, kind: int) -> Iterator[bool]:
+def _locked(folder: Path) -> Iterator[bool]:
     """Yields True once locked, False after a while: a process stopped with the lock must not stop this one."""
-    is_locked = False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _takes_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _takes_lock(descriptor: int) -> bool:
     for _ in range(_LOCK_TRIES):
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            is_locked = True
-            break
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.005)
         except OSError:  # a file system without locks
-            break
-    try:
-        yield is_locked
-    finally:
-        if is_locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _is_still(file: Path, descriptor: int) -> bool:
-    return os.path.samestat(os.fstat(descriptor), file.stat())
+            return False
+        else:
+            return True
+    return False
 
 
 def _ends_with_newline(descriptor: int) -> bool:

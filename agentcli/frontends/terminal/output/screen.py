@@ -125,10 +125,6 @@ class Screen(Renderer):
         self._switch_modes(on=False)
         self.output.flush()
 
-    def hand_over(self) -> None:
-        """Write the transcript whole and end its last line, before another program writes."""
-        self.finish()
-
     def clear(self) -> None:
         """Draw the region again (Ctrl-L); the transcript stays where it is."""
         self.erase()
