@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
-
-from msgspec import Struct
 
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, CommandRan
@@ -16,7 +14,6 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.first_lines import FirstLines
@@ -39,24 +36,20 @@ from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
-
-
-class ScreenOptions(Struct, frozen=True):
-    """The settings of the terminal."""
-
-    keys: Mapping[str, tuple[str, ...]]  # of each action, see look_settings.py
-    theme: str = "auto"
-    themes: Mapping[str, Mapping[str, int | str]] = {}
-    wrap: str = "words"
-    notifications: str = "auto"
-    status_command: str = ""
+from agentcli.look_settings import TerminalSettings
 
 
 class TerminalApp:
     """The live screen of a session. Implements `TerminalActions` and `ConsoleView`."""
 
     def __init__(
-        self, console: Console, opener: TerminalOpener, commands: Commands, *, options: ScreenOptions, typing: Typing
+        self,
+        console: Console,
+        opener: TerminalOpener,
+        commands: Commands,
+        *,
+        settings: TerminalSettings,
+        typing: Typing,
     ) -> None:
         self._console = console
         self._opener = opener
@@ -65,19 +58,19 @@ class TerminalApp:
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
-        self._labels = labels = KeyLabels(options.keys)
+        self._labels = labels = KeyLabels(settings.keys)
         self._view = TurnView(
             console,
             interrupt_key=labels.first("interrupt"),
             unfold_key=labels.first("unfold"),
-            wraps=options.wrap == "words",
+            wraps=settings.wrap == "words",
             home=console.environment.get("HOME", ""),
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
         self._first_lines = FirstLines(console, self._view, opener)
-        self._notifier = Notifier(console.raw, options.notifications, console.environment)
-        self._appearance = Appearance(console, options.theme, options.themes)
-        self._status_command = StatusCommand(options.status_command, console.environment, console.changed)
+        self._notifier = Notifier(console.raw, settings.notifications, console.environment)
+        self._appearance = Appearance(console, settings.theme, settings.themes)
+        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
         self._composer = composer = Composer(
             console.area,
             typing,
@@ -89,10 +82,9 @@ class TerminalApp:
         unfolding = Unfolding(console, controller)
         notify = partial(self._notifier.notify, is_urgent=True)
         self._asking = asking = Asking(console, controller, composer, unfolding, notify=notify)
-        self._cards = cards = Cards(controller, composer, asking, options.keys)
-        self._region = LiveRegion(console, controller, asking, cards, self._status_command, labels)
-        actions = KeyActions(console, controller, composer, asking, cards, unfolding, labels)
-        console.keys = key_bindings(actions, options.keys)
+        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels)
+        actions = KeyActions(console, controller, composer, asking, region, unfolding, labels)
+        console.keys = key_bindings(actions, labels.keys)
         for command in screen_commands(controller, console, self._appearance):
             commands.add(command)
         console.area.buffer.completer = PromptCompleter(
@@ -204,7 +196,7 @@ class TerminalApp:
 
     def session_opened(self) -> None:
         self._asking.forget_approvals()
-        self._cards.shows_todo = False
+        self._region.shows_todo = False
         self._first_lines.show(self.controller.session.snapshot())
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:

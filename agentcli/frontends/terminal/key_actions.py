@@ -14,11 +14,11 @@ from agentcli.agent.events import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import KeyLabels
+from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import Live, said
 from agentcli.frontends.terminal.unfolding import Unfolding
 from agentcli.llm.messages import Block
@@ -37,7 +37,7 @@ class KeyActions:
     controller: TerminalController
     composer: Composer
     asking: Asking
-    cards: Cards
+    region: LiveRegion
     unfolding: Unfolding
     labels: KeyLabels
     _last_escape: float = 0.0
@@ -64,7 +64,7 @@ class KeyActions:
     @property
     def has_card(self) -> bool:
         """True while something stands open that Esc closes, whatever the key that interrupts."""
-        return self.cards.are_open or self.asking.purpose != "prompt"
+        return self.region.shows_keys or self.region.shows_todo or self.asking.purpose != "prompt"
 
     @property
     def escape_closes(self) -> bool:
@@ -85,7 +85,7 @@ class KeyActions:
         """Take what is typed; with `queue` it waits for the end of the turn."""
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
         elif not self.composer.text.strip():
             self.controller.go_on()
@@ -162,10 +162,10 @@ class KeyActions:
             self.asking.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
-        elif self.cards.shows_todo:
-            self.cards.shows_todo = False
+        elif self.region.shows_todo:
+            self.region.shows_todo = False
         elif self.is_busy or self.live.is_busy:
             self.controller.interrupt()
         elif twice and not self.buffer.text:
@@ -188,7 +188,7 @@ class KeyActions:
         elif self.is_busy or self.live.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
         elif self.buffer.text:
             self._clear()
@@ -229,7 +229,7 @@ class KeyActions:
         self.controller.session.submit(Background())
 
     def toggle_todo(self) -> None:
-        self.cards.shows_todo = not self.cards.shows_todo
+        self.region.shows_todo = not self.region.shows_todo
 
     def edit_outside(self) -> None:
         self.controller.spawn(self.composer.edit_outside())

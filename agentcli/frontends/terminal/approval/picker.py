@@ -49,11 +49,8 @@ class Picker:
             self._selected = (min(self._selected, count - 1) + by) % count
 
     def type(self, text: str) -> None:
-        self._query += printable(text).replace("\n", " ")
-        self._selected = 0
-
-    def backspace(self) -> None:
-        self._query = self._query[:-1]
+        """Add to the text that narrows the list; an empty text takes a character away."""
+        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
         self._selected = 0
 
     @property
@@ -132,9 +129,5 @@ class Picking:
         self.picker.move(by)
 
     def type(self, text: str) -> None:
-        """Add to the text that narrows the list; an empty text takes a character away."""
         assert self.picker is not None
-        if text:
-            self.picker.type(text)
-        else:
-            self.picker.backspace()
+        self.picker.type(text)
