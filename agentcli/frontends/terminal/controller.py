@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent.commands.command import Command, Commands, Picked
@@ -32,6 +32,7 @@ from agentcli.errors import NoKey, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
+from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.status_bar import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -40,12 +41,6 @@ from agentcli.frontends.terminal.session_status import SessionStatus
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
-
-AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
-
-
-def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    return blocks
 
 
 class TerminalController(OpenerHost):
@@ -200,14 +195,14 @@ class TerminalController(OpenerHost):
 
     # Typed text
 
-    def submit(self, text: str, blocks: AddBlocks = unchanged, *, shown: str = "", queue: bool = False) -> None:
+    def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
         """Run a command, or say `text` to the model; during a turn it steers, or with `queue` waits for its end.
 
-        `blocks` may add to the prompt; `shown` stands for it on the screen. Returns at once.
+        `pastes` has its images; `shown` stands for it on the screen. Returns at once.
         """
-        self.spawn(self._submit(text, blocks, shown=shown or text, queue=queue))
+        self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
-    async def _submit(self, text: str, blocks: AddBlocks, *, shown: str, queue: bool) -> None:
+    async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
         async with self._in_order:
             try:
                 await self.start_opening()
@@ -219,7 +214,7 @@ class TerminalController(OpenerHost):
                 return
             found = self._command(text, shown)
             if found is None:
-                content = blocks(self._opener.attach(text, self.session, typed=shown))
+                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._say(content, shown=shown, queue=queue)
                 return
             command, argument = found

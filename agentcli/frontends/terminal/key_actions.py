@@ -90,9 +90,9 @@ class KeyActions:
         elif not self.composer.text.strip():
             self.controller.go_on()
         elif not self.composer.names.holds_back(self.buffer.text):
-            shown, text, with_images = self.composer.take()
+            shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
-            self.controller.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
+            self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
 
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.frontends.terminal.input.pastes import without_images
+from agentcli.frontends.terminal.input.pastes import Sent
 from agentcli.llm.messages import Image
 from agentcli.small_files import replace_file
 
@@ -22,13 +22,6 @@ KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by
 LARGEST_FILE = 2 * KEPT_BYTES
 LONGEST_ENTRY = 500_000  # bytes of its line; a longer one is not written
 _LOCK_TRIES = 20  # 5 ms apart
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """A prompt as it was typed, and the contents of its tokens (see pastes.py)."""
-
-    text: str
-    pastes: dict[str, str | Image] = {}
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
@@ -85,7 +78,7 @@ class ProjectHistory:
             return
         line = self._line(sent)
         if len(line) > LONGEST_ENTRY:
-            line = self._line(Sent(*without_images(sent.text, sent.pastes)))
+            line = self._line(sent.without_images())
         if len(line) > LONGEST_ENTRY:
             return
         try:
