@@ -19,7 +19,6 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.first_lines import FirstLines
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
-from agentcli.frontends.terminal.input.file_index import paths_elsewhere
 from agentcli.frontends.terminal.input.key_names import KeyLabels
 from agentcli.frontends.terminal.key_actions import KeyActions
 from agentcli.frontends.terminal.keys import key_bindings
@@ -88,10 +87,7 @@ class TerminalApp:
         for command in screen_commands(controller, console, self._appearance):
             commands.add(command)
         console.area.buffer.completer = PromptCompleter(
-            lambda: commands,
-            typing.files,
-            self._argument_options,
-            lambda typed: paths_elsewhere(typed, typing.folder, typing.home),
+            commands, self._argument_options, typing.files, folder=typing.folder, home=typing.home
         )
 
     def _argument_options(self, name: str, typed: str) -> Iterable[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
@@ -166,13 +167,8 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
     return row
 
 
-_known: dict[str, str] = {}
-
-
+@lru_cache(maxsize=256)
 def _roles(style: str) -> str:
     """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
-    roles = _known.get(style)
-    if roles is None:
-        names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
-        roles = _known[style] = " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
-    return roles
+    names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
+    return " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
