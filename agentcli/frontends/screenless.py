@@ -45,7 +45,7 @@ class TypedCommand(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """How a command ended, in the words of a turn that took no request; `prompt` is one to be submitted now."""
+    """The end of a command, told as a turn without requests; `prompt` is one to be submitted now."""
 
     name: str
     end: Done | TurnFailed

@@ -83,6 +83,7 @@ class TerminalApp:
         self._asking = asking = Asking(console, controller, composer, unfolding, notify=notify)
         self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels)
         actions = KeyActions(console, controller, composer, asking, region, unfolding, labels)
+        console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
         console.keys = key_bindings(actions, labels.keys)
         for command in screen_commands(controller, console, self._appearance):
             commands.add(command)
@@ -102,8 +103,10 @@ class TerminalApp:
             self._console.hint.show("Your draft is back.")
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
-        if prompt:
-            self.controller.submit(prompt)
+        for report in self._console.early_reports:
+            self.reported(report)
+        for text in ([prompt] if prompt else []) + self._console.early_lines:
+            self.controller.submit(text)
 
     def _opened(self, opening: asyncio.Task[Any]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
@@ -139,21 +142,11 @@ class TerminalApp:
             self._title_state = state
             self._console.title(f"{printable(self._opener.project)} · {state}")
 
-    def placeholder(self) -> str:
-        return self._region.placeholder()
-
-    def mark(self) -> str:
-        return self._asking.mark
-
     def reported(self, report: str) -> None:
         if report in ("I", "O"):
             self._notifier.has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
-
-    def early_lines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.controller.submit(line)
 
     async def last_words(self) -> None:
         if self._tick_timer is not None:

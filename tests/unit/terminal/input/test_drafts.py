@@ -1,4 +1,4 @@
-"""What is typed and not sent survives the session."""
+"""Text that was typed and not sent survives the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was sent before: for each project, over sessions, whatever the disk does."""
+"""Each project keeps its prompts over sessions, whatever the disk does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pasted: shown short, sent whole, and harmless."""
+"""A paste is shown short, sent whole, and does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session's events put on the screen."""
+"""Puts a session's events on the screen."""
 
 from __future__ import annotations
 
