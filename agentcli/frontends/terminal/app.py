@@ -189,7 +189,8 @@ class TerminalApp:
         self._first_lines.show(self.controller.session.snapshot())
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        return await self._asking.picking.choose(title, options)
+        picked = await self._asking.picking.pick(Picker(title, options)) if options else None
+        return None if picked is None else picked.number
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool

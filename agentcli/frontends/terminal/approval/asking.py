@@ -195,8 +195,7 @@ class Asking:
 
     def type_at_approval(self, text: str) -> None:
         """Take a key that writes: alone it may choose, else it begins an answer in words."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         before, were_early = self._letters.drop()
         letters = before + text
         if text in panel.keys and (not before or (were_early and before == text)):
@@ -215,10 +214,7 @@ class Asking:
         if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
             return
         if panel.hunk is not None:
-            if letter == "a":
-                self._accept_remaining_hunks()
-            else:
-                self.decide_hunk(accepted=letter == "y")
+            self._decide_hunk(accepted=letter in "ya", with_rest=letter == "a")
         elif letter.isdecimal():
             self.decide(panel.choices[int(letter) - 1])
         elif letter == "e":
@@ -230,8 +226,7 @@ class Asking:
 
     def enter_at_approval(self) -> None:
         """Take the letter that was just typed, else the marked choice, unless the question has only just come up."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         if self._letters:
             self._letters.end()
         elif time.monotonic() - self._shown_at >= REACTION_S and panel.hunk is None:
@@ -239,8 +234,7 @@ class Asking:
 
     def escape_at_approval(self) -> None:
         """Go back from the hunks, else answer no."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         self._letters.drop()
         if panel.hunk is None:
             self.decide("no")
@@ -252,8 +246,7 @@ class Asking:
 
     def decide(self, choice: Choice) -> None:
         """Answer the approval, or open the input or the hunks for the answer."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         self._letters.drop()
         if choice == "comment":
             self.start_answer("comment")
@@ -264,31 +257,20 @@ class Asking:
             self._answer(panel.answer(choice))
 
     def move_choice(self, by: int) -> None:
-        assert self.approval is not None
         self._letters.drop()
-        self.approval.move(by)
+        self._approvals[0].move(by)
 
     def widen(self, by: int) -> None:
-        assert self.approval is not None
         self._letters.drop()
-        self.approval.widen(by)
+        self._approvals[0].widen(by)
 
-    def decide_hunk(self, *, accepted: bool, comment: str = "") -> None:
-        panel = self.approval
-        assert panel is not None
-        answer = panel.take_hunk(accepted=accepted, comment=comment)
+    def _decide_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> None:
+        panel = self._approvals[0]
+        answer = panel.take_hunk(accepted=accepted, with_rest=with_rest, comment=comment)
         if answer is not None:
             self._answer(answer)
         else:
             self._view.block(panel.hunk_preview(self._console.columns), "question")
-
-    def _accept_remaining_hunks(self) -> None:
-        panel = self.approval
-        while panel is not None and panel is self.approval and panel.hunk is not None:
-            answer = panel.take_hunk(accepted=True)
-            if answer is not None:
-                self._answer(answer)
-                return
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._approvals.pop(0)
@@ -348,7 +330,7 @@ class Asking:
             elif text:
                 self._console.hint.show("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
-            self.decide_hunk(accepted=False, comment=text)
+            self._decide_hunk(accepted=False, comment=text)
         else:
             panel.comment = text
             self._answer(panel.answer("no"))

@@ -113,10 +113,6 @@ class Picking:
         self._changed()
         return picked
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        picked = await self.pick(Picker(title, options)) if options else None
-        return None if picked is None else picked.number
-
     def end(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
         self.picker = self._picked = None
