@@ -11,7 +11,6 @@ from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested, CommandRan
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console
@@ -32,7 +31,7 @@ from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
 from agentcli.frontends.terminal.programs.pager import keys_are_not_ours
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
-from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
+from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
 from agentcli.look_settings import TerminalSettings

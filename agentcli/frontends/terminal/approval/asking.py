@@ -13,7 +13,6 @@ from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
@@ -25,6 +24,7 @@ from agentcli.frontends.terminal.unfolding import Unfolding
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
@@ -342,3 +342,37 @@ def is_rule(text: str) -> bool:
     except UsageError:
         return False
     return True
+
+
+class Letters:
+    """Letters typed at an approval; `alone` is called with the last one when no other follows.
+
+    Early letters were typed before anybody could have read the question: they belong to the answer before it.
+    """
+
+    def __init__(self, alone: Callable[[str, bool], None]) -> None:
+        self._alone = alone
+        self._timer: asyncio.TimerHandle | None = None
+        self._typed = ""
+        self._are_early = False
+
+    def __bool__(self) -> bool:
+        return bool(self._typed)
+
+    def wait(self, letters: str, *, are_early: bool) -> None:
+        """Hold letters until it shows whether more follow."""
+        self._typed, self._are_early = letters, are_early
+        self._timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self.end)
+
+    def drop(self) -> tuple[str, bool]:
+        """Take the letters away; gives them, and whether they were early."""
+        held = self._typed, self._are_early
+        self._typed, self._are_early = "", False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return held
+
+    def end(self) -> None:
+        letters, are_early = self.drop()
+        self._alone(letters[-1:], are_early)
