@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,13 +86,10 @@ class TerminalApp:
         console.keys = key_bindings(actions, labels.keys)
         for command in screen_commands(controller, console, self._appearance):
             commands.add(command)
+        arguments = partial(argument_options, commands, opener, self._appearance)
         console.area.buffer.completer = PromptCompleter(
-            commands, self._argument_options, typing.files, folder=typing.folder, home=typing.home
+            commands, arguments, typing.files, folder=typing.folder, home=typing.home
         )
-
-    def _argument_options(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        themes = self._appearance.themes
-        return argument_options(name, typed, self.controller.commands, self._opener.known_models, themes)
 
     # From the start to the end
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
@@ -16,6 +16,7 @@ from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
@@ -128,17 +129,13 @@ async def _copy(text: str, console: Console) -> str:
 
 
 def argument_options(
-    name: str,
-    typed: str,
-    commands: Iterable[Command],
-    models: Callable[[], Sequence[tuple[str, str]]],
-    themes: Sequence[str],
+    commands: Iterable[Command], opener: TerminalOpener, appearance: Appearance, name: str, typed: str
 ) -> list[tuple[str, str]]:
     """The values for a command's argument, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]
     match name:
         case "theme":
-            options = ((choice, "") for choice in themes)
+            options = ((choice, "") for choice in appearance.themes)
         case "effort":
             options = ((effort, "") for effort in get_args(Effort))
         case "copy":
@@ -146,7 +143,7 @@ def argument_options(
         case "help":
             options = ((command.name, command.help) for command in commands)
         case "model":
-            options = models()
+            options = opener.known_models()
         case _:
             options = ()
     return [(value, note) for value, note in options if typed.lower() in value.lower()]
