@@ -25,7 +25,7 @@ from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.notify import Notifier
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_command import StatusCommand
+from agentcli.frontends.terminal.output.status_line import StatusCommand
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.own_terminal import lend_terminal

@@ -34,7 +34,7 @@ from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
-from agentcli.frontends.terminal.output.status_bar import Status
+from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.session_status import SessionStatus

@@ -14,8 +14,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import KeyLabels
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_bar import status_row
-from agentcli.frontends.terminal.output.status_command import StatusCommand
+from agentcli.frontends.terminal.output.status_line import StatusCommand, status_row
 from agentcli.frontends.terminal.output.tool_views import todo_lines
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
