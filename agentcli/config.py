@@ -19,11 +19,11 @@ from msgspec import Struct
 
 from agentcli.errors import ConfigError
 from agentcli.kept_keys import KeptKeys
-from agentcli.look_settings import THEMES, look_problems
+from agentcli.look_settings import THEMES, ThemeName, look_problems
 from agentcli.near_names import did_you_mean
 from agentcli.paths import Paths
 from agentcli.project_trust import is_trusted, project_commands, project_files, project_folder
-from agentcli.settings import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings, ThemeName
+from agentcli.settings import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings
 from agentcli.settings_text import keys_in_json, line_of
 
 _IN_WORDS = {

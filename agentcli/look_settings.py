@@ -1,16 +1,18 @@
-"""Defines the settings of the terminal's keys and colours: actions with their keys, roles of a theme."""
+"""Defines the settings of the terminal: actions with their keys, themes with their roles, the rest of its looks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields
 
 from agentcli.near_names import did_you_mean
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
+ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
 # The colours of roles that a theme does not name; the roles are those of frontends/terminal/text/theme.py.
 COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
 ROLES = (
@@ -70,6 +72,23 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     def by_action(self) -> dict[str, tuple[str, ...]]:
         """The keys of each action."""
         return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
+
+
+class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
+
+    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
+    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
+    copy them.
+    """
+
+    theme: ThemeName = "auto"
+    wrap: Literal["words", "terminal"] = "words"
+    editing_mode: Literal["emacs", "vi"] = "emacs"
+    notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
+    status_command: str = ""
+    keys: KeySettings = KeySettings()
+    themes: dict[str, dict[str, int | str]] = {}
 
 
 _NEEDED = ("send", "cancel")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from agentcli.look_settings import THEMES, KeySettings
+from agentcli.look_settings import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -14,7 +14,6 @@ _A_DAY = 86_400
 Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
 MODEL_PATTERN, VARIABLE_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
-ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
 EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
 
@@ -116,23 +115,6 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
     """What goes to logs/agentcli.log in the state folder."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
-
-
-class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
-
-    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
-    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
-    copy them.
-    """
-
-    theme: ThemeName = "auto"
-    wrap: Literal["words", "terminal"] = "words"
-    editing_mode: Literal["emacs", "vi"] = "emacs"
-    notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
-    status_command: str = ""
-    keys: KeySettings = KeySettings()
-    themes: dict[str, dict[str, int | str]] = {}
 
 
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -20,9 +20,8 @@ from agentcli.cli.subcommands import make_app, run_app, wait_for
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.plain import WIDTH, LinearOutput
+from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import find_paths
@@ -63,9 +62,7 @@ def make_sample(repository: Path) -> None:
 async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     output = LinearOutput(sys.stdout, theme)
-    view = TurnView(
-        output.print, Live(), columns=lambda: WIDTH, at_line_start=lambda: output.at_line_start, unfold_key=""
-    )
+    view = TurnView(output, unfold_key="")
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")

@@ -22,8 +22,9 @@ from agentcli.config import Config
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.app import ScreenOptions, TerminalApp, Typing
+from agentcli.frontends.terminal.app import TerminalApp
 from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.composer import Typing
 from agentcli.frontends.terminal.input.drafts import drafts_of
 from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.history import ProjectHistory
@@ -36,7 +37,6 @@ from agentcli.paths import folder_text, project_root
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
     """Put a session on the console."""
-    terminal = config.settings.terminal
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
     opener = ConfiguredTerminalOpener(config, options)
@@ -44,14 +44,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         console,
         opener,
         conversation_commands(),
-        options=ScreenOptions(
-            terminal.keys.by_action(),
-            terminal.theme,
-            terminal.themes,
-            terminal.wrap,
-            terminal.notifications,
-            terminal.status_command,
-        ),
+        settings=config.settings.terminal,
         typing=Typing(
             folder=config.cwd,
             home=Path.home(),

@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def exposed(text: str) -> str:
-    """What somebody is asked to allow: nothing is left out, a picture stands for each character that shows nothing.
+    """`text` for a question: nothing is left out, a picture stands for each character that shows nothing.
 
     So it does for letters of another alphabet that pass for Latin ones, and a number for a flood of empty lines.
     """

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked
 from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
-from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.session_opener import SessionOpener, open_after
+from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after
 from agentcli.llm.messages import Block, Usage
 
 log = logging.getLogger(__name__)
@@ -47,7 +45,7 @@ class TypedCommand(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """How a command ended, in the words of a turn that took no request; `prompt` is one to be submitted now."""
+    """The end of a command, told as a turn without requests; `prompt` is one to be submitted now."""
 
     name: str
     end: Done | TurnFailed
@@ -63,14 +61,14 @@ class CommandEnded(Struct, frozen=True):
         return self.exit_code != 0
 
 
-class ScreenlessHost:
+class ScreenlessHost(OpenerHost):
     """Implements `CommandHost` for programs and pipes: nobody picks from a list, nobody types an answer.
 
     Only where it `stays_open` for more than one prompt can a command go on with another session.
     """
 
     def __init__(self, opener: SessionOpener, session: Session, commands: Commands, *, stays_open: bool) -> None:
-        self._opener = opener
+        super().__init__(opener)
         self._stays_open = stays_open
         self._session = session
         self._running: set[asyncio.Future[Outcome]] = set()
@@ -138,13 +136,6 @@ class ScreenlessHost:
     def session(self) -> Session:
         return self._session
 
-    @property
-    def stored_sessions(self) -> SessionStore:
-        return self._opener.stored_sessions
-
-    async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._opener.list()
-
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self._session
         if not self._stays_open:
@@ -153,20 +144,12 @@ class ScreenlessHost:
             )
         if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
-        if session_id is not None and before.id.startswith(session_id) and not fork:
-            raise UsageError("That is this conversation.")
         self._session = await open_after(self._opener, before, session_id, fork=fork)
         await before.close()
         return self._session
 
     async def check_model(self, name: str) -> str:
         return self._opener.check_model(name)
-
-    async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._opener.models()
-
-    async def store_setting(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._opener.store_setting, key, value)
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
@@ -175,9 +158,6 @@ class ScreenlessHost:
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return None
-
-    async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._opener.describe, topic)
 
     def put_into_input(self, text: str) -> None:
         """Nobody types here: whoever went back to a prompt has it."""

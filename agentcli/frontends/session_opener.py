@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from agentcli.agent.commands.command import Topic
 from agentcli.agent.events import SetEffort, SetMode
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
+from agentcli.errors import UsageError
 from agentcli.llm.messages import Block
 
 
@@ -37,8 +39,36 @@ class SessionOpener(Protocol):
     def describe(self, topic: Topic) -> str: ...
 
 
+class OpenerHost:
+    """The part of `CommandHost` that a `SessionOpener` does for every front end."""
+
+    def __init__(self, opener: SessionOpener) -> None:
+        self._opener = opener
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._opener.stored_sessions
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        return await self._opener.list()
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._opener.models()
+
+    async def store_setting(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._opener.store_setting, key, value)
+
+    async def describe(self, topic: Topic) -> str:
+        return await asyncio.to_thread(self._opener.describe, topic)
+
+
 async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
-    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort."""
+    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.
+
+    Raises `UsageError` for the very session it is to follow.
+    """
+    if session_id is not None and before.id.startswith(session_id) and not fork:
+        raise UsageError("That is this conversation.")
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork)
     if session_id is None or fork:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from agentcli.config import Config, is_table, load_config, read_layer, to_toml
 from agentcli.errors import ConfigError, UsageError
+from agentcli.look_settings import TerminalSettings
 from agentcli.paths import Paths, current_folder, find_paths, project_root
 from agentcli.project_trust import is_trusted, project_files, trust_project
 from agentcli.settings import (
@@ -31,7 +32,6 @@ from agentcli.settings import (
     SandboxSettings,
     ServerSettings,
     Settings,
-    TerminalSettings,
     TokenSettings,
     ToolSettings,
     WebSettings,

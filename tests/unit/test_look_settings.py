@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from prompt_toolkit.key_binding import KeyBindings
 
-from agentcli.frontends.terminal.cards import key_help
-from agentcli.frontends.terminal.input.key_names import label, sequence
+from agentcli.frontends.terminal.input.key_names import KeyLabels, label, sequence
 from agentcli.look_settings import KeySettings, look_problems
 
 DEFAULTS = KeySettings().by_action()
@@ -100,7 +99,7 @@ def test_every_key_that_can_be_written_can_be_bound(key: str) -> None:
 
 
 def test_the_card_shows_the_keys_that_were_chosen() -> None:
-    rows = key_help(KeySettings(stash=(), unfold="f2", queue="a-q", mode=("f3", "f4")).by_action())
+    rows = KeyLabels(KeySettings(stash=(), unfold="f2", queue="a-q", mode=("f3", "f4"))).help()
     by_text = {text: labels for labels, text in rows}
     assert "stash what is typed" not in by_text
     assert by_text["unfold the last output"] == ["F2"]

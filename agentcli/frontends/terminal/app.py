@@ -3,76 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested
-from agentcli.agent.todo import todo_items
+from agentcli.agent.events import ApprovalRequested, CommandRan
+from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.first_lines import FirstLines
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.input.drafts import Drafts
-from agentcli.frontends.terminal.input.file_index import FileIndex, paths_elsewhere
-from agentcli.frontends.terminal.input.history import ProjectHistory
+from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.key_names import KeyLabels
-from agentcli.frontends.terminal.input.unknown_files import NameCheck
 from agentcli.frontends.terminal.key_actions import KeyActions
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
-from agentcli.frontends.terminal.output.hint import Hint
-from agentcli.frontends.terminal.output.live import TICK_S, Live
+from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.notify import Notifier
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_command import StatusCommand
+from agentcli.frontends.terminal.output.status_line import StatusCommand
+from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.own_commands import run_own
+from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
 from agentcli.frontends.terminal.programs.pager import keys_are_not_ours
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
-from agentcli.frontends.terminal.recalling import Recalling
-from agentcli.frontends.terminal.screen_commands import argument_options, screen_commands
-from agentcli.frontends.terminal.unfolding import Unfolding
+from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
+from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
-from agentcli.tools.builtin.arguments import TodoItem
-
-
-class ScreenOptions(Struct, frozen=True):
-    """The settings of the terminal."""
-
-    keys: Mapping[str, tuple[str, ...]]  # of each action, see look_settings.py
-    theme: str = "auto"
-    themes: Mapping[str, Mapping[str, int | str]] = {}
-    wrap: str = "words"
-    notifications: str = "auto"
-    status_command: str = ""
-
-
-class Typing(Struct, frozen=True):
-    """Everything that typing in a folder needs; without `drafts` nothing is stored."""
-
-    folder: Path
-    home: Path
-    files: FileIndex
-    history: ProjectHistory
-    drafts: Drafts | None
+from agentcli.look_settings import TerminalSettings
 
 
 class TerminalApp:
     """The live screen of a session. Implements `TerminalActions` and `ConsoleView`."""
 
     def __init__(
-        self, console: Console, opener: TerminalOpener, commands: Commands, *, options: ScreenOptions, typing: Typing
+        self,
+        console: Console,
+        opener: TerminalOpener,
+        commands: Commands,
+        *,
+        settings: TerminalSettings,
+        typing: Typing,
     ) -> None:
         self._console = console
         self._opener = opener
@@ -81,115 +56,53 @@ class TerminalApp:
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
-        self._labels = KeyLabels(options.keys)
-        self._live = Live(interrupt_key=self._labels.first("interrupt"))
-        self._view = self._new_view(options)
-        self.controller = TerminalController(opener, self, commands, self._view, self._live)
-        self._first_lines = FirstLines(console, self._view, opener)
-        self._notifier = Notifier(console.raw, options.notifications, console.environment)
-        self._appearance = Appearance(console, options.theme, options.themes)
-        self._status_command = StatusCommand(
-            options.status_command,
-            console.environment,
-            status=lambda: self.controller.status,
-            changed=self.changed,
-        )
-        self._hint = Hint(console.area.buffer, self.changed)
-        self._composer = self._new_composer(typing)
-        self._bind_keys(options, typing)
-        for command in screen_commands(self.controller, console, self._appearance):
-            commands.add(command)
-        console.area.buffer.completer = PromptCompleter(
-            lambda: self.controller.commands,
-            typing.files,
-            self._argument_options,
-            lambda typed: paths_elsewhere(typed, typing.folder, typing.home),
-        )
-        console.area.buffer.on_text_changed += lambda _: self._text_changed()
-
-    def _new_view(self, options: ScreenOptions) -> TurnView:
-        console = self._console
-        return TurnView(
-            console.print,
-            self._live,
-            columns=lambda: console.columns,
-            at_line_start=lambda: console.screen.at_line_start,
-            unfold_key=self._labels.first("unfold"),
-            wraps=options.wrap == "words",
+        self._labels = labels = KeyLabels(settings.keys)
+        self._view = TurnView(
+            console,
+            interrupt_key=labels.first("interrupt"),
+            unfold_key=labels.first("unfold"),
+            wraps=settings.wrap == "words",
             home=console.environment.get("HOME", ""),
         )
-
-    def _new_composer(self, typing: Typing) -> Composer:
-        return Composer(
-            self._console.area,
-            typing.drafts,
-            typing.history,
-            environment=self._console.environment,
-            tell=self._hint.show,
-            stash_key=self._labels.first("stash"),
-            hand_over=self._console.hand_over,
+        self.controller = controller = TerminalController(opener, self, commands, self._view)
+        self._first_lines = FirstLines(console, self._view, opener)
+        self._notifier = Notifier(console.raw, settings.notifications, console.environment)
+        self._appearance = Appearance(console, settings.theme, settings.themes)
+        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
+        self._composer = composer = Composer(
+            console.area,
+            typing,
+            labels,
+            environment=console.environment,
+            tell=console.hint.show,
+            hand_over=console.hand_over,
         )
-
-    def _bind_keys(self, options: ScreenOptions, typing: Typing) -> None:
-        """Make the parts that keys reach, and the region that shows them."""
-        console, controller, composer, live = self._console, self.controller, self._composer, self._live
-        unfolding = Unfolding(console, self._view, spawn=controller.spawn)
-        self._asking = asking = Asking(
-            console,
-            composer,
-            self._view,
-            answer=controller.answer,
-            page=unfolding.page,
-            notify=partial(self._notifier.notify, is_urgent=True),
-            hint=self._hint.show,
-            changed=self.changed,
+        unfolding = Unfolding(console, controller)
+        notify = partial(self._notifier.notify, is_urgent=True)
+        self._asking = asking = Asking(console, controller, composer, unfolding, notify=notify)
+        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels)
+        actions = KeyActions(console, controller, composer, asking, region, unfolding, labels)
+        console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
+        console.keys = key_bindings(actions, labels.keys)
+        for command in screen_commands(controller, console, self._appearance):
+            commands.add(command)
+        arguments = partial(argument_options, commands, opener, self._appearance)
+        console.area.buffer.completer = PromptCompleter(
+            commands, arguments, typing.files, folder=typing.folder, home=typing.home
         )
-        names = NameCheck(typing.folder, typing.home, typing.files.paths_like, send_key=self._labels.first("send"))
-        cards = Cards(composer, asking, names, keys=options.keys, todo=self._todo)
-        self._cards = cards
-        self._actions = KeyActions(
-            console,
-            controller,
-            composer,
-            asking,
-            live=live,
-            cards=cards,
-            names=names,
-            unfolding=unfolding,
-            hint=self._hint,
-            labels=self._labels,
-            changed=self.changed,
-        )
-        recalling = Recalling(controller, composer, asking.picking, self._view, live, hint=self._hint.show)
-        console.keys = key_bindings(self._actions, recalling, options.keys)
-        self._region = LiveRegion(
-            console,
-            controller,
-            live,
-            asking,
-            cards,
-            hint=self._hint,
-            status_command=self._status_command,
-            labels=self._labels,
-        )
-
-    def _todo(self) -> Sequence[TodoItem]:
-        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
-
-    def _argument_options(self, name: str, typed: str) -> Iterable[tuple[str, str]]:
-        themes = self._appearance.themes
-        return argument_options(name, typed, self.controller.commands, self._opener.known_models, themes)
 
     # From the start to the end
 
     def start(self, prompt: str | None) -> None:
         """Open the session; a prompt from the command line is the first thing said in it."""
         if prompt is None and not self._composer.area.buffer.text and self._composer.restore_draft():
-            self._hint.show("Your draft is back.")
+            self._console.hint.show("Your draft is back.")
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
-        if prompt:
-            self.controller.submit(prompt)
+        for report in self._console.early_reports:
+            self.reported(report)
+        for text in ([prompt] if prompt else []) + self._console.early_lines:
+            self.controller.submit(text)
 
     def _opened(self, opening: asyncio.Task[Any]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
@@ -207,23 +120,29 @@ class TerminalApp:
     # For the console
 
     def draw(self, columns: int, most: int) -> Frame:
+        """Draw a frame; while something is under way another one follows soon."""
+        self._retitle()
+        if self._tick_timer is None and self._view.live.is_moving:
+            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         return self._region.draw(columns, most)
 
-    def placeholder(self) -> str:
-        return self._region.placeholder()
+    def _tick(self) -> None:
+        self._tick_timer = None
+        if self._view.live.is_moving:
+            self._console.changed()
 
-    def mark(self) -> str:
-        return self._asking.mark
+    def _retitle(self) -> None:
+        """Put the project into the window's title, and whether it works, asks or is ready."""
+        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.title(f"{printable(self._opener.project)} · {state}")
 
     def reported(self, report: str) -> None:
         if report in ("I", "O"):
             self._notifier.has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
-
-    def early_lines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.controller.submit(line)
 
     async def last_words(self) -> None:
         if self._tick_timer is not None:
@@ -243,51 +162,31 @@ class TerminalApp:
         if self.on_close is not None:
             await self.on_close()
 
-    def _text_changed(self) -> None:
-        self._actions.text_changed()
-        self._hint.drop_when_over()
-        self._asking.text_changed()
-
     # For the controller
 
     def changed(self) -> None:
-        """Draw a frame soon; while something is under way four a second at least."""
-        self._retitle()
         self._console.changed()
-        if self._tick_timer is None and self._live.is_moving:
-            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        if self._live.is_moving:
-            self.changed()
-
-    def _retitle(self) -> None:
-        """Put the project into the window's title, and whether it works, asks or is ready."""
-        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.title(f"{printable(self._opener.project)} · {state}")
 
     def idle(self) -> None:
         self.changed()
 
     def status_changed(self) -> None:
-        self._status_command.refresh()
+        self._status_command.refresh(self.controller.status)
 
     def turn_ended(self, why: str) -> None:
-        self._status_command.refresh()
+        self._status_command.refresh(self.controller.status)
         self._asking.forget_approvals()
         if why != "interrupted":
             self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
 
     def session_opened(self) -> None:
         self._asking.forget_approvals()
-        self._cards.shows_todo = False
+        self._region.shows_todo = False
         self._first_lines.show(self.controller.session.snapshot())
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        return await self._asking.picking.choose(title, options)
+        picked = await self._asking.picking.pick(Picker(title, options)) if options else None
+        return None if picked is None else picked.number
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
@@ -313,8 +212,25 @@ class TerminalApp:
                 return await process.wait()
 
     def run_own(self, command: str, *, to_model: bool) -> None:
-        session = self.controller.session
-        self.controller.spawn(run_own(command, session, self._console, self._view, to_model=to_model))
+        self.controller.spawn(self._run_own(command, to_model=to_model))
+
+    async def _run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
+        session, view, said = self.controller.session, self._view, ""
+        try:
+            async with self._console.hand_over():
+                said, ended = await lend_terminal(partial(session.run_in_terminal, command))
+        except ToolError as error:
+            ended = f"[{error}]"
+        if ended is None:
+            ended = "[ended by the user; it may have had effects]"
+        if ended:
+            view.line(ended, "warning")
+        if said.count("\n") > UNFOLD_LINES:
+            view.folded.append(Folded(f"!{command}", said))
+        view.gap()
+        whole = "\n".join(part for part in (said.rstrip(), ended) if part)
+        session.submit(CommandRan(command, whole, to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
@@ -323,7 +239,7 @@ class TerminalApp:
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         if self._composer.area.buffer.text or self._asking.purpose != "prompt":
             key = self._labels.first("previous")
-            self._hint.show(f"{key} in the empty input brings it back.", 8.0, holds=lambda: True)
+            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0, holds=lambda: True)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

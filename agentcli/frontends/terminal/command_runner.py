@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, Outcome
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
 
 
 class CommandRunner:
     """Several commands can run at a time; `changed` is called when one starts."""
 
-    def __init__(self, view: TurnView, live: Live, changed: Callable[[], None]) -> None:
+    def __init__(self, view: TurnView, changed: Callable[[], None]) -> None:
         self._view = view
-        self._live = live
         self._changed = changed
         self._running: set[asyncio.Task[Outcome]] = set()
 
@@ -25,7 +23,7 @@ class CommandRunner:
         """Show the command's outcome; one that is a prompt is returned instead. Raises what the command raises."""
         task = asyncio.ensure_future(command.run(host, argument))
         self._running.add(task)
-        self._live.commands[command.name] = time.monotonic()
+        self._view.live.commands[command.name] = time.monotonic()
         self._changed()
         try:
             outcome = await task
@@ -37,7 +35,7 @@ class CommandRunner:
             return None
         finally:
             self._running.discard(task)
-            self._live.commands.pop(command.name, None)
+            self._view.live.commands.pop(command.name, None)
         if isinstance(outcome, AsPrompt):
             return outcome
         if outcome:
@@ -61,8 +59,8 @@ class CommandRunner:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """The running commands wait for the person, so their clocks are out of sight."""
-        running, self._live.commands = self._live.commands, {}
+        running, self._view.live.commands = self._view.live.commands, {}
         try:
             yield
         finally:
-            self._live.commands |= running
+            self._view.live.commands |= running

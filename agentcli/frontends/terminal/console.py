@@ -24,6 +24,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.output.hint import Hint
 from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row
 from agentcli.frontends.terminal.text.text_width import clipped
@@ -42,28 +43,13 @@ _VI_MODES = {
 }
 
 
-def fitting(hint: str, columns: int) -> str:
-    """As many of a hint's parts as fit beside the mark."""
-    while len(hint) > columns - 3 and hint:
-        hint = hint.rpartition(" · ")[0]
-    return hint
-
-
 class ConsoleView(Protocol):
     """Takes the console over once it is loaded."""
 
     def draw(self, columns: int, most: int) -> Frame: ...
 
-    def placeholder(self) -> str: ...
-
-    def mark(self) -> str: ...
-
     def reported(self, report: str) -> None:
         """Take a report of the terminal: an answer, or focus gained or lost (see `TerminalInput`)."""
-        ...
-
-    def early_lines(self, lines: Sequence[str]) -> None:
-        """Take lines that were sent before this was loaded."""
         ...
 
     def last_words(self) -> Awaitable[None]:
@@ -96,8 +82,8 @@ class Console:
         self._head: Sequence[Row] = ()
         self._has_title = False
         self._view: ConsoleView | None = None
-        self._early_lines: list[str] = []
-        self._early_reports: list[str] = []
+        self.early_lines: list[str] = []  # sent before there was a view
+        self.early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
         self._late_frame: asyncio.TimerHandle | None = None  # once a resized window rests
         self._last_frame = 0.0
@@ -107,10 +93,8 @@ class Console:
         self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
-        self.area = PromptArea(
-            mark=lambda: self._view.mark() if self._view else "› ",
-            placeholder=lambda: fitting(self._view.placeholder() if self._view else HINT, self.columns),
-        )
+        self.area = PromptArea(placeholder=lambda: HINT)
+        self.hint = Hint(self.area.buffer, self.changed)
         self.keys = self._first_keys()
         self._input = TerminalInput(sys.stdin, self._reported)
         self.app: Application[None] = Application(
@@ -159,13 +143,10 @@ class Console:
             asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
             self.raw(QUESTIONS)
         try:
-            self._view = view = await load()
+            self._view = await load()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is as it was found
             self.fail(error)
             return
-        for report in self._early_reports:
-            view.reported(report)
-        view.early_lines(self._early_lines)
         self.changed()
 
     async def _wind_up(self) -> None:
@@ -211,7 +192,7 @@ class Console:
         @keys.add("enter")
         def _(event: KeyPressEvent) -> None:
             if text := self.area.buffer.text.strip():
-                self._early_lines.append(text)
+                self.early_lines.append(text)
                 self.area.replace_text("")
 
         @keys.add("c-c")
@@ -231,6 +212,10 @@ class Console:
     @property
     def has_head(self) -> bool:
         return bool(self._head)
+
+    @property
+    def at_line_start(self) -> bool:
+        return self.screen.at_line_start
 
     def show_head(self, rows: Sequence[Row]) -> None:
         """Keep rows above everything until the first text is printed, which they begin."""
@@ -261,10 +246,6 @@ class Console:
         self._frame_timer = None
         self._last_frame = asyncio.get_running_loop().time()
         self.app.invalidate()
-
-    def insert_mode(self) -> None:
-        """Take the next keys as text, also with vi's keys."""
-        self.app.vi_state.input_mode = InputMode.INSERT
 
     def redraw(self) -> None:
         self.screen.clear()
@@ -324,17 +305,17 @@ class Console:
         elif self._view is not None:
             self._view.reported(report)
         else:
-            self._early_reports.append(report)
+            self.early_reports.append(report)
 
     def suspend(self) -> None:
-        self.screen.hand_over()
+        self.screen.finish()
         self.app.suspend_to_background()
 
     @contextlib.asynccontextmanager
     async def hand_over(self) -> AsyncIterator[None]:
         """Let another program have the terminal for a while."""
         async with in_terminal():
-            self.screen.hand_over()
+            self.screen.finish()
             self._outside = asyncio.current_task()
             try:
                 yield

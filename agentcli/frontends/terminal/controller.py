@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
-from agentcli.agent.commands.command import Command, Commands, Picked, Topic
+from agentcli.agent.commands.command import Command, Commands, Picked
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
@@ -26,16 +26,15 @@ from agentcli.agent.events import (
     TurnFailed,
     UsageReported,
 )
-from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, Retracted, User
-from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.errors import NoKey, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
-from agentcli.frontends.session_opener import open_after
+from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
-from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
-from agentcli.frontends.terminal.output.status_bar import Status
+from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.session_status import SessionStatus
@@ -43,25 +42,17 @@ from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
 
-AddBlocks = Callable[[tuple[Block, ...]], tuple[Block, ...]]
 
-
-def unchanged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    return blocks
-
-
-class TerminalController:
+class TerminalController(OpenerHost):
     """Owns the open session. Implements `CommandHost` for slash commands."""
 
-    def __init__(
-        self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView, live: Live
-    ) -> None:
-        self._opener = opener
+    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView) -> None:
+        super().__init__(opener)
+        self._opener: TerminalOpener = opener
         self._terminal = terminal
-        self._view = view
-        self._live = live
+        self.view = view
         self.commands = commands
-        self._runner = CommandRunner(view, live, terminal.changed)
+        self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -91,10 +82,6 @@ class TerminalController:
     def status(self) -> Status:
         return self._status.status
 
-    @property
-    def stored_sessions(self) -> SessionStore:
-        return self._opener.stored_sessions
-
     def start_opening(self) -> asyncio.Task[Session]:
         """Open the first session while the person types."""
         if self._opening is None or (self._opening.done() and self._session is None):
@@ -112,23 +99,18 @@ class TerminalController:
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session.subscribe()))
         conversation = session.snapshot().conversation
-        self._live.clear()
-        self._view.begin_anew()
+        self.view.live.clear()
+        self.view.begin_anew()
         self._terminal.session_opened()
         self._has_broken_off = False
-        queue = conversation.queue
-        self._live.steering, self._live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
+        live, queue = self.view.live, conversation.queue
+        live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
-            replay(conversation, self._view)
+            replay(conversation, self.view)
         self._status.follow(session)
-
-    async def sessions(self) -> Sequence[SessionInfo]:
-        return await self._opener.list()
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
         before = self.session
-        if session_id is not None and before.id.startswith(session_id) and not fork:
-            raise UsageError("That is this conversation.")
         opened = await open_after(self._opener, before, session_id, fork=fork)
         self._show_session(opened)
         await self._end(before)
@@ -139,7 +121,7 @@ class TerminalController:
         jobs = ended_jobs(running_jobs(session))
         await session.close()
         if jobs:
-            self._view.line(jobs, "warning")
+            self.view.line(jobs, "warning")
 
     async def close(self) -> None:
         """End everything that runs and store all of it."""
@@ -162,7 +144,7 @@ class TerminalController:
     async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
             try:
-                self._view.show(event)
+                self.view.show(event)
                 self._note(event)
             except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
@@ -172,7 +154,7 @@ class TerminalController:
     def _note(self, event: Event) -> None:
         match event:
             case ApprovalRequested():
-                self._live.ask(event.id)
+                self.view.live.ask(event.id)
                 self._terminal.ask_approval(event)
             case ApprovalSettled(id):
                 self._settled(id)
@@ -198,7 +180,7 @@ class TerminalController:
                 pass
 
     def _settled(self, call_id: str) -> None:
-        self._live.answered(call_id)
+        self.view.live.answered(call_id)
         self._terminal.forget_approval(call_id)
 
     def _give_back(self, ids: Sequence[str]) -> None:
@@ -213,14 +195,14 @@ class TerminalController:
 
     # Typed text
 
-    def submit(self, text: str, blocks: AddBlocks = unchanged, *, shown: str = "", queue: bool = False) -> None:
+    def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
         """Run a command, or say `text` to the model; during a turn it steers, or with `queue` waits for its end.
 
-        `blocks` may add to the prompt; `shown` stands for it on the screen. Returns at once.
+        `pastes` has its images; `shown` stands for it on the screen. Returns at once.
         """
-        self.spawn(self._submit(text, blocks, shown=shown or text, queue=queue))
+        self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
-    async def _submit(self, text: str, blocks: AddBlocks, *, shown: str, queue: bool) -> None:
+    async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
         async with self._in_order:
             try:
                 await self.start_opening()
@@ -232,11 +214,11 @@ class TerminalController:
                 return
             found = self._command(text, shown)
             if found is None:
-                content = blocks(self._opener.attach(text, self.session, typed=shown))
+                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._say(content, shown=shown, queue=queue)
                 return
             command, argument = found
-            self._view.typed(shown)
+            self.view.typed(shown)
             if not command.is_aside:
                 await self._run_command(command, argument, queue=queue)
                 return
@@ -266,7 +248,7 @@ class TerminalController:
         to_model = not text.startswith("!!")
         command = text.lstrip("!").strip()
         if command:
-            self._view.typed(text)
+            self.view.typed(text)
             self._terminal.run_own(command, to_model=to_model)
 
     def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
@@ -274,7 +256,7 @@ class TerminalController:
             self.session.submit(Steer(content))
             return
         if shown and not self.session.is_busy:
-            self._view.typed(shown)
+            self.view.typed(shown)
         self.session.submit(Prompt(content, model) if model else Prompt(content))
 
     def go_on(self) -> None:
@@ -288,12 +270,12 @@ class TerminalController:
 
     def answer(self, answer: Approve) -> None:
         """Pass on the person's answer to a question."""
-        self._live.answered(answer.id)
+        self.view.live.answered(answer.id)
         self.session.submit(answer)
 
     def interrupt(self) -> None:
         """End the turn and the person's own commands, and slash commands that run."""
-        if self.is_open and (self.session.is_busy or self._live.calls):
+        if self.is_open and (self.session.is_busy or self.view.live.calls):
             self.session.submit(Interrupt())
         self._runner.interrupt()
 
@@ -307,12 +289,12 @@ class TerminalController:
             except NothingChosen:
                 pass
             except UserError as error:
-                self._view.line(str(error), "error")
-                self._view.gap()
+                self.view.line(str(error), "error")
+                self.view.gap()
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
                 self._tell_of_bug(bug)
-                self._view.gap()
+                self.view.gap()
             self._terminal.changed()
 
         task = asyncio.create_task(run())
@@ -320,7 +302,7 @@ class TerminalController:
         task.add_done_callback(self._tasks.discard)
 
     def _tell_of_bug(self, bug: Exception) -> None:
-        self._view.line(f"Internal error: {bug!r}. The log has details.", "error")
+        self.view.line(f"Internal error: {bug!r}. The log has details.", "error")
 
     # For commands
 
@@ -333,12 +315,6 @@ class TerminalController:
             if not said:
                 raise
             return f"{said}\n{self._opener.check_model(name)}"
-
-    async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._opener.models()
-
-    async def store_setting(self, key: str, value: Any) -> str:
-        return await asyncio.to_thread(self._opener.store_setting, key, value)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         with self._runner.waiting():
@@ -363,9 +339,6 @@ class TerminalController:
     def log_out(self, provider: str) -> str:
         return self._opener.forget_key(provider)
 
-    async def describe(self, topic: Topic) -> str:
-        return await asyncio.to_thread(self._opener.describe, topic)
-
     def put_into_input(self, text: str) -> None:
         self._terminal.put_into_input(text)
 
@@ -381,6 +354,6 @@ class TerminalController:
             return False
         self._told_of |= {job.id for job in jobs}
         what = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-        self._view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        self.view.line(f"{what} still running: {named(jobs)}. Leave again to end it all.", "warning")
         self._terminal.changed()
         return True

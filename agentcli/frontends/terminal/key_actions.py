@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.events import Background, SetMode
+from agentcli.agent.commands.command import Picked
+from agentcli.agent.events import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.approval.asking import Asking
-from agentcli.frontends.terminal.cards import Cards
+from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import KeyLabels
-from agentcli.frontends.terminal.input.unknown_files import NameCheck
-from agentcli.frontends.terminal.output.hint import Hint
-from agentcli.frontends.terminal.output.live import Live
+from agentcli.frontends.terminal.live_region import LiveRegion
+from agentcli.frontends.terminal.output.live import Live, said
 from agentcli.frontends.terminal.unfolding import Unfolding
+from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # within which the second Ctrl-C has to come; an Esc in half of it
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
+LONGEST_ROW = 200  # characters of a text in a list
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
 
@@ -35,22 +37,25 @@ class KeyActions:
     controller: TerminalController
     composer: Composer
     asking: Asking
-    live: Live
-    cards: Cards
-    names: NameCheck
+    region: LiveRegion
     unfolding: Unfolding
-    hint: Hint
     labels: KeyLabels
-    changed: Callable[[], None]
     _last_escape: float = 0.0
     _last_control_c: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.buffer.on_text_changed += self._text_changed
 
     @property
     def buffer(self) -> Buffer:
         return self.composer.area.buffer
 
-    def text_changed(self) -> None:
+    def _text_changed(self, _: Buffer) -> None:
         self._last_escape = self._last_control_c = 0.0  # the next one is the first
+
+    @property
+    def live(self) -> Live:
+        return self.controller.view.live
 
     @property
     def is_busy(self) -> bool:
@@ -59,7 +64,7 @@ class KeyActions:
     @property
     def has_card(self) -> bool:
         """True while something stands open that Esc closes, whatever the key that interrupts."""
-        return self.cards.are_open or self.asking.purpose != "prompt"
+        return self.region.shows_keys or self.region.shows_todo or self.asking.purpose != "prompt"
 
     @property
     def escape_closes(self) -> bool:
@@ -80,17 +85,14 @@ class KeyActions:
         """Take what is typed; with `queue` it waits for the end of the turn."""
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
         elif not self.composer.text.strip():
             self.controller.go_on()
-        elif self.names.holds_back(self.buffer.text):
-            self.changed()
-        else:
-            shown, text, with_images = self.composer.take()
+        elif not self.composer.names.holds_back(self.buffer.text):
+            shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
-            self.controller.submit(text.strip(), with_images, shown=shown.strip(), queue=queue)
-            self.changed()
+            self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
 
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""
@@ -109,6 +111,48 @@ class KeyActions:
         arguments = (command.argument for command in self.controller.commands if command.name == name)
         return any(argument and not argument.startswith("[") for argument in arguments)
 
+    # Bringing earlier text back
+
+    def take_back(self) -> None:
+        """Put the newest queued message back into the input."""
+        if waiting := self.live.queued:
+            self._take_back(waiting, len(waiting) - 1)
+
+    def choose_queued(self) -> None:
+        """Put one of the queued messages back, to be changed, sent later or dropped."""
+        waiting = self.live.queued
+        if len(waiting) < 2:
+            self.take_back()
+            return
+        picked = self._pick("Take back", [said(content) for content in waiting])
+
+        async def take() -> None:
+            if (chosen := await picked) is not None and waiting == self.live.queued:
+                self._take_back(waiting, chosen.number)
+
+        self.controller.spawn(take())
+
+    def search_history(self) -> None:
+        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
+        if not entries:
+            self.console.hint.show("The history is empty.")
+            return
+        picked = self._pick("History", [sent.text for sent in entries])
+
+        async def put() -> None:
+            if (chosen := await picked) is not None:
+                self.composer.put(entries[chosen.number])
+
+        self.controller.spawn(put())
+
+    def _pick(self, title: str, texts: Sequence[str]) -> Awaitable[Picked | None]:
+        return self.asking.picking.pick(Picker(title, [(" ".join(text.split())[:LONGEST_ROW], "") for text in texts]))
+
+    def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
+        self.controller.view.will_take_back(waiting[position])
+        self.controller.session.submit(TakeBack(position))
+        self.composer.put_before(self.composer.as_typed(waiting[position]))
+
     # Interrupting and leaving
 
     def escape(self) -> None:
@@ -118,10 +162,10 @@ class KeyActions:
             self.asking.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
-        elif self.cards.shows_todo:
-            self.cards.shows_todo = False
+        elif self.region.shows_todo:
+            self.region.shows_todo = False
         elif self.is_busy or self.live.is_busy:
             self.controller.interrupt()
         elif twice and not self.buffer.text:
@@ -131,8 +175,7 @@ class KeyActions:
         else:
             self._last_escape = time.monotonic()
             does = "clears the input" if self.buffer.text else "rewinds the conversation"
-            self.hint.show(f"{self.labels.first('interrupt')} again {does}.", 1.0)
-        self.changed()
+            self.console.hint.show(f"{self.labels.first('interrupt')} again {does}.", 1.0)
 
     def control_c(self) -> None:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
@@ -145,29 +188,27 @@ class KeyActions:
         elif self.is_busy or self.live.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self.cards.shows_keys:
+        elif self.region.shows_keys:
             self._close_keys()
         elif self.buffer.text:
             self._clear()
         elif twice:
             self.controller.leave()
         else:
-            self.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
-        self.changed()
+            self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
 
     def control_d(self) -> None:
         if self.is_busy:
             keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
-            self.hint.show(f"It is at work: {keys}.", holds=lambda: self.is_busy)
+            self.console.hint.show(f"It is at work: {keys}.", holds=lambda: self.is_busy)
         else:
             self.controller.leave()
 
     def _close_keys(self) -> None:
         self.composer.area.replace_text("")
-        self.changed()
 
     def _clear(self) -> None:
-        self.names.forget()
+        self.composer.names.forget()
         self.composer.remember()
         self.composer.area.set_text("")
 
@@ -182,18 +223,13 @@ class KeyActions:
         self.controller.session.submit(SetMode(after))
         if after == "default":
             told = "default mode: edits and commands ask"
-            self.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
+            self.console.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
 
     def to_background(self) -> None:
         self.controller.session.submit(Background())
 
     def toggle_todo(self) -> None:
-        self.cards.shows_todo = not self.cards.shows_todo
-        self.changed()
-
-    def unfold(self) -> None:
-        if not self.unfolding.unfold():
-            self.hint.show("There is nothing to unfold.")
+        self.region.shows_todo = not self.region.shows_todo
 
     def edit_outside(self) -> None:
         self.controller.spawn(self.composer.edit_outside())

@@ -14,19 +14,18 @@ from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import sequence
 from agentcli.frontends.terminal.key_actions import KeyActions
-from agentcli.frontends.terminal.recalling import Recalling
 
 CHORD_S = 2.0  # within which the second of two keys has to come
 _WRITING_KEYS = [chr(code) for code in range(0x20, 0x7F)]
 
 
-def key_bindings(actions: KeyActions, recalling: Recalling, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
+def key_bindings(actions: KeyActions, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
     """`chosen` has the person's keys for each action. A binding that is added later goes before."""
     table = _Table(chosen)
     when = _When(actions)
     table.bind("c-o", "c-z", to=lambda: None, when=Always())  # prompt_toolkit's own would empty the input
     _bind_sending(table, when, actions)
-    _bind_menus(table, when, actions, recalling)
+    _bind_menus(table, when, actions)
     _bind_interrupting(table, when, actions)
     _bind_views(table, when, actions)
     _bind_approvals(table, when, actions.asking)
@@ -117,17 +116,17 @@ def _bind_sending(table: _Table, when: _When, actions: KeyActions) -> None:
     table.act("queue", to=lambda: actions.accept(queue=True), when=busy)
 
 
-def _bind_menus(table: _Table, when: _When, actions: KeyActions, recalling: Recalling) -> None:
+def _bind_menus(table: _Table, when: _When, actions: KeyActions) -> None:
     """Menus, the queue, the history."""
     area, buffer = actions.composer.area, actions.composer.area.buffer
     has_queue = Condition(lambda: bool(actions.live.queued))
     table.bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=when.menu)
     table.bind("down", "c-n", to=lambda: area.move_in_menu(1), when=when.menu)
     table.act("previous", to=buffer.auto_up, when=when.no_menu & ~has_selection)
-    table.act("previous", to=recalling.take_back, when=when.no_menu & when.is_empty & has_queue)
+    table.act("previous", to=actions.take_back, when=when.no_menu & when.is_empty & has_queue)
     table.act("next", to=buffer.auto_down, when=when.no_menu & ~has_selection)
-    table.act("take_back", to=recalling.choose_queued, when=when.writing & ~when.answering)
-    table.act("search", to=recalling.search_history, when=when.writing & ~when.answering)
+    table.act("take_back", to=actions.choose_queued, when=when.writing & ~when.answering)
+    table.act("search", to=actions.search_history, when=when.writing & ~when.answering)
 
 
 def _bind_interrupting(table: _Table, when: _When, actions: KeyActions) -> None:
@@ -147,7 +146,7 @@ def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
     table.act("todo", to=actions.toggle_todo, when=Always())
     table.act("redraw", to=actions.console.redraw, when=Always())
     table.act("suspend", to=actions.console.suspend, when=Always())
-    table.act("unfold", to=actions.unfold, when=~when.picking)
+    table.act("unfold", to=actions.unfolding.unfold, when=~when.picking)
     table.act("background", to=actions.to_background, when=when.writing & runs_command)
     table.act("stash", to=actions.composer.stash, when=prompting)
     table.act("paste_image", to=actions.paste_image, when=prompting)

@@ -2,65 +2,61 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
+from agentcli.agent.todo import todo_items
+from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
-from agentcli.frontends.terminal.cards import Cards
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.key_names import KeyLabels
-from agentcli.frontends.terminal.output.hint import Hint
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_bar import status_row
-from agentcli.frontends.terminal.output.status_command import StatusCommand
+from agentcli.frontends.terminal.output.status_line import StatusCommand, status_row
+from agentcli.frontends.terminal.output.tool_views import todo_lines
 from agentcli.frontends.terminal.text.fragments import Row
+from agentcli.frontends.terminal.text.text_width import clipped
 
 
 @dataclass(eq=False)
 class LiveRegion:
-    """Gives the status line and the input their rows first; the rest takes the room that is left."""
+    """Gives the status line and the input their rows first; the rest takes the room that is left.
+
+    Above the input stand the cards that are open: the keys, a warning about file names, the to-do list. A list to
+    choose from takes their place.
+    """
 
     console: Console
     controller: TerminalController
-    live: Live
+    composer: Composer
     asking: Asking
-    cards: Cards
-    hint: Hint
     status_command: StatusCommand
     labels: KeyLabels
+    shows_todo: bool = False
+
+    @property
+    def shows_keys(self) -> bool:
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     def draw(self, columns: int, most: int) -> Frame:
         status = [self._status_row(columns)] if most > 2 else []
         room = most - len(status)
+        live, unfinished = self.controller.view.live, self.console.screen.held_text
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
-            live = self.live.rows(columns, room - len(panel), unfinished=self.console.screen.held_text)
+            above = live.rows(columns, room - len(panel), unfinished=unfinished)
             picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
-            return Frame([*live, *panel, *status], (len(live) + row, min(column, columns - 1)))
+            return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         area = self.console.area
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))
         room -= len(input_rows) + len(panel)
         menu = area.menu_rows(columns, room)
-        room -= len(menu)
-        live = self.live.rows(columns, room, unfinished=self.console.screen.held_text)
-        above = [*live, *panel]
+        above = [*live.rows(columns, room - len(menu), unfinished=unfinished), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
-
-    def _panel_rows(self, columns: int, most: int) -> list[Row]:
-        if most < 1:
-            return []
-        cards = self.cards.rows(columns)
-        asked = self.asking.rows(columns, most)[:most]
-        return [*cards[: most - len(asked)], *asked]
-
-    def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or self.hint.text
-        custom = "" if hint else self.status_command.text
-        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
 
     def placeholder(self) -> str:
         """The hint in an empty input."""
@@ -68,4 +64,42 @@ class LiveRegion:
             return ""
         if self.controller.is_busy:
             return self.labels.hints(send="steers", queue="queues", interrupt="interrupts")
-        return self.labels.hints(send="sends what waits", previous="takes it back") if self.live.queued else HINT
+        waits = self.controller.view.live.queued
+        return self.labels.hints(send="sends what waits", previous="takes it back") if waits else HINT
+
+    def _status_row(self, columns: int) -> Row:
+        hint = self.asking.hint or self.console.hint.text
+        custom = "" if hint else self.status_command.text
+        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
+
+    def _panel_rows(self, columns: int, most: int) -> list[Row]:
+        if most < 1:
+            return []
+        cards = [] if self.asking.picking.is_open else self._card_rows(columns)
+        asked = self.asking.rows(columns, most)[:most]
+        return [*cards[: most - len(asked)], *asked]
+
+    def _card_rows(self, columns: int) -> list[Row]:
+        rows = self._key_rows(columns) if self.shows_keys else []
+        if warning := self.composer.names.warning(self.composer.area.buffer.text):
+            told = textwrap.wrap(printable(warning), max(1, columns))
+            rows += [clipped([("warning", row)], columns) for row in told]
+        if self.shows_todo:
+            rows += self._todo_rows(columns)
+        return rows
+
+    def _key_rows(self, columns: int) -> list[Row]:
+        """A row for each action; a narrow window shows only the first of its keys."""
+        rows = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self.labels.help()]
+        width = max(len(names) for names, _ in rows) + 2
+        return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
+
+    def _todo_rows(self, columns: int) -> list[Row]:
+        items = todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
+        return [clipped(line, columns) for line in todo_lines(items)] or [[("muted", "  The to-do list is empty.")]]
+
+
+def _fitting(labels: list[str], most: int) -> str:
+    while len(labels) > 1 and len(", ".join(labels)) > most:
+        labels = labels[:-1]
+    return ", ".join(labels)

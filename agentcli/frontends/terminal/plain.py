@@ -17,7 +17,6 @@ from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -31,6 +30,8 @@ WIDTH = 80  # for tables and diffs, which need one
 
 class LinearOutput:
     """Prints fragments one after another; a theme paints them where there is one."""
+
+    columns = WIDTH
 
     def __init__(self, out: TextIO, theme: Theme | None = None) -> None:
         self._out = out
@@ -81,17 +82,8 @@ class PlainTerminal:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
-        self._live = Live()
-        self._view = TurnView(
-            self._output.print,
-            self._live,
-            columns=lambda: WIDTH,
-            at_line_start=lambda: self._output.at_line_start,
-            stream=AsWritten,
-            is_live=False,
-            unfold_key="",
-        )
-        self._controller = TerminalController(opener, self, commands, self._view, self._live)
+        self._view = TurnView(self._output, stream=AsWritten, is_live=False, unfold_key="")
+        self._controller = TerminalController(opener, self, commands, self._view)
         self._approvals: deque[ApprovalRequested] = deque()
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
@@ -198,7 +190,7 @@ class PlainTerminal:
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
-        if self._controller.is_open and (self._controller.is_busy or self._live.is_busy):
+        if self._controller.is_open and (self._controller.is_busy or self._view.live.is_busy):
             self._controller.session.submit(Interrupt())
         elif self._choosing is not None and self._controller.is_open:
             self._take("")

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
@@ -14,11 +14,13 @@ from agentcli.agent.commands.conversation import PROGRAM
 from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.terminal.appearance import Appearance
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
+from agentcli.look_settings import THEMES
 
 THEMES_IN_WORDS = {
     "auto": "as the terminal's background is",
@@ -32,6 +34,33 @@ LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
+
+
+class Appearance:
+    """`choice` is one of `themes`: our own and `own`, the person's."""
+
+    def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
+        self._console = console
+        self._own = own
+        self._background = ""  # "dark" or "light", once the terminal has said so
+        self.choice = choice
+
+    @property
+    def themes(self) -> Sequence[str]:
+        return (*THEMES, *self._own)
+
+    def use(self, choice: str) -> None:
+        """Paint everything from now on with this theme."""
+        self.choice = choice
+        environment = self._console.environment
+        palette = palette_for(choice, environment, is_terminal=True, background=self._background)
+        if self._console.theme.use(palette, own_codes(self._own.get(choice, {}), environment)):
+            self._console.redraw()
+
+    def take_background(self, report: str) -> None:
+        """Fit the theme to the background that the terminal has reported."""
+        self._background = background_of(report)
+        self.use(self.choice)
 
 
 def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[Command]:
@@ -100,17 +129,13 @@ async def _copy(text: str, console: Console) -> str:
 
 
 def argument_options(
-    name: str,
-    typed: str,
-    commands: Iterable[Command],
-    models: Callable[[], Sequence[tuple[str, str]]],
-    themes: Sequence[str],
+    commands: Iterable[Command], opener: TerminalOpener, appearance: Appearance, name: str, typed: str
 ) -> list[tuple[str, str]]:
     """The values for a command's argument, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]
     match name:
         case "theme":
-            options = ((choice, "") for choice in themes)
+            options = ((choice, "") for choice in appearance.themes)
         case "effort":
             options = ((effort, "") for effort in get_args(Effort))
         case "copy":
@@ -118,7 +143,7 @@ def argument_options(
         case "help":
             options = ((command.name, command.help) for command in commands)
         case "model":
-            options = models()
+            options = opener.known_models()
         case _:
             options = ()
     return [(value, note) for value, note in options if typed.lower() in value.lower()]

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from agentcli.agent.session import Session
-from agentcli.frontends.terminal.output.status_bar import Status
+from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves

@@ -1,4 +1,4 @@
-"""What models, tools and files say reaches a terminal only as text that is what it seems."""
+"""Text of models, tools and files reaches a terminal without control codes, hidden text or disguises."""
 
 import gzip
 import json

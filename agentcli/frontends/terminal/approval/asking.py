@@ -7,21 +7,24 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from prompt_toolkit.buffer import Buffer
+
 from agentcli.agent.events import ApprovalRequested, Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.unfolding import Unfolding
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret"]
@@ -35,33 +38,25 @@ _HINTS: dict[Purpose, str] = {
 
 
 class Asking:
-    """The questions that are open; `purpose` is the use of the input just now.
-
-    `answer` gets the person's answers, `page` shows a text in the pager.
-    """
+    """The questions that are open; `purpose` is the use of the input just now."""
 
     def __init__(
         self,
         console: Console,
+        controller: TerminalController,
         composer: Composer,
-        view: TurnView,
+        unfolding: Unfolding,
         *,
-        answer: Callable[[Approve], None],
-        page: Callable[[str], None],
         notify: Callable[[str], None],
-        hint: Callable[[str], None],
-        changed: Callable[[], None],
     ) -> None:
         self._console = console
+        self._controller = controller
         self._composer = composer
         self._area = composer.area
-        self._view = view
-        self._submit = answer
-        self._page = page
+        self._view = controller.view
+        self._unfolding = unfolding
         self._notify = notify
-        self._hint = hint
-        self._changed = changed
-        self.picking = Picking(changed)
+        self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
@@ -72,6 +67,7 @@ class Asking:
         self._letters = Letters(self._take_letter)
         self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
+        self._area.buffer.on_text_changed += self._text_changed
 
     @property
     def mark(self) -> str:
@@ -139,10 +135,9 @@ class Asking:
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._changed)  # the choices look as they are
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
         self._view.block(panel.preview(self._console.columns, self._console.preview_lines), "question")
         self._view.was_previewed(panel.request.id)
-        self._changed()
 
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
@@ -152,7 +147,7 @@ class Asking:
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
-    def text_changed(self) -> None:
+    def _text_changed(self, _: Buffer) -> None:
         """Once the sentence is sent or laid aside, let the approval take keys."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
         if self._is_writing and not self._area.buffer.text:
@@ -176,7 +171,7 @@ class Asking:
                 draft, self._draft = self._draft, ""
                 self._area.replace_text(f"{draft}{self._area.buffer.text}")
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
-        self._changed()
+        self._console.changed()
 
     def forget_approval(self, call_id: str) -> None:
         """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
@@ -200,8 +195,7 @@ class Asking:
 
     def type_at_approval(self, text: str) -> None:
         """Take a key that writes: alone it may choose, else it begins an answer in words."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         before, were_early = self._letters.drop()
         letters = before + text
         if text in panel.keys and (not before or (were_early and before == text)):
@@ -215,27 +209,24 @@ class Asking:
 
     def _take_letter(self, letter: str, is_early: bool) -> None:
         """Take a letter that stood alone, unless it was meant for the question before."""
+        self._console.changed()
         panel = self.approval
         if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
             return
         if panel.hunk is not None:
-            if letter == "a":
-                self._accept_remaining_hunks()
-            else:
-                self.decide_hunk(accepted=letter == "y")
+            self._decide_hunk(accepted=letter in "ya", with_rest=letter == "a")
         elif letter.isdecimal():
             self.decide(panel.choices[int(letter) - 1])
         elif letter == "e":
             self.start_answer("rule", panel.rule)
         elif letter == "v":
-            self._page(exposed(panel.request.preview))
+            self._unfolding.page(exposed(panel.request.preview))
         else:
             self.decide(KEYS[letter])
 
     def enter_at_approval(self) -> None:
         """Take the letter that was just typed, else the marked choice, unless the question has only just come up."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         if self._letters:
             self._letters.end()
         elif time.monotonic() - self._shown_at >= REACTION_S and panel.hunk is None:
@@ -243,22 +234,19 @@ class Asking:
 
     def escape_at_approval(self) -> None:
         """Go back from the hunks, else answer no."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         self._letters.drop()
         if panel.hunk is None:
             self.decide("no")
         else:
             panel.hunk, panel.comment = None, ""
-            self._changed()
 
     def erase_at_approval(self) -> None:
         self._letters.drop()
 
     def decide(self, choice: Choice) -> None:
         """Answer the approval, or open the input or the hunks for the answer."""
-        panel = self.approval
-        assert panel is not None
+        panel = self._approvals[0]
         self._letters.drop()
         if choice == "comment":
             self.start_answer("comment")
@@ -267,47 +255,31 @@ class Asking:
             self._view.block(panel.hunk_preview(self._console.columns), "question")
         else:
             self._answer(panel.answer(choice))
-        self._changed()
 
     def move_choice(self, by: int) -> None:
-        assert self.approval is not None
         self._letters.drop()
-        self.approval.move(by)
-        self._changed()
+        self._approvals[0].move(by)
 
     def widen(self, by: int) -> None:
-        assert self.approval is not None
         self._letters.drop()
-        self.approval.widen(by)
-        self._changed()
+        self._approvals[0].widen(by)
 
-    def decide_hunk(self, *, accepted: bool, comment: str = "") -> None:
-        panel = self.approval
-        assert panel is not None
-        answer = panel.take_hunk(accepted=accepted, comment=comment)
+    def _decide_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> None:
+        panel = self._approvals[0]
+        answer = panel.take_hunk(accepted=accepted, with_rest=with_rest, comment=comment)
         if answer is not None:
             self._answer(answer)
         else:
             self._view.block(panel.hunk_preview(self._console.columns), "question")
-        self._changed()
-
-    def _accept_remaining_hunks(self) -> None:
-        panel = self.approval
-        while panel is not None and panel is self.approval and panel.hunk is not None:
-            answer = panel.take_hunk(accepted=True)
-            if answer is not None:
-                self._answer(answer)
-                return
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._approvals.pop(0)
         answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
-        self._submit(answer)
+        self._controller.answer(answer)
         self._show_approval()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
-        self._changed()
 
     def _linger_no_more(self, answered: ApprovalPanel) -> None:
         if self._answered is answered:
@@ -325,11 +297,10 @@ class Asking:
         """Let the input take an answer; its text comes back afterwards."""
         self._set_aside = self._area.buffer.text
         self.purpose = purpose
-        self._console.insert_mode()
+        self._console.begin_inserting()
         self._area.completes = False
         self._area.is_secret = purpose == "secret"
         self._area.set_text(text)
-        self._changed()
 
     def end_answer(self) -> None:
         if self.purpose != "prompt":
@@ -357,13 +328,12 @@ class Asking:
             if text and is_rule(text):
                 panel.set_rule(text)
             elif text:
-                self._hint("That is no rule: write TOOL or TOOL(pattern).")
+                self._console.hint.show("That is no rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
-            self.decide_hunk(accepted=False, comment=text)
+            self._decide_hunk(accepted=False, comment=text)
         else:
             panel.comment = text
             self._answer(panel.answer("no"))
-        self._changed()
 
 
 def is_rule(text: str) -> bool:
@@ -372,3 +342,37 @@ def is_rule(text: str) -> bool:
     except UsageError:
         return False
     return True
+
+
+class Letters:
+    """Letters typed at an approval; `alone` is called with the last one when no other follows.
+
+    Early letters were typed before anybody could have read the question: they belong to the answer before it.
+    """
+
+    def __init__(self, alone: Callable[[str, bool], None]) -> None:
+        self._alone = alone
+        self._timer: asyncio.TimerHandle | None = None
+        self._typed = ""
+        self._are_early = False
+
+    def __bool__(self) -> bool:
+        return bool(self._typed)
+
+    def wait(self, letters: str, *, are_early: bool) -> None:
+        """Hold letters until it shows whether more follow."""
+        self._typed, self._are_early = letters, are_early
+        self._timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self.end)
+
+    def drop(self) -> tuple[str, bool]:
+        """Take the letters away; gives them, and whether they were early."""
+        held = self._typed, self._are_early
+        self._typed, self._are_early = "", False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return held
+
+    def end(self) -> None:
+        letters, are_early = self.drop()
+        self._alone(letters[-1:], are_early)

@@ -114,13 +114,14 @@ class ApprovalPanel:
             case _:
                 return Approve(id, False, comment=self.comment, stops=not self.comment)
 
-    def take_hunk(self, *, accepted: bool, comment: str = "") -> Approve | None:
-        """Decide on the hunk that is shown; the answer once the last one is decided."""
+    def take_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> Approve | None:
+        """Decide on the hunk that is shown, or on all that are left; the answer once the last one is decided."""
         assert self.hunk is not None
         self.comment = "; ".join(part for part in (self.comment, comment) if part)
+        after = len(self.request.hunks) if with_rest else self.hunk + 1
         if accepted:
-            self.accepted.append(self.hunk)
-        self.hunk += 1
+            self.accepted += range(self.hunk, after)
+        self.hunk = after
         if self.hunk < len(self.request.hunks):
             return None
         if not self.accepted:

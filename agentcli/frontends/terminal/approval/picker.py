@@ -49,11 +49,8 @@ class Picker:
             self._selected = (min(self._selected, count - 1) + by) % count
 
     def type(self, text: str) -> None:
-        self._query += printable(text).replace("\n", " ")
-        self._selected = 0
-
-    def backspace(self) -> None:
-        self._query = self._query[:-1]
+        """Add to the text that narrows the list; an empty text takes a character away."""
+        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
         self._selected = 0
 
     @property
@@ -93,7 +90,7 @@ class Picker:
 
 
 class Picking:
-    """Keeps the list that is open, one at a time; `changed` is called when it looks different."""
+    """Keeps the list that is open, one at a time; `changed` is called when one opens."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -116,28 +113,17 @@ class Picking:
         self._changed()
         return picked
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        picked = await self.pick(Picker(title, options)) if options else None
-        return None if picked is None else picked.number
-
     def end(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():
             chosen = picker.chosen if taken else None
             picked.set_result(None if chosen is None else Picked(chosen, keeps))
-        self._changed()
 
     def move(self, by: int) -> None:
         assert self.picker is not None
         self.picker.move(by)
-        self._changed()
 
     def type(self, text: str) -> None:
-        """Add to the text that narrows the list; an empty text takes a character away."""
         assert self.picker is not None
-        if text:
-            self.picker.type(text)
-        else:
-            self.picker.backspace()
-        self._changed()
+        self.picker.type(text)

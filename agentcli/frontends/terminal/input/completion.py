@@ -5,27 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from pathlib import Path
 
 from prompt_toolkit.application import get_app_or_none
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out
-
-
-class CommandEntry(Protocol):
-    """A command, as completion sees it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def help(self) -> str: ...
-    @property
-    def aliases(self) -> tuple[str, ...]: ...
-    @property
-    def argument(self) -> str: ...
-
+from agentcli.agent.commands.command import Command
+from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out, paths_elsewhere
 
 # The values that fit an argument as typed so far, and a note on each; a value replaces the whole argument.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
@@ -40,21 +27,17 @@ _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 class PromptCompleter(Completer):
     """`/name` at the start of the input, its argument, and `@path` after white space.
 
-    A whole name is followed by a space. `elsewhere` completes a path that leads out of the project; it is called in a
-    thread.
+    A whole name is followed by a space. `arguments` has the values of a command's argument. A path that leads out of
+    the project is read from `folder`, or from `home`.
     """
 
     def __init__(
-        self,
-        commands: Callable[[], Iterable[CommandEntry]],
-        files: FileIndex | None,
-        arguments: Arguments = lambda name, typed: (),
-        elsewhere: Callable[[str], Sequence[str]] = lambda typed: (),
+        self, commands: Iterable[Command], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
     ) -> None:
         self._commands = commands
-        self._files = files
         self._arguments = arguments
-        self._elsewhere = elsewhere
+        self._files = files
+        self._folder, self._home = folder, home
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Commands and arguments; files need `get_completions_async`."""
@@ -70,12 +53,12 @@ class PromptCompleter(Completer):
         for completion in self.get_completions(document, complete_event):
             yield completion
         mention = _MENTION.search(document.text_before_cursor)
-        if mention is None or self._files is None:
+        if mention is None:
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
         if leads_out(query):
-            paths = await asyncio.to_thread(self._elsewhere, query)
+            paths = await asyncio.to_thread(paths_elsewhere, query, self._folder, self._home)
         else:
             paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))
         for path in paths:
@@ -83,8 +66,8 @@ class PromptCompleter(Completer):
             yield Completion(text, -len(mention[0]), display=path)
 
     def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
-        commands = list(self._commands())
-        fits: Sequence[Callable[[CommandEntry], bool]] = (
+        commands = list(self._commands)
+        fits: Sequence[Callable[[Command], bool]] = (
             lambda command: command.name.startswith(typed),
             lambda command: any(name.startswith(typed) for name in command.aliases),
             lambda command: any(typed in name for name in _names(command)),
@@ -94,13 +77,13 @@ class PromptCompleter(Completer):
             yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
 
     def _argument_completions(self, name: str, typed: str) -> Iterator[Completion]:
-        command = next((command for command in self._commands() if name in _names(command)), None)
+        command = next((command for command in self._commands if name in _names(command)), None)
         if command is not None:
             for value, note in self._arguments(command.name, typed):
                 yield Completion(value, -len(typed), display_meta=note)
 
 
-def _names(command: CommandEntry) -> tuple[str, ...]:
+def _names(command: Command) -> tuple[str, ...]:
     return (command.name, *command.aliases)
 
 

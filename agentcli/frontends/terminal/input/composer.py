@@ -6,19 +6,35 @@ import asyncio
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from msgspec import Struct
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.drafts import Drafts
-from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
+from agentcli.frontends.terminal.input.file_index import FileIndex
+from agentcli.frontends.terminal.input.history import ProjectHistory
 from agentcli.frontends.terminal.input.images import clipboard_image, image_path, read_image
-from agentcli.frontends.terminal.input.pastes import Pastes, clean
+from agentcli.frontends.terminal.input.key_names import KeyLabels
+from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean
 from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.unknown_files import NameCheck
 from agentcli.frontends.terminal.programs.pager import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
 MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
+
+
+class Typing(Struct, frozen=True):
+    """Everything that typing in a folder needs; without `drafts` nothing is stored."""
+
+    folder: Path
+    home: Path
+    files: FileIndex
+    history: ProjectHistory
+    drafts: Drafts | None
 
 
 class Composer:
@@ -27,24 +43,24 @@ class Composer:
     def __init__(
         self,
         area: PromptArea,
-        drafts: Drafts | None,
-        history: ProjectHistory,
+        typing: Typing,
+        labels: KeyLabels,
         *,
         environment: Mapping[str, str],
         tell: Callable[[str], None],
-        stash_key: str,
         hand_over: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.area = area
         self.pastes = Pastes()
-        self._drafts = drafts
-        self.history = history
+        self.names = NameCheck(typing.folder, typing.home, typing.files.paths_like, send_key=labels.first("send"))
+        self._drafts = typing.drafts
+        self.history = typing.history
         self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
         self._shown = ""  # its text
         self._typed = Sent("")  # the text being written when the first one was recalled
         self._environment = environment
         self._tell = tell
-        self._stash_key = stash_key
+        self._stash_key = labels.first("stash")
         self._hand_over = hand_over
         self._stash: list[Sent] = []
         self._saving: asyncio.TimerHandle | None = None
@@ -59,20 +75,15 @@ class Composer:
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
         return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
 
-    def take(self) -> tuple[str, str, Callable[[tuple[Block, ...]], tuple[Block, ...]]]:
-        """Empty the input. Gives its text as shown and in full, and a function that adds its images to a prompt."""
+    def take(self) -> tuple[str, str, Pastes]:
+        """Empty the input. Gives its text as shown and in full, and what has the images of its tokens."""
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
         self.pastes = Pastes()
         self._last_paste = ("", "")
         self.forget_draft()
-
-        def with_images(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-            first, *rest = blocks or (Text(text),)
-            return (*pastes.blocks(first.text if isinstance(first, Text) else text), *rest)
-
-        return shown, text, with_images
+        return shown, text, pastes
 
     @property
     def asks_for_keys(self) -> bool:
@@ -82,17 +93,16 @@ class Composer:
     @property
     def sent(self) -> Sent:
         """The typed text, as the history stores it."""
-        text = self.area.buffer.text
-        return Sent(text, self.pastes.contents(text))
+        return self.pastes.typed(self.area.buffer.text)
 
     def put(self, sent: Sent) -> None:
         """Replace the typed text by one of the history; undo does not bring it back."""
         self.pastes = Pastes()
-        self.area.replace_text(self.pastes.adopt(sent.text, sent.pastes))
+        self.area.replace_text(self.pastes.adopt(sent))
 
     def put_before(self, sent: Sent) -> None:
         """Put a text on lines before the typed one."""
-        text, typed = self.pastes.adopt(sent.text, sent.pastes), self.area.buffer.text
+        text, typed = self.pastes.adopt(sent), self.area.buffer.text
         self.area.set_text(f"{text}\n{typed}" if typed else text)
 
     # History
@@ -127,7 +137,7 @@ class Composer:
         said = _words(typed_blocks(content))
         for sent in self.history.entries[:MOST_LOOKED_THROUGH]:
             pastes = Pastes()
-            if sent.pastes and _words(pastes.blocks(pastes.adopt(sent.text, sent.pastes))) == said:
+            if sent.pastes and _words(pastes.blocks(pastes.adopt(sent))) == said:
                 return sent
         pastes = Pastes()
         text = "".join(
@@ -137,7 +147,7 @@ class Composer:
             for block in typed_blocks(content)
             if isinstance(block, Text | Image)
         )
-        return Sent(text, pastes.contents(text))
+        return pastes.typed(text)
 
     # Pastes and images
 
@@ -205,7 +215,7 @@ class Composer:
         found = self._drafts.load() if self._drafts is not None else None
         if found is None or not found.text.strip():
             return False
-        self.put(Sent(found.text, found.pastes))
+        self.put(found)
         return True
 
     def _save_soon(self) -> None:
@@ -217,9 +227,8 @@ class Composer:
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
         text = "" if self.asks_for_keys else self.area.buffer.text
-        contents = self.pastes.contents(text)
         # In a thread: an image is megabytes, and the next key must not wait for the disk.
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, text, contents))
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, self.pastes.typed(text)))
 
     def forget_draft(self) -> None:
         if self._saving is not None:

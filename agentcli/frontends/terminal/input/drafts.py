@@ -5,13 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from agentcli.llm.messages import Image
+from agentcli.frontends.terminal.input.pastes import Sent
 from agentcli.small_files import replace_file
 
 MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
@@ -38,13 +37,6 @@ def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
     return None
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """The input's text and the contents of its tokens (see pastes.py)."""
-
-    text: str
-    pastes: dict[str, str | Image] = {}
-
-
 class Drafts:
     """One draft in one file. A failing disk costs the draft, never the session. `lock` is held meanwhile."""
 
@@ -52,22 +44,22 @@ class Drafts:
         self._file = file
         self._lock = lock
 
-    def save(self, text: str, pastes: Mapping[str, str | Image]) -> None:
+    def save(self, draft: Sent) -> None:
         """Store a text; an empty one leaves no draft."""
-        if not text:
+        if not draft.text:
             self.clear()
             return
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
-        draft = Draft(text.encode(errors="replace").decode(), dict(pastes))
+        draft = Sent(draft.text.encode(errors="replace").decode(), draft.pastes)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(self._file, msgspec.json.encode(draft), syncs=False)
         except OSError:
             pass
 
-    def load(self) -> Draft | None:
+    def load(self) -> Sent | None:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=Draft)
+            return msgspec.json.decode(self._file.read_bytes(), type=Sent)
         except (OSError, msgspec.MsgspecError, ValueError):
             return None
 

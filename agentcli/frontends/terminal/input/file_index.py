@@ -265,7 +265,7 @@ class _Pattern:
         return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
 
     def tier(self, path: str) -> int:
-        """How well `path` matches: 0 is best. Of a query with slashes, each part can be the beginning of a name."""
+        """The rank of a match: 0 is best. Of a query with slashes, each part can be the beginning of a name."""
         query = self.query
         if self.ignores_case:
             path = path.lower()

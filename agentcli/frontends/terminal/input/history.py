@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.frontends.terminal.input.pastes import without_images
+from agentcli.frontends.terminal.input.pastes import Sent
 from agentcli.llm.messages import Image
 from agentcli.small_files import replace_file
 
@@ -22,13 +22,6 @@ KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by
 LARGEST_FILE = 2 * KEPT_BYTES
 LONGEST_ENTRY = 500_000  # bytes of its line; a longer one is not written
 _LOCK_TRIES = 20  # 5 ms apart
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """A prompt as it was typed, and the contents of its tokens (see pastes.py)."""
-
-    text: str
-    pastes: dict[str, str | Image] = {}
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
@@ -85,14 +78,12 @@ class ProjectHistory:
             return
         line = self._line(sent)
         if len(line) > LONGEST_ENTRY:
-            line = self._line(Sent(*without_images(sent.text, sent.pastes)))
+            line = self._line(sent.without_images())
         if len(line) > LONGEST_ENTRY:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _append(self._file, line)
-            if self._file.stat().st_size > LARGEST_FILE:
-                _trim(self._file)
         except OSError:
             pass
 
@@ -121,49 +112,39 @@ def _tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append with one write, so that lines of several processes do not mix."""
-    while True:
+    """Append a line with one write, so that lines of several processes do not mix; trim a file that is too large."""
+    with _locked(file.parent) as is_locked:
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            with _locked(descriptor, fcntl.LOCK_SH):
-                if not _is_still(file, descriptor):
-                    continue  # another process has trimmed the file since it was opened
-                os.fchmod(descriptor, 0o600)
-                os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
-                return
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
+            if is_locked and os.fstat(descriptor).st_size > LARGEST_FILE:
+                replace_file(file, _tail(file), syncs=False)
         finally:
             os.close(descriptor)
 
 
-def _trim(file: Path) -> None:
-    """Keep the newest lines; left for the next entry while another process trims or appends."""
-    with file.open("rb") as stream, _locked(stream.fileno(), fcntl.LOCK_EX) as is_locked:
-        if is_locked and _is_still(file, stream.fileno()):
-            replace_file(file, _tail(file), syncs=False)
-
-
 @contextmanager
-def _locked(descriptor: int, kind: int) -> Iterator[bool]:
+def _locked(folder: Path) -> Iterator[bool]:
     """Yields True once locked, False after a while: a process stopped with the lock must not stop this one."""
-    is_locked = False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _takes_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _takes_lock(descriptor: int) -> bool:
     for _ in range(_LOCK_TRIES):
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            is_locked = True
-            break
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.005)
         except OSError:  # a file system without locks
-            break
-    try:
-        yield is_locked
-    finally:
-        if is_locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _is_still(file: Path, descriptor: int) -> bool:
-    return os.path.samestat(os.fstat(descriptor), file.stat())
+            return False
+        else:
+            return True
+    return False
 
 
 def _ends_with_newline(descriptor: int) -> bool:

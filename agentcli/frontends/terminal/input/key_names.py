@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from agentcli.look_settings import SENT_AS
+from agentcli.look_settings import SENT_AS, KeySettings
 
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
+# For the `?` card: actions (see look_settings.py), keys that are fixed, and what they do.
+_HELP = (
+    ("send", "", "send; while it works: steer"),
+    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("newline", "\\ Enter", "new line"),
+    ("interrupt", "", "interrupt; twice when idle: rewind"),
+    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("leave", "", "leave"),
+    ("mode", "", "next permission mode"),
+    ("previous", "", "take back what is queued; history"),
+    ("take_back", "", "choose what to take back"),
+    ("search", "", "search the history"),
+    ("stash", "", "stash what is typed"),
+    ("unfold", "", "unfold the last output"),
+    ("todo", "", "to-do list"),
+    ("background", "", "running command to the background"),
+    ("editor", "", "external editor"),
+    ("paste_image", "", "paste an image"),
+    ("suspend", "", "suspend"),
+    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
+)
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
 class KeyLabels:
     """Names the keys that the person has chosen for each action."""
 
-    def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
-        self._keys = keys
+    def __init__(self, settings: KeySettings) -> None:
+        self.keys = settings.by_action()
 
     def first(self, action: str) -> str:
         """The action's first key; empty when it has none."""
-        return next((label(key) for key in self._keys[action]), "")
+        return next((label(key) for key in self.keys[action]), "")
 
     def hints(self, **actions: str) -> str:
         """`Enter sends · Esc interrupts`, without actions that have no key."""
         return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
+
+    def help(self) -> list[tuple[list[str], str]]:
+        """The keys of each action that has one, and what it does."""
+        rows = []
+        for action, more, text in _HELP:
+            if action == "complete" and self.keys["queue"] != self.keys["complete"]:
+                rows.append(([label(key) for key in self.keys["complete"]], "complete"))
+                action, text = "queue", "while it works: queue for afterwards"
+            labels = [label(key) for key in self.keys.get(action, ())]
+            rows.append((labels + ([more] if more else []), text))
+        return [(labels, text) for labels, text in rows if labels]
 
 
 def sequence(key: str) -> tuple[str, ...]:

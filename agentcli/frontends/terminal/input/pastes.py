@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+
+from msgspec import Struct
 
 from agentcli.frontends.terminal.input.images import require_sendable
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
@@ -16,6 +18,19 @@ MOST_CHARACTERS = 1_000
 _TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+
+
+class Sent(Struct, frozen=True):
+    """A text as it was typed, and the contents of its tokens."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+    def without_images(self) -> Sent:
+        texts = {token: content for token, content in self.pastes.items() if isinstance(content, str)}
+        images = self.pastes.keys() - texts.keys()
+        text = _TOKEN.sub(lambda found: "" if found.group() in images else found.group(), self.text)
+        return Sent(text, {**texts})
 
 
 class Pastes:
@@ -58,6 +73,14 @@ class Pastes:
                     blocks.append(piece)
         return without_empty_text(blocks)
 
+    def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """A prompt's blocks with images in place of their tokens."""
+        match blocks:
+            case (Text(text), *rest):
+                return (*self.blocks(text), *rest)
+            case _:
+                return blocks
+
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
         """Start and end of the token that holds the character before `cursor`, which moves or is deleted as one.
 
@@ -68,12 +91,13 @@ class Pastes:
                 return found.span()
         return None
 
-    def contents(self, text: str) -> dict[str, str | Image]:
-        """The tokens in `text` and their contents, to be stored with it."""
-        return {found.group(): self._contents[found.group()] for found in self._tokens(text)}
+    def typed(self, text: str) -> Sent:
+        """`text` with the contents of its tokens, to be stored."""
+        return Sent(text, {found.group(): self._contents[found.group()] for found in self._tokens(text)})
 
-    def adopt(self, text: str, contents: Mapping[str, str | Image]) -> str:
-        """Take in a text with its `contents`; tokens that mean something else here get new numbers."""
+    def adopt(self, sent: Sent) -> str:
+        """Take in a text with its contents; tokens that mean something else here get new numbers."""
+        text, contents = sent.text, sent.pastes
         tokens: dict[str, str] = {}
         for found in _TOKEN.finditer(text):
             token = found.group()
@@ -104,13 +128,6 @@ class Pastes:
             yield found.group(), self._contents[found.group()]
             position = found.end()
         yield "", text[position:]
-
-
-def without_images(text: str, contents: Mapping[str, str | Image]) -> tuple[str, dict[str, str | Image]]:
-    """The text without the tokens of images, and the contents that remain."""
-    texts: dict[str, str | Image] = {token: text for token, text in contents.items() if isinstance(text, str)}
-    images = contents.keys() - texts.keys()
-    return _TOKEN.sub(lambda found: "" if found.group() in images else found.group(), text), texts
 
 
 def clean(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
@@ -38,8 +39,10 @@ class PromptBuffer(Buffer):
 class PromptArea:
     """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
 
-    def __init__(self, *, mark: Callable[[], str], placeholder: Callable[[], str]) -> None:
-        self._mark = mark
+    def __init__(self, *, placeholder: Callable[[], str]) -> None:
+        self.mark: Callable[[], str] = lambda: "› "
+        self.placeholder = placeholder
+        self._columns = 0
         self.buffer = PromptBuffer(
             complete_while_typing=Condition(lambda: self.completes),
             multiline=True,
@@ -49,7 +52,7 @@ class PromptArea:
         self._completed: Document | None = None  # the text and cursor that a completion has left
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
-            AfterInput(lambda: [("class:muted", placeholder())]), Condition(lambda: not self.buffer.text)
+            AfterInput(lambda: [("class:muted", self._fitting_placeholder())]), Condition(lambda: not self.buffer.text)
         )
         stars = ConditionalProcessor(PasswordProcessor(), Condition(lambda: self.is_secret))
         self.window = Window(
@@ -61,11 +64,19 @@ class PromptArea:
         self.layout = Layout(self.window)
 
     def _prefix(self, line: int, wraps: int) -> StyleAndTextTuples:
-        mark = self._mark()
+        mark = self.mark()
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
+
+    def _fitting_placeholder(self) -> str:
+        """As many of the placeholder's parts as fit beside the mark."""
+        hint = self.placeholder()
+        while len(hint) > self._columns - 3 and hint:
+            hint = hint.rpartition(" · ")[0]
+        return hint
 
     def rows(self, columns: int, most: int) -> tuple[list[Row], tuple[int, int]]:
         """The input's rows, at most `most`, and the cursor's cell among them."""
+        self._columns = columns
         preferred = self.window.preferred_height(columns, most).preferred
         height = max(1, min(preferred, most))
         cells = Cells()
@@ -166,13 +177,8 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
     return row
 
 
-_known: dict[str, str] = {}
-
-
+@lru_cache(maxsize=256)
 def _roles(style: str) -> str:
     """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
-    roles = _known.get(style)
-    if roles is None:
-        names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
-        roles = _known[style] = " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
-    return roles
+    names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
+    return " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))

@@ -45,10 +45,8 @@ class NameCheck:
 
     def holds_back(self, text: str) -> bool:
         """True if the prompt has such a name that the person has not been warned of."""
-        unknown = []
-        if not text.lstrip().startswith(("/", "!")):
-            found = unknown_files(text, self._root, self._home, self._paths_like)
-            unknown = [one for one in found if one.name not in self._told]
+        is_prompt = not text.lstrip().startswith(("/", "!"))
+        unknown = [one for one in self.unknown(text) if one.name not in self._told] if is_prompt else []
         if not unknown:
             self.forget()
             return False
@@ -64,69 +62,62 @@ class NameCheck:
     def forget(self) -> None:
         self._told.clear()
 
+    def unknown(self, typed: str) -> list[UnknownFile]:
+        """The names in a prompt that are no file or folder.
 
-def unknown_files(
-    typed: str, root: Path, home: Path, paths_like: Callable[[str], Iterable[str]] = lambda name: ()
-) -> list[UnknownFile]:
-    """The names in a prompt that are no file or folder; `paths_like` gives paths whose last part is like a name.
+        Passes over names with another meaning: decorators, people, npm packages, addresses.
+        """
+        found: dict[str, UnknownFile] = {}
+        for match in _NAME.finditer(_CODE.sub(" ", typed)):
+            whole = match["quoted"] or match["plain"]
+            name = whole if match["quoted"] else whole.rstrip(PUNCTUATION)
+            if not name or self._exists(whole) or self._exists(name):
+                continue
+            unknown = self._judged(name)
+            if unknown is not None or match["quoted"]:
+                found[name] = unknown or UnknownFile(name, self._near(name))
+        return list(found.values())
 
-    Passes over names with another meaning: decorators, people, npm packages, addresses.
-    """
-    found: dict[str, UnknownFile] = {}
-    for match in _NAME.finditer(_CODE.sub(" ", typed)):
-        whole = match["quoted"] or match["plain"]
-        name = whole if match["quoted"] else whole.rstrip(PUNCTUATION)
-        if not name or _exists(whole, root, home) or _exists(name, root, home):
-            continue
-        unknown = _judged(name, root, home, paths_like)
-        if unknown is not None or match["quoted"]:
-            found[name] = unknown or UnknownFile(name, _near(name, root, home, paths_like))
-    return list(found.values())
+    def _judged(self, name: str) -> UnknownFile | None:
+        """None for a name that may well mean something else."""
+        without_place = _PLACE.sub("", name)
+        if without_place != name and self._exists(without_place):
+            return UnknownFile(name, without_place)
+        if _OF_NO_PATH.search(name):
+            return None
+        first, _, rest = name.partition("/")
+        last = name.rstrip("/").rpartition("/")[2]
+        near = self._near(name)
+        if not first and not near.startswith("/"):
+            return None  # `@/` is the root of the sources in many projects
+        is_meant = (
+            ("." in last and last.rpartition(".")[2].lower() in _EXTENSIONS)
+            or first in ("", "~", ".", "..")
+            or (bool(rest) and near != "" and not (self._root / "node_modules" / f"@{first}").exists())
+            or (rest.count("/") > 0 and (self._root / first).is_dir())
+            or (not rest and near != "" and _is_slip(name, near.rpartition("/")[2].partition(".")[0]))
+        )
+        return UnknownFile(name, near) if is_meant else None
 
+    def _exists(self, name: str) -> bool:
+        try:
+            return self._path(name).exists()
+        except (OSError, ValueError):  # too long, or no path at all
+            return False
 
-def _judged(name: str, root: Path, home: Path, paths_like: Callable[[str], Iterable[str]]) -> UnknownFile | None:
-    """None for a name that may well mean something else."""
-    without_place = _PLACE.sub("", name)
-    if without_place != name and _exists(without_place, root, home):
-        return UnknownFile(name, without_place)
-    if _OF_NO_PATH.search(name):
-        return None
-    first, _, rest = name.partition("/")
-    last = name.rstrip("/").rpartition("/")[2]
-    near = _near(name, root, home, paths_like)
-    if not first and not near.startswith("/"):
-        return None  # `@/` is the root of the sources in many projects
-    is_meant = (
-        ("." in last and last.rpartition(".")[2].lower() in _EXTENSIONS)
-        or first in ("", "~", ".", "..")
-        or (bool(rest) and near != "" and not (root / "node_modules" / f"@{first}").exists())
-        or (rest.count("/") > 0 and (root / first).is_dir())
-        or (not rest and near != "" and _is_slip(name, near.rpartition("/")[2].partition(".")[0]))
-    )
-    return UnknownFile(name, near) if is_meant else None
+    def _path(self, name: str) -> Path:
+        return self._home / name[2:] if name == "~" or name.startswith("~/") else self._root / name
 
-
-def _exists(name: str, root: Path, home: Path) -> bool:
-    try:
-        return _path(name, root, home).exists()
-    except (OSError, ValueError):  # too long, or no path at all
-        return False
-
-
-def _path(name: str, root: Path, home: Path) -> Path:
-    return home / name[2:] if name == "~" or name.startswith("~/") else root / name
-
-
-def _near(name: str, root: Path, home: Path, paths_like: Callable[[str], Iterable[str]]) -> str:
-    """A path whose last part is nearly that of `name`, in the folder that was written or else anywhere."""
-    folder, slash, last = name.rstrip("/").rpartition("/")
-    try:
-        beside = [f"{folder}{slash}{path.name}" for path in _path(f"{folder}{slash}" or ".", root, home).iterdir()]
-    except (OSError, ValueError):
-        beside = []
-    by_name = {key: path for path in [*paths_like(last), *beside] for key in _names(path, last)}
-    found = nearest(last, by_name)
-    return by_name[found] if found else ""
+    def _near(self, name: str) -> str:
+        """A path whose last part is nearly that of `name`, in the folder that was written or else anywhere."""
+        folder, slash, last = name.rstrip("/").rpartition("/")
+        try:
+            beside = [f"{folder}{slash}{path.name}" for path in self._path(f"{folder}{slash}" or ".").iterdir()]
+        except (OSError, ValueError):
+            beside = []
+        by_name = {key: path for path in [*self._paths_like(last), *beside] for key in _names(path, last)}
+        found = nearest(last, by_name)
+        return by_name[found] if found else ""
 
 
 def _names(path: str, typed: str) -> Iterator[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from agentcli.frontends.terminal.markdown.characters import PUNCTUATION, flanks, last_wide
 from agentcli.frontends.terminal.markdown.held_text import CODE, LINK, HeldText
 from agentcli.frontends.terminal.markdown.links import ENTITY, Wait, as_character, link_target
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -25,6 +25,7 @@ _TAG = re.compile(
 )
 _ENTITY_BEGUN = re.compile(r"&(?:#(?:[0-9]{0,7}|[xX][0-9a-fA-F]{0,6})|[A-Za-z][A-Za-z0-9]{0,31})?\Z")
 
+PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 # The characters of a bare address (RFC 3986, section 2), but for brackets.
 _ADDRESS_CHARACTERS = "".join(sorted(PUNCTUATION - set('"<>[]\\^`{|}'))) + string.ascii_letters + string.digits
 
@@ -147,7 +148,7 @@ class InlineScanner:
             return space
         if end - at > LONGEST_WORD:
             return end - 1
-        return at if buffer.isascii() else last_wide(buffer, at)
+        return at if buffer.isascii() else _last_wide(buffer, at)
 
     def _sleep(self, wake: re.Pattern[str], characters: int) -> None:
         self._wake = wake
@@ -191,7 +192,7 @@ class InlineScanner:
             self._held.add(buffer[start:end])
             return end
         before, after = buffer[start - 1] if start else self._before, buffer[end] if end < len(buffer) else "\n"
-        opens, closes = flanks(char, before, after)
+        opens, closes = _flanks(char, before, after)
         if opens and "://" in self._word_until(start):
             opens = False
         left = count
@@ -321,3 +322,38 @@ class InlineScanner:
 @lru_cache(maxsize=LONGEST_RUN)
 def _closing_run(count: int) -> re.Pattern[str]:
     return re.compile(rf"(?<!`)`{{{count}}}(?!`)")
+
+
+def _flanks(char: str, before: str, after: str) -> tuple[bool, bool]:
+    """True for each if a delimiter between two characters can open, and can close (CommonMark 0.31, section 6.2)."""
+    left, right = _kind(before), _kind(after)
+    opens = right != " " and (right != "." or left != "a")
+    closes = left != " " and (left != "." or right != "a")
+    if char == "_":
+        return opens and (not closes or left == "."), closes and (not opens or right == ".")
+    return opens, closes
+
+
+@lru_cache(maxsize=1024)
+def _kind(char: str) -> str:
+    """A space " ", punctuation ".", a letter of a script without spaces "c", or anything else "a".
+
+    CommonMark (0.31, section 2.1) does not know "c", and so does not close `**注意：**请`.
+    """
+    if char.isspace():
+        return " "
+    if char in PUNCTUATION or (not char.isascii() and unicodedata.category(char)[0] in "PS"):
+        return "."
+    return "c" if _is_wide(char) else "a"
+
+
+def _last_wide(text: str, at: int) -> int:
+    """The end of the last character of a script without spaces that nothing can join any more; `at` without one."""
+    for end in range(len(text) - 1, at, -1):
+        if _is_wide(text[end - 1]) and unicodedata.category(text[end])[0] not in "MC":
+            return end
+    return at
+
+
+def _is_wide(char: str) -> bool:
+    return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"

@@ -17,6 +17,7 @@ class Hint:
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._buffer = buffer
         self._changed = changed
+        buffer.on_text_changed += self._drop_when_over
         self._text = ""
         self._until = 0.0
         self._holds: Callable[[], bool] = lambda: True
@@ -33,7 +34,7 @@ class Hint:
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
-    def drop_when_over(self) -> None:
+    def _drop_when_over(self, _: Buffer) -> None:
         """Forget a hint that no longer holds, so that the same input does not bring it back."""
         if not self._holds():
             self._text = ""

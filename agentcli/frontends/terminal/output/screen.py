@@ -125,10 +125,6 @@ class Screen(Renderer):
         self._switch_modes(on=False)
         self.output.flush()
 
-    def hand_over(self) -> None:
-        """Write the transcript whole and end its last line, before another program writes."""
-        self.finish()
-
     def clear(self) -> None:
         """Draw the region again (Ctrl-L); the transcript stays where it is."""
         self.erase()
@@ -153,44 +149,39 @@ class Screen(Renderer):
         before = len(self._rows)
         if not text:
             out = self._redraw_changed(rows, frame.cursor) if rows or before else []
+        elif text == [("", "\n")] and self._transcript.tail is not None:  # ends the line and shows nothing
+            self._transcript.start_line()
+            out = self._redraw_changed(rows, frame.cursor)
         else:
-            begun = self._transcript.rows_begun(text, self._size.columns)
+            to_tail = self._transcript.go_to_tail(self._size.columns)
+            painted, begun = self._transcript.written(text, self._size.columns)
             room = self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
-            is_simple = 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text)
-            if text == [("", "\n")] and self._transcript.tail is not None:  # ends the line and shows nothing
-                self._transcript.start_line()
-                out = self._redraw_changed(rows, frame.cursor)
-            elif is_simple:
-                out = self._insert(text, begun)
+            if 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text):
+                out = self._insert(painted, begun, to_tail)
                 out += self._redraw_changed(rows, frame.cursor)
             else:
-                out = self._redraw_all(text, rows, frame.cursor)
+                out = self._redraw_all(painted, to_tail, rows, frame.cursor)
         if self.synchronizes and (text or len(out) > 8):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self._write(out)
 
-    def _insert(self, text: list[Fragment], begun: int) -> list[str]:
+    def _insert(self, text: str, begun: int, to_tail: list[str]) -> list[str]:
         """Text behind the transcript's end, the region moved down by the rows it begins."""
         height = len(self._rows)
         out = []
         if begun:
             below = height - 1 - self._row
             out += [down(below), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"]
-            to_end = 1 if self._transcript.tail is not None else 0
-        else:
-            to_end = self._row + 1
-        if self._transcript.tail is not None:
-            out += [up(to_end), *self._transcript.go_to_tail(self._size.columns)]
-        out.append(self._transcript.written(text, self._size.columns))
-        out += [down(1 + self._row), to_column(self._column)]
-        return out
+        if to_tail:
+            out += [up(1 if begun else self._row + 1), *to_tail]
+        return [*out, text, down(1 + self._row), to_column(self._column)]
 
-    def _redraw_all(self, text: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+    def _redraw_all(self, text: str, to_tail: list[str], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         out = [up(self._row), ERASE_BELOW] if self._rows else []
-        if self._transcript.tail is not None:
-            out += [up(1), *self._transcript.go_to_tail(self._size.columns)]
-        out += [self._transcript.written(text, self._size.columns), "\n"]
+        if to_tail:
+            out += [up(1), *to_tail]
+        out += [text, "\n"]
         out.append("\n".join(self._painted(row) for row in rows))
         self._rows = rows
         if rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.output.todo_list import todo_lines
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.text_width import clipped, width
@@ -26,6 +25,8 @@ LONGEST_LINE = 400  # characters of an output line that are shown folded
 _SAID_ABOVE = re.compile(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
+
+_SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}
 
 
 class Folded(Struct, frozen=True):
@@ -160,6 +161,18 @@ def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
         return _output(event.result.text, rest)  # an older or a newer version's
     lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
     return [fragment for line in lines for fragment in line]
+
+
+def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
+    """A line for each item, indented by two columns, without line ends."""
+    return [
+        [
+            ("", "  "),
+            _SIGNS[item.status],
+            ("muted" if item.status == "completed" else "", " " + " ".join(printable(item.content).split())),
+        ]
+        for item in items
+    ]
 
 
 _BODIES: dict[str, Callable[[ToolFinished, int, str], list[Fragment]]] = {

@@ -70,48 +70,39 @@ class Transcript:
                 break
         return [fragment for fragment in text if fragment[1]]
 
-    def rows_begun(self, text: Sequence[Fragment], columns: int) -> int:
-        """The number of rows that `text` begins below the last row."""
-        begun, tail = 0, self.tail
-        for _, part in text:
-            lines = part.split("\n")
-            for number, line in enumerate(lines):
-                if number:
-                    begun, tail = begun + (tail is None), None
-                if line:
-                    begun += tail is None
-                    rows, tail = advance(tail or 0, line, columns)
-                    begun += rows
-        return begun
+    def written(self, text: Sequence[Fragment], columns: int) -> tuple[str, int]:
+        """`text` painted, from the transcript's end on, and the number of rows that it begins.
 
-    def written(self, text: Sequence[Fragment], columns: int) -> str:
-        """`text` painted, from the transcript's end on; its last line end is left out until a line follows it."""
+        Its last line end is left out until a line follows it.
+        """
         parts: list[Fragment] = []
+        begun = 0
         is_first_row = self.tail is None  # the cursor stands at the start of a fresh row
         for roles, part in text:
             for number, line in enumerate(part.split("\n")):
+                fresh = int(number > 0 and self.tail is None)  # a blank line takes a row
                 if number:
-                    if self.tail is None:
-                        if not is_first_row:
-                            parts.append((roles, "\n"))
-                        is_first_row = False
                     self.start_line()
-                if not line:
-                    continue
-                if self.tail is None:
+                fresh += bool(line) and self.tail is None
+                begun += fresh
+                for _ in range(fresh):
                     if not is_first_row:
                         parts.append((roles, "\n"))
                     is_first_row = False
-                _, self.tail = advance(self.tail or 0, line, columns)
+                if not line:
+                    continue
+                wraps, self.tail = advance(self.tail or 0, line, columns)
+                begun += wraps
                 self._line.append(line)
                 last = _last_character(line)
                 self._tail_end = (roles, last) if width(last) else (self._tail_end[0], self._tail_end[1] + last)
                 parts.append((roles, line))
-        return self._theme.paint(parts)
+        return self._theme.paint(parts), begun
 
     def go_to_tail(self, columns: int) -> list[str]:
-        """Codes that lead from the last row to the end of its unfinished line."""
-        assert self.tail is not None
+        """Codes that lead from the last row to the end of its unfinished line; none without one."""
+        if self.tail is None:
+            return []
         if self.tail < columns:
             return [to_column(self.tail)]
         # The row is full: only writing its last cell again makes the terminal wrap what follows softly.

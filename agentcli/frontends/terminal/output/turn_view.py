@@ -50,11 +50,22 @@ class TextStream(Arriving, Protocol):
     def close(self) -> list[Fragment]: ...
 
 
-Print = Callable[[Sequence[Fragment]], None]
+class Printer(Protocol):
+    """Adds text to the end of the screen."""
+
+    def print(self, fragments: Sequence[Fragment]) -> None: ...
+
+    @property
+    def columns(self) -> int:
+        """The width of the window now."""
+        ...
+
+    @property
+    def at_line_start(self) -> bool: ...
 
 
 class TurnView:
-    """Shows a session's events through `print`; `columns` tells how wide the window is now.
+    """Shows a session's events through `printer`; `live` has what is under way.
 
     `stream` makes the printer of an answer (None: Markdown). Without a live screen calls are announced when they
     start, and prompts stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
@@ -63,23 +74,20 @@ class TurnView:
 
     def __init__(
         self,
-        print: Print,
-        live: Live,
+        printer: Printer,
         *,
-        columns: Callable[[], int],
-        at_line_start: Callable[[], bool],
         stream: Callable[[], TextStream] | None = None,
         is_live: bool = True,
+        interrupt_key: str = "Esc",
         unfold_key: str = "Ctrl-O",
         wraps: bool = True,
         home: str = "",
     ) -> None:
-        self._print = print
-        self._columns = columns
-        self._at_line_start = at_line_start
-        self._live = live
+        self._printer = printer
+        self._print = printer.print
+        self.live = Live(interrupt_key=interrupt_key)
         self._clean = PrintableStream()
-        self._new_stream = stream or (lambda: MarkdownStream(width=columns, wraps=wraps))
+        self._new_stream = stream or (lambda: MarkdownStream(width=lambda: printer.columns, wraps=wraps))
         self._is_live = is_live
         self._wraps = wraps and is_live
         self._home = home
@@ -99,13 +107,13 @@ class TurnView:
             case ThinkingDelta(text):
                 self._thinking(text)
             case TurnStarted(number):
-                self._live.turn_since = self._live.turn_since or time.monotonic()
+                self.live.turn_since = self.live.turn_since or time.monotonic()
                 if number == 1:
                     warm_up()
             case ToolStarted():
                 self._started(event)
             case OutputDelta(id, text):
-                if call := self._live.calls.get(id):
+                if call := self.live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case ToolFinished():
                 self._finished(event)
@@ -114,8 +122,8 @@ class TurnView:
             case QueueChanged(steering, follow_ups):
                 self._queue_changed(steering, follow_ups)
             case Retry(number, delay_s, error):
-                self._live.waiting = f"{printable(error)} (try {number + 1})"
-                self._live.waiting_until = time.monotonic() + delay_s
+                self.live.waiting = f"{printable(error)} (try {number + 1})"
+                self.live.waiting_until = time.monotonic() + delay_s
             case TurnFailed():
                 self._failed(event)
             case Done():
@@ -163,7 +171,7 @@ class TurnView:
         """The changes of a file below its name."""
         counts = f"  {diff_counts(diff)}" if diff.startswith("--- ") else ""
         title = [("accent", exposed(path)), ("muted", f"{counts}\n")]
-        self.block([*title, *diff_fragments(diff, width=self._columns(), most_lines=None), ("", "\n")])
+        self.block([*title, *diff_fragments(diff, width=self._printer.columns, most_lines=None), ("", "\n")])
 
     def gap(self) -> None:
         """An empty line, where there is none yet."""
@@ -202,7 +210,7 @@ class TurnView:
         self._last_kind = kind
 
     def _fitted(self, fragments: Sequence[Fragment], *, hang: int | None = None) -> Sequence[Fragment]:
-        return wrapped(fragments, self._columns(), hang=hang) if self._wraps else fragments
+        return wrapped(fragments, self._printer.columns, hang=hang) if self._wraps else fragments
 
     def will_take_back(self, message: Sequence[Block]) -> None:
         """Note that this message leaves the queue for the input, not for the model."""
@@ -215,7 +223,7 @@ class TurnView:
     def call(self, event: ToolFinished, title: str) -> None:
         """A finished call, with the whole of its output to be unfolded."""
         shown = event.id in self._previewed
-        view = tool_view(event, title, columns=self._columns(), diff_was_shown=shown, unfold_key=self._unfold_key)
+        view = tool_view(event, title, columns=self._printer.columns, diff_was_shown=shown, unfold_key=self._unfold_key)
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
@@ -232,35 +240,35 @@ class TurnView:
 
     def _text(self, text: str) -> None:
         self._end_thinking()
-        self._live.waiting = ""
+        self.live.waiting = ""
         if not self._has_text:
             self._begin("answer")
             self._has_text = True
         self._print(self._markdown.feed(self._clean.feed(text)))
-        self._live.answer = self._markdown
+        self.live.answer = self._markdown
 
     def _thinking(self, text: str) -> None:
-        if not self._live.thinking:
+        if not self.live.thinking:
             self._thinking_since = time.monotonic()
-        self._live.waiting = ""
-        self._live.thinking += printable(text)
+        self.live.waiting = ""
+        self.live.thinking += printable(text)
 
     def _started(self, event: ToolStarted) -> None:
         self._end_text()
-        self._live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
+        self.live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
         if not self._is_live:
             self.line(f"… {event.title}", "muted")
 
     def _finished(self, event: ToolFinished) -> None:
-        call = self._live.calls.pop(event.id, None)
+        call = self.live.calls.pop(event.id, None)
         self._end_text()
         self.call(event, call.title if call else event.name)
 
     def _end_thinking(self) -> None:
-        thought = self._live.thinking
+        thought = self.live.thinking
         if not thought:
             return
-        self._live.thinking = ""
+        self.live.thinking = ""
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         how_long = f" for {took}" if took else ""
         words = len(thought.split())
@@ -276,13 +284,13 @@ class TurnView:
             rest = self._markdown.feed(self._clean.close())
             self._print([*rest, *self._markdown.close()])
             self._markdown = self._new_stream()
-            self._live.answer = None
-        elif not self._at_line_start():
+            self.live.answer = None
+        elif not self._printer.at_line_start:
             self._print([("", "\n")])
 
     def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
         """Messages that have left the queue for the model are shown where they reach it."""
-        live = self._live
+        live = self.live
         left = [*steering, *follow_ups]
         for content in live.queued:
             if content in left:
@@ -296,7 +304,7 @@ class TurnView:
 
     def _end_turn(self) -> None:
         self._end_text()
-        live = self._live
+        live = self.live
         live.asked.clear()
         live.turn_since = None
         live.waiting = ""
@@ -312,9 +320,9 @@ class TurnView:
         self.gap()
 
     def _done(self, done: Done) -> None:
-        for id in list(self._live.asked):
-            self._live.answered(id)
-        took = time.monotonic() - (self._live.turn_since or time.monotonic())
+        for id in list(self.live.asked):
+            self.live.answered(id)
+        took = time.monotonic() - (self.live.turn_since or time.monotonic())
         self._end_turn()
         if why := _ENDINGS.get(done.reason):
             self.line(why, "warning")

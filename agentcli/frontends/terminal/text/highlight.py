@@ -65,9 +65,8 @@ class CodeHighlighter:
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
         self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
-        self._span: tuple[re.Pattern[str], _TokenType] | None = (
-            None  # left open by a line: the pattern that closes it, and its token
-        )
+        # Left open by a line: the pattern that closes it, and its token.
+        self._span: tuple[re.Pattern[str], _TokenType] | None = None
 
     def line(self, text: str) -> list[Fragment]:
         """One line, without its line break. The work does not depend on the lines before."""

@@ -1,33 +1,29 @@
-"""What the input offers: commands at its start, their arguments, and files after white space."""
+"""The input offers commands at its start, their arguments, and files after white space."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
+from agentcli.agent.commands.command import Command, CommandHost
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.file_index import FileIndex, paths_elsewhere
+from agentcli.frontends.terminal.input.file_index import FileIndex
 
 
-@dataclass(frozen=True)
-class Entry:
-    name: str
-    help: str
-    aliases: tuple[str, ...] = ()
-    argument: str = ""
+async def run(host: CommandHost, argument: str) -> str:
+    return ""
 
 
 COMMANDS = [
-    Entry("model", "choose the model", argument="[NAME]"),
-    Entry("clear", "start anew", aliases=("new",)),
-    Entry("remodel", "build anew"),
-    Entry("quit", "leave", aliases=("exit", "q")),
+    Command("model", "choose the model", run, "[NAME]"),
+    Command("clear", "start anew", run, aliases=("new",)),
+    Command("remodel", "build anew", run),
+    Command("quit", "leave", run, aliases=("exit", "q")),
 ]
 
 
@@ -40,16 +36,13 @@ def arguments(name: str, typed: str) -> Iterable[tuple[str, str]]:
     return [(value, note) for value, note in values if value.startswith(typed)]
 
 
-def completions(text: str, after: str = "", *, with_files: bool = True, home: Path = Path("/")) -> list[Completion]:
-    def elsewhere(typed: str) -> Sequence[str]:
-        return paths_elsewhere(typed, home / "work/project", home)
-
-    async def run() -> list[Completion]:
-        completer = PromptCompleter(lambda: COMMANDS, FileIndex(files) if with_files else None, arguments, elsewhere)
+def completions(text: str, after: str = "", *, home: Path = Path("/")) -> list[Completion]:
+    async def complete() -> list[Completion]:
+        completer = PromptCompleter(COMMANDS, arguments, FileIndex(files), folder=home / "work/project", home=home)
         document = Document(text + after, len(text))
         return [found async for found in completer.get_completions_async(document, CompleteEvent())]
 
-    return asyncio.run(run())
+    return asyncio.run(complete())
 
 
 def results(text: str, after: str = "", *, home: Path = Path("/")) -> list[str]:
@@ -82,8 +75,8 @@ def test_a_command_is_shown_with_its_help() -> None:
 
 def test_a_command_that_came_later_is_offered() -> None:
     commands = list(COMMANDS)
-    completer = PromptCompleter(lambda: commands, None)
-    commands.append(Entry("shout", "say it louder"))
+    completer = PromptCompleter(commands, arguments, FileIndex(files), folder=Path(), home=Path())
+    commands.append(Command("shout", "say it louder", run))
     assert [c.text for c in completer.get_completions(Document("/sh"), CompleteEvent())] == ["/shout "]
 
 
@@ -182,7 +175,3 @@ def test_paths_out_of_the_project_are_offered_by_folder(home: Path, typed: str, 
 def test_absolute_paths_are_offered(home: Path) -> None:
     assert results(f"@{home}/no", home=home) == [f'@"{home}/no tes/', f"@{home}/notes.md "]
     assert "@/etc/" in results("@/et", home=home)
-
-
-def test_without_an_index_there_are_no_files() -> None:
-    assert completions("@ma", with_files=False) == []

@@ -1,4 +1,4 @@
-"""What was sent before: for each project, over sessions, whatever the disk does."""
+"""Each project keeps its prompts over sessions, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from prompt_toolkit.history import FileHistory
 
 from agentcli.frontends.terminal.input import history as limits
-from agentcli.frontends.terminal.input.history import ProjectHistory, Sent
+from agentcli.frontends.terminal.input.history import ProjectHistory
+from agentcli.frontends.terminal.input.pastes import Sent
 from agentcli.llm.messages import Base64Source, Image
 
 

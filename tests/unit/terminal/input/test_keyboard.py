@@ -1,4 +1,4 @@
-"""What the terminal sends: keys, pastes, and reports that must never end up in the input."""
+"""Keys and pastes arrive; reports of the terminal never end up in the input."""
 
 from __future__ import annotations
 

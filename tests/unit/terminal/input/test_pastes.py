@@ -1,4 +1,4 @@
-"""What is pasted: shown short, sent whole, and harmless."""
+"""A paste is shown short, sent whole, and does no harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.images import LARGEST_IMAGE
-from agentcli.frontends.terminal.input.pastes import Pastes, clean
+from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06" + bytes(11) + b"IEND"
@@ -128,10 +128,10 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
     pastes = Pastes()
     image, paste = pastes.add_image(PNG, "image/png"), pastes.token_for("line\n" * 20)
     pastes.token_for("not in the text\n" * 20)
-    contents = pastes.contents(f"{paste} {image}")
+    contents = pastes.typed(f"{paste} {image}").pastes
     assert contents == {paste: "line\n" * 20, image: IMAGE}
     later = Pastes()
-    later.adopt(f"{paste} {image}", {**contents, "no token": "x"})
+    later.adopt(Sent(f"{paste} {image}", {**contents, "no token": "x"}))
     assert later.blocks(f"{paste}{image}") == (Text("line\n" * 20), IMAGE)
     assert later.expand("no token") == "no token"
     assert later.token_for("next\n" * 20) == "[Pasted #2 +20 lines]"
@@ -140,6 +140,6 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
 def test_a_token_that_means_something_else_here_gets_a_number_of_its_own() -> None:
     pastes = Pastes()
     here = pastes.token_for("here\n" * 20)
-    adopted = pastes.adopt(f"old {here} and {here}", {here: "old\n" * 20})
+    adopted = pastes.adopt(Sent(f"old {here} and {here}", {here: "old\n" * 20}))
     assert adopted == "old [Pasted #2 +20 lines] and [Pasted #2 +20 lines]"
     assert pastes.expand(f"{here}|{adopted}") == "here\n" * 20 + "|old " + "old\n" * 20 + " and " + "old\n" * 20

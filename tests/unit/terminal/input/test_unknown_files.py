@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.input.unknown_files import UnknownFile, unknown_files
+from agentcli.frontends.terminal.input.unknown_files import NameCheck, UnknownFile
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def paths_like(name: str) -> list[str]:
 
 
 def unknown(typed: str, root: Path) -> list[UnknownFile]:
-    return unknown_files(typed, root, root.parent, paths_like)
+    return NameCheck(root, root.parent, paths_like, send_key="Enter").unknown(typed)
 
 
 @pytest.mark.parametrize(

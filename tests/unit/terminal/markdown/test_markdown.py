@@ -38,7 +38,7 @@ def printed(chunks: Iterable[str], width: int = 80) -> list[Fragment]:
 
 
 def show(source: str, width: int = 80) -> list[Fragment]:
-    """What a source without its last line break prints, without the last line break."""
+    """The print of a source, both without the last line break."""
     *rest, (roles, text) = printed([source], width)
     return merged([*rest, (roles, text.removesuffix("\n"))])
 

@@ -1,4 +1,4 @@
-"""What is under way, in as many rows as there are."""
+"""Shows work under way in as many rows as there are."""
 
 from __future__ import annotations
 

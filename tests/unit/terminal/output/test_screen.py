@@ -337,7 +337,7 @@ FRAGMENTS = st.lists(st.tuples(STYLES, WORDS), max_size=4)
 
 @st.composite
 def regions(draw: st.DrawFn) -> Callable[[int, int], Frame]:
-    """What draws a live region of some rows in any window."""
+    """Draws a live region of some rows in any window."""
     rows = draw(
         st.lists(st.lists(st.tuples(STYLES, st.text(LETTERS, max_size=30)), max_size=3), min_size=1, max_size=9)
     )

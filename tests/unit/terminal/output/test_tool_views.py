@@ -1,4 +1,4 @@
-"""What finished calls show of what came back, which may be anything."""
+"""A finished call shows a part of its result, which may be anything."""
 
 from __future__ import annotations
 

@@ -1,17 +1,26 @@
-"""What a session's events put on the screen."""
+"""Puts a session's events on the screen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentcli.agent.events import Done, TextDelta, TurnFailed
-from agentcli.frontends.terminal.output.live import Live
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.llm.messages import Usage
 
 
+class Page(list[Fragment]):
+    columns = 80
+    at_line_start = True
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        self.extend(fragments)
+
+
 def test_an_answer_that_broke_off_goes_on_within_its_block() -> None:
-    printed: list[Fragment] = []
-    view = TurnView(printed.extend, Live(), columns=lambda: 80, at_line_start=lambda: True)
+    printed = Page()
+    view = TurnView(printed)
     view.show(TextDelta("```python\ndef f():\n    retu"))
     view.show(TurnFailed("The connection broke.", True, broke_off=True))
     view.show(TextDelta("rn 2\n```\nAnd **that** is all."))
@@ -21,8 +30,8 @@ def test_an_answer_that_broke_off_goes_on_within_its_block() -> None:
 
 
 def test_another_prompt_begins_a_text_of_its_own() -> None:
-    printed: list[Fragment] = []
-    view = TurnView(printed.extend, Live(), columns=lambda: 80, at_line_start=lambda: True)
+    printed = Page()
+    view = TurnView(printed)
     view.show(TextDelta("```\ncode"))
     view.show(TurnFailed("The connection broke.", True, broke_off=True))
     view.typed("something else")

@@ -1,4 +1,4 @@
-"""What a command has said in a terminal, as it is read afterwards."""
+"""The output of a command in a terminal reads afterwards as the screen showed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a unified diff is shown: numbers, marks, words, and what it leaves out."""
+"""A unified diff is shown with numbers, marks and changed words, and cut where it is long."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.output.status_bar import Status, status_row
-from agentcli.frontends.terminal.output.status_command import COMMAND_TIMEOUT_S, custom_status
+from agentcli.frontends.terminal.output.status_line import COMMAND_TIMEOUT_S, Status, custom_status, status_row
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.text_width import row_width
 
