@@ -11,6 +11,7 @@ import pytest
 
 from agentcli.safety.commands import Places, analyse
 from agentcli.safety.paths.judge import judge_path
+from tests.rows import each_row
 
 WORKSPACE, HOME = Path("/ws"), Path("/home/u")
 
@@ -93,7 +94,7 @@ def test_a_glob_that_finds_less_is_asked_about(command: str) -> None:
     assert verdict(command) == "unknown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cd / && find -delete
@@ -317,7 +318,7 @@ def test_what_only_names_a_connection_a_shell_or_a_fork_is_asked_about(command: 
     assert verdict(command) == "unknown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cat *.env
@@ -381,7 +382,7 @@ def test_a_glob_that_may_find_secrets_is_asked_about(command: str) -> None:
     assert verdict(command) == "unknown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cat *.py
@@ -457,7 +458,7 @@ def test_looking_into_archives_and_measuring_files_is_harmless(command: str) -> 
     assert verdict(command) == "harmless"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     tar xf a.tar
