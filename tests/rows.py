@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+Test = Callable[..., None]
 
-def each_row(
-    names: str | tuple[str, ...], table: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+
+def each_row(names: str, table: Iterable[Any]) -> Callable[[Test], Test]:
     """Like `pytest.mark.parametrize`, but all rows run in one test, which tells each that fails."""
-    columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    columns = [name.strip() for name in names.split(",")]
     values = [(row,) if len(columns) == 1 else tuple(row) for row in table]
     assert values, "a table without rows proves nothing"
 

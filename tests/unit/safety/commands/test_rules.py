@@ -56,7 +56,7 @@ def test_a_granting_rule_covers_what_it_says(pattern: str, command: str) -> None
 
 
 @each_row(
-    ("pattern", "command"),
+    "pattern, command",
     [
         ("npm test *", "npm test; rm x"),
         ("npm test *", "npm test & rm x"),
