@@ -42,12 +42,12 @@ def test_more_than_fifty_commands_are_unknown_and_still_refused_when_one_is_a_ca
 
 
 LONG = {
-    "one word": "a" * 5_000_000,
-    "many commands": "true;" * 1_000_000,
-    "many deletions": "rm a;" * 1_000_000,
-    "many lines": "rm a\n" * 1_000_000,
-    "many devices": "/dev/" * 1_000_000,
-    "a long text": "echo '" + "x y\n" * 1_250_000 + "'",
+    "one word": "a" * 2_000_000,
+    "many commands": "true;" * 400_000,
+    "many deletions": "rm a;" * 400_000,
+    "many lines": "rm a\n" * 400_000,
+    "many devices": "/dev/" * 400_000,
+    "a long text": "echo '" + "x y\n" * 500_000 + "'",
     "open parentheses": "(" * 100_000,
     "open substitutions": "$(" * 60_000,
     "backquotes": "`" * 100_000,
@@ -70,7 +70,7 @@ LONG = {
 def test_a_monstrous_command_is_judged_in_about_a_second_and_may_not_run_silently(name: str) -> None:
     started = time.perf_counter()
     verdict = judged(LONG[name]).verdict
-    assert time.perf_counter() - started < 60  # about 0.5 s; what grows with the square takes hours
+    assert time.perf_counter() - started < 60  # about 0.2 s; what grows with the square takes hours
     assert verdict == ("harmless" if name in ("braces", "a value that doubles") else "unknown")
 
 
