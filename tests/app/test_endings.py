@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.running import Place, Ran, Running, call, wait_until
+from tests.app.running import PATIENCE_S, Place, Ran, Running, call, wait_until
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -112,7 +112,7 @@ def test_signals_that_come_once_the_result_is_out_change_nothing(place: Place, f
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 process.send_signal(number)
             assert process.stdout.read() == b""
-            assert process.wait(10) == code
+            assert process.wait(PATIENCE_S) == code
 
 
 def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> None:
@@ -125,7 +125,7 @@ def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> N
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143
+        assert process.wait(PATIENCE_S) == 143
 
 
 # Before the model is asked. The script's first reply would cost a dollar.

@@ -308,7 +308,7 @@ def test_the_client_of_the_page_works(place: Place) -> None:
         cwd=place.folder,
         env={**place.environment, "PATH": programs, "AGENTCLI_MODEL": model},
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "Done.\n", "")
