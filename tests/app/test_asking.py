@@ -291,7 +291,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal
     assert "The user declined" not in again
 
 
-@pytest.mark.parametrize("answer", ["n", "\r", "\x1b"])
+@pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
 def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([run("touch one", "touch two"), {"text": "what now: {{last_result}}"}], "go")
     terminal.asked()

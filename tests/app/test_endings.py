@@ -27,11 +27,6 @@ every_format = pytest.mark.parametrize("format", FORMATS)
 SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 200}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def ended_with_a_result(ran: Ran, code: int, subtype: str) -> dict[str, object]:
     assert ran.code == code, ran
     assert "Traceback" not in ran.err

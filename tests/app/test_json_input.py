@@ -30,11 +30,6 @@ LOOK_UP = {
 PNG: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
     return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
 

@@ -22,11 +22,6 @@ CLEAR = "\x1b[2J"
 STEERING = {*map(chr, range(32)), *map(chr, range(127, 160)), "\u202e"} - {"\n"}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def steering_in(ran: Ran) -> set[str]:
     return STEERING & {*ran.out, *ran.err}
 

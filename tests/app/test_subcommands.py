@@ -4,14 +4,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.app.running import PATIENCE_S, Place, Ran
+from tests.app.running import Place, Ran
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -31,17 +29,6 @@ class Program(Place):
 
     def __call__(self, *arguments: str, stdin: str = "", **env: str) -> Ran:
         return self.run(*arguments, stdin=stdin.encode("utf-8", "surrogateescape"), env=env)
-
-    def started(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """It runs, its stdin open."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "agentcli", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
 
     def session(self) -> str:
         """Run a short session; gives its id."""
@@ -199,17 +186,13 @@ def test_a_byte_order_mark_ahead_of_the_calls_is_passed_over(program: Program) -
 def test_a_signal_ends_a_run_that_waits_for_calls_and_its_jobs(
     program: Program, sign: signal.Signals, code: int
 ) -> None:
-    with program.started("tools", "run", "--permission-mode", "bypassPermissions") as run:
-        assert run.stdin is not None
-        assert run.stdout is not None
-        job = {"name": "bash", "input": {"command": "exec sleep 60", "background": True}}
-        run.stdin.write(json.dumps(job).encode() + b"\n")
-        run.stdin.flush()
-        assert json.loads(run.stdout.readline())["is_error"] is False
-        run.send_signal(sign)
-        assert run.wait(PATIENCE_S) == code
-        assert run.stderr is not None
-        assert run.stderr.read() == b""
+    job = {"name": "bash", "input": {"command": "exec sleep 60", "background": True}}
+    with program.start("tools", "run", "--permission-mode", "bypassPermissions", stdin=True) as running:
+        running.send(job)
+        running.wait_for(lambda line: line["is_error"] is False)
+        running.signal(sign)
+        ended = running.left()
+    assert (ended.code, ended.err) == (code, "")
     assert "sleep 60" not in jobs_in(program.folder)
 
 
