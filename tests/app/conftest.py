@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.app.running import Place
 from tests.app.terminal import Open, Terminal
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ KEYS = (
     "GROQ_API_KEY", "TAVILY_API_KEY", "NO_COLOR", "FORCE_COLOR",
 )  # fmt: skip
 NO_KEYRING = "keyring.backends.null.Keyring"  # the machine's own is left alone
+PATIENCE_S = 60.0  # for what never comes; a loaded machine may take long
 
 
 class Terminal:
@@ -51,7 +52,7 @@ class Terminal:
         self.see("Allow it")
         return self.settle(0.5)
 
-    def see(self, text: str, seconds: float = 20.0) -> str:
+    def see(self, text: str, seconds: float = PATIENCE_S) -> str:
         """Read until the screen shows `text` (a regular expression); gives the screen."""
         deadline = time.monotonic() + seconds
         while not re.search(text, self.text()):
@@ -62,7 +63,7 @@ class Terminal:
 
     def get(self, codes: bytes) -> None:
         """Read until the program has written these bytes."""
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + PATIENCE_S
         while codes not in self.written:
             assert time.monotonic() < deadline, f"{codes!r} was not written"
             self._read()
@@ -104,7 +105,7 @@ class Terminal:
         self._stream.feed(data)
 
     def exit_code(self) -> int:
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + PATIENCE_S
         while self._child.isalive() and time.monotonic() < deadline:
             self._read()
         self._child.close()

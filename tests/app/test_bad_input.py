@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.app.running import Place, Ran
@@ -22,11 +20,6 @@ pytestmark = pytest.mark.slow  # each test starts the program
 
 UUID = "12345678-1234-4234-8234-123456789abc"
 CLAUDE = ("-m", "anthropic/claude-sonnet-5-5")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def refused(ran: Ran, code: int, *says: str) -> None:

@@ -50,8 +50,7 @@ def keyed(received: Received) -> Reply:
 # Pickers
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("typed", ["/model\r", "/mod\r", "/model \r"])
+@pytest.mark.parametrize(("columns", "typed"), zip(WIDTHS, ["/mod\r", "/model\r", "/model \r"], strict=True))
 def test_model_with_enter_alone_opens_a_list_of_what_there_is(open_terminal: Open, columns: int, typed: str) -> None:
     terminal = ready(open_terminal([ANSWER], columns=columns, OPENAI_API_KEY="sk-1"))
     for letter in typed[:-1]:
@@ -260,8 +259,7 @@ def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:
 # Conversations
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("how", ["/resume", "-r"])
+@pytest.mark.parametrize(("columns", "how"), [(40, "/resume"), (80, "-r"), (120, "--resume")])
 def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: Open, columns: int, how: str) -> None:
     first = open_terminal(
         [ANSWER, ANSWER, ANSWER], "Hello!\n\nMend the parser, please, so that it reads long lines too"
@@ -277,7 +275,7 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     first.see("is called talk")
     first.type("\x04")
     assert first.exit_code() == 0
-    second = open_terminal([ANSWER], *(["-r"] if how == "-r" else []), columns=columns)
+    second = open_terminal([ANSWER], *([how] if how != "/resume" else []), columns=columns)
     if how == "/resume":
         ready(second).type("/resume\r")
     second.see("❯ just now")
@@ -329,6 +327,7 @@ def test_help_stands_in_columns_under_headings(open_terminal: Open, columns: int
     else:
         assert model.index("[MODEL]") == rename.index("NAME") == 16
         assert model.index("show the models") == rename.index("give this")
+    assert all(any(row.startswith(f"  /{name}") for row in rows) for name in ("clear", "resume", "help"))
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
     terminal.type("/help effort\r")
     terminal.see("/effort LEVEL keep")

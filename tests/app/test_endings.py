@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.running import Place, Ran, Running, call, wait_until
+from tests.app.running import PATIENCE_S, Place, Ran, Running, call, wait_until
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -25,11 +25,6 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 every_signal = pytest.mark.parametrize("number", EXIT)
 every_format = pytest.mark.parametrize("format", FORMATS)
 SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 200}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def ended_with_a_result(ran: Ran, code: int, subtype: str) -> dict[str, object]:
@@ -112,7 +107,7 @@ def test_signals_that_come_once_the_result_is_out_change_nothing(place: Place, f
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 process.send_signal(number)
             assert process.stdout.read() == b""
-            assert process.wait(10) == code
+            assert process.wait(PATIENCE_S) == code
 
 
 def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> None:
@@ -125,7 +120,7 @@ def test_a_second_signal_ends_a_run_whose_output_nobody_reads(place: Place) -> N
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143
+        assert process.wait(PATIENCE_S) == 143
 
 
 # Before the model is asked. The script's first reply would cost a dollar.

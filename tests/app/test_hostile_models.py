@@ -71,6 +71,7 @@ def test_no_command_writes_outside_or_what_programs_obey(place: Place, mode: str
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
 def test_no_secret_reaches_the_model_the_log_or_the_transcript(place: Place, mode: str) -> None:
     home = place.folder.parent
+    place.is_warm = False
     calls = [call("bash", command=command.format(home=home)) for command in READS]
     calls += [
         call("file_read", path=".env"),

@@ -30,11 +30,6 @@ LOOK_UP = {
 PNG: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
     return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
 
@@ -308,7 +303,7 @@ def test_the_client_of_the_page_works(place: Place) -> None:
         cwd=place.folder,
         env={**place.environment, "PATH": programs, "AGENTCLI_MODEL": model},
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "Done.\n", "")

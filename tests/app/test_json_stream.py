@@ -259,7 +259,7 @@ def test_nothing_on_stdin_is_no_error(place: Place) -> None:
 def test_a_closed_stdin_is_an_empty_one(place: Place) -> None:
     command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "agentcli", "-m", place.script(), *BOTH]
     done = subprocess.run(
-        command, cwd=place.folder, env=place.environment, capture_output=True, timeout=20, check=False
+        command, cwd=place.folder, env=place.environment, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -42,11 +42,6 @@ class Keyring(KeyringBackend):
 """
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def listed(received: Received) -> Reply:
     if received.headers.get("authorization") != f"Bearer {KEY}":
         return json_reply({"error": {"message": f"Incorrect API key: {received.headers['authorization'][7:]}"}}, 401)

@@ -65,11 +65,6 @@ ANYTHING = ("--permission-mode", "bypassPermissions")
 HARMLESS = 'password = os.environ["PASSWORD_1"]\npassword: str\npasswd: files systemd\ntoken = tokens[position]\n'
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def answers(place: Place, calls: list[dict[str, Any]], **env: str) -> list[dict[str, Any]]:
     ran = place.run(*("tools", "run", *ANYTHING), stdin="\n".join(map(json.dumps, calls)), env=env)
     assert ran.code == 0, ran.err

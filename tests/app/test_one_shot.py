@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.running import Place, Ran, call, wait_until
+from tests.app.running import PATIENCE_S, Place, Ran, call, wait_until
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -261,7 +261,7 @@ def test_a_run_that_shall_outlive_its_terminal_does(place: Place) -> None:
         assert "init" in process.stdout.readline()
         process.send_signal(signal.SIGHUP)
         rest = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert json.loads(rest.splitlines()[-1])["result"] == SLOW["text"]
 
 
@@ -294,7 +294,7 @@ def test_a_reader_that_leaves_ends_the_run_quietly(place: Place) -> None:
         process.stdout.read(10)
         process.stdout.close()
         complaints = process.stderr.read().decode()
-        assert process.wait(20) in (1, 141)
+        assert process.wait(PATIENCE_S) in (1, 141)
     assert "Traceback" not in complaints
     assert "Exception ignored" not in complaints
 
@@ -319,7 +319,7 @@ def test_on_a_terminal_the_text_appears_as_it_comes_and_is_made_harmless(place: 
             if not piece:
                 break
             shown += piece
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(main)
     assert shown.replace(b"\r\n", b"\n") == b"One two.\n"
 

@@ -22,11 +22,6 @@ CLEAR = "\x1b[2J"
 STEERING = {*map(chr, range(32)), *map(chr, range(127, 160)), "\u202e"} - {"\n"}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def steering_in(ran: Ran) -> set[str]:
     return STEERING & {*ran.out, *ran.err}
 
@@ -123,7 +118,7 @@ def run_into(place: Place, full: Path, *arguments: str) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.PIPE,
-            timeout=20,
+            timeout=60,
             check=False,
         )
     return done.returncode, done.stderr.decode()
@@ -171,7 +166,7 @@ def in_bash(place: Place, rest: str) -> subprocess.CompletedProcess[bytes]:
         cwd=place.folder,
         env=place.environment,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
 
@@ -214,7 +209,7 @@ def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Pat
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=err,
-            timeout=20,
+            timeout=60,
             check=False,
         )
     assert (done.returncode, done.stdout) == (0, b"the answer\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from tests.app.running import Place, call
 pytestmark = pytest.mark.slow  # each test starts the program
 
 SAID = {"text": "Hello."}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 @pytest.mark.parametrize(

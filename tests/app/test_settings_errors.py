@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from tests.app.running import Place
 pytestmark = pytest.mark.slow  # each test starts the program
 
 SAID = {"text": "Hello."}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 WORK = '[providers.work]\nbase_url = "http://127.0.0.1:9"\n'

@@ -21,11 +21,6 @@ STREAM = ("--output-format", "stream-json")
 BOTH = (*STREAM, "--input-format", "stream-json")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
     return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
 

@@ -113,24 +113,6 @@ def test_an_edit_that_is_not_shown_whole_says_how_to_see_it(open_terminal: Open)
     terminal.see("line 99")
 
 
-@pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
-def test_anything_but_yes_declines(open_terminal: Open, tmp_path: Path, answer: str) -> None:
-    terminal = open_terminal([EDIT, {"text": "the next answer"}], "go")
-    terminal.asked()
-    terminal.type(answer)
-    assert "the next answer" not in terminal.see("✗ Edit a.py · declined")
-    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
-
-
-def test_a_no_can_carry_a_comment(open_terminal: Open) -> None:
-    terminal = open_terminal([EDIT, {"text": "understood: {{last_result}}"}], "go")
-    terminal.asked()
-    terminal.type("\t")
-    terminal.see("no, because:")
-    terminal.type("say good morning instead\r")
-    terminal.see("understood: .*say good morning instead")
-
-
 def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: Path) -> None:
     command = running("touch made && echo made")
     terminal = open_terminal([command, command, {"text": "done"}], "go")
@@ -535,28 +517,6 @@ def test_a_failed_turn_keeps_what_is_queued(open_terminal: Open) -> None:
 # Commands
 
 
-def test_commands_help_model_clear_resume_quit(open_terminal: Open) -> None:
-    terminal = open_terminal([{"text": "first answer"}])
-    terminal.see("script.jsonl")
-    terminal.type("/help\r")
-    screen = terminal.see("/quit")
-    assert all(f"/{name}" in screen for name in ("model", "clear", "resume", "quit", "help"))
-    terminal.type("remember me\r")
-    terminal.see("first answer")
-    terminal.type("/model\r")
-    terminal.see("❯ ● scripted/script.jsonl")
-    terminal.type("\x1b")
-    terminal.settle(0.3)
-    terminal.type("/clear\r")
-    terminal.see("A new conversation")
-    terminal.type("/resume\r")
-    terminal.see("❯ .*remember me")
-    terminal.type("\r")
-    terminal.see("Going on with")
-    terminal.type("/quit\r")
-    assert terminal.exit_code() == 0
-
-
 BACKGROUND = {"tool_calls": [{"name": "bash", "input": {"command": "sleep 60", "background": True}}]}
 
 
@@ -757,17 +717,6 @@ def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Ope
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()
     assert "Traceback" not in terminal.text()
-
-
-def test_resume_without_an_id_lists_what_there_is(open_terminal: Open) -> None:
-    first = open_terminal([{"text": "kept answer"}], "a prompt to find again")
-    first.see("kept answer")
-    first.type("\x04")
-    assert first.exit_code() == 0
-    second = open_terminal([{"text": "unused"}], "--resume")
-    second.see("❯ .*a prompt to find again")
-    second.type("\r")
-    second.see("kept answer")
 
 
 def test_continue_goes_on_where_the_last_session_ended(open_terminal: Open) -> None:

@@ -15,6 +15,7 @@ import pytest
 from agentcli.infra.sandbox.confinement import Bounds
 from tests.conformance import escape_probes
 from tests.conformance.confining import Surroundings, confinement_for, folder_on_disk, picture, python_of, run
+from tests.rows import each_row
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/ns").exists(), reason="confinement is for Linux")
 
@@ -99,7 +100,7 @@ class _Attempts(dict[str, Attempted]):
         return self[variant]
 
 
-@pytest.mark.parametrize("probe", list(escape_probes.PROBES))
+@each_row("probe", list(escape_probes.PROBES))
 @pytest.mark.parametrize("variant", list(OPEN))
 def test_a_command_can_do_what_is_meant_and_nothing_else(
     attempted: dict[str, Attempted], variant: str, probe: str

@@ -9,6 +9,7 @@ from prompt_toolkit.key_binding import KeyBindings
 
 from agentcli.frontends.terminal.input.key_names import KeyLabels, label, sequence
 from agentcli.look_settings import KeySettings, look_problems
+from tests.rows import each_row
 
 DEFAULTS = KeySettings().by_action()
 
@@ -87,7 +88,7 @@ def test_keys_are_called_as_people_call_them(key: str, name: str) -> None:
     assert label(key) == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [key for keys in DEFAULTS.values() for key in keys]
     + "f1 f24 c-f24 c-space a-x a-! a-- a-c-b a-backspace s-up c-s-left c-pagedown s-insert c-delete pageup".split(),

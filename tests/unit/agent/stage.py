@@ -40,7 +40,7 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, Workspace
 
 E = TypeVar("E")
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 SOON = RetryPolicy(max_retries=3, initial_delay=0.001)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentcli.safety.addresses.judge import LONGEST_SILENT_TARGET, judge_url
 from agentcli.safety.addresses.networks import why_not_public
 from agentcli.safety.addresses.urls import BadUrl, join_url, parse_url, urls_in
+from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/urls.jsonl"
 
@@ -56,9 +57,7 @@ https://en.wikipedia.org/wiki/Python_(programming_language) https://learn.micros
 """.split()
 
 
-@pytest.mark.parametrize(
-    "url", [*BLOCKED, "", " https://docs.python.org/", "https://docs.python.org/\n", "http://a\tb/"]
-)
+@each_row("url", [*BLOCKED, "", " https://docs.python.org/", "https://docs.python.org/\n", "http://a\tb/"])
 def test_what_no_agreement_opens_is_blocked(url: str) -> None:
     verdict = judge_url(url, known_urls=[url])
     assert verdict.verdict == "block", verdict

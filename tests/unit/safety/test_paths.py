@@ -11,6 +11,7 @@ from agentcli.safety.paths.disguises import is_special
 from agentcli.safety.paths.judge import PathKind, judge_path
 from agentcli.safety.paths.protected import PROTECTED_FILES, PROTECTED_FOLDERS, is_protected
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
+from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/paths.jsonl"
 WORKSPACE, HOME = Path("/ws"), Path("/home/u")
@@ -20,7 +21,7 @@ def judged(path: str, access: str = "read", **places: object) -> PathKind:
     return judge_path(path, **({"access": access, "cwd": WORKSPACE, "roots": [WORKSPACE], "home": HOME} | places))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     """
     src/main.py /ws/./a//b.txt a/../b . ./... ... a/..b/c -rf $HOME 文件/测试.py src/e\u0301.py 100%.txt a%20b.txt
@@ -61,7 +62,7 @@ def test_a_second_root_and_the_current_folder_count() -> None:
     assert judged("x.py", roots=[]) == "outside"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         *"""
@@ -79,7 +80,7 @@ def test_a_second_root_and_the_current_folder_count() -> None:
         ".env ",
     ],
 )
-@pytest.mark.parametrize("access", ["read", "write"])
+@each_row("access", ["read", "write"])
 def test_a_secret_is_known_by_its_name_or_its_folder(path: str, access: str) -> None:
     assert judged(path, access) == "secret"
 
@@ -89,14 +90,14 @@ def test_a_public_key_is_no_secret(path: str) -> None:
     assert judged(path) == "outside"
 
 
-@pytest.mark.parametrize("path", SECRET_HOME_PATHS)
+@each_row("path", SECRET_HOME_PATHS)
 def test_all_that_a_sandbox_hides_in_a_home_is_a_secret_here_too(path: str) -> None:
     assert judged(f"~/{path}") == "secret"
     assert judged(f"/home/u/{path.upper()}") == "secret"
     assert judged(f"{HOME / path}/below/x") == "secret"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     """
     .git .git/config .git/hooks/pre-commit .git/info/attributes .git/modules/x/config git~1/config GIT~1/hooks/x
@@ -113,7 +114,7 @@ def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -
     assert judged(path, "read") in ("plain", "outside")
 
 
-@pytest.mark.parametrize("name", PROTECTED_FOLDERS + PROTECTED_FILES)
+@each_row("name", PROTECTED_FOLDERS + PROTECTED_FILES)
 def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: str) -> None:
     for path in (name, name.upper(), f"a/b/{name}", f"{name}/x"):
         assert is_protected(PurePath(path))
@@ -125,7 +126,7 @@ def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
     assert judged(".claude/x", "write", cwd=root, roots=[root]) == "protected"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         *"""
@@ -150,7 +151,7 @@ def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
         "d" * 200 + ("/" + "d" * 200) * 30,
     ],
 )
-@pytest.mark.parametrize("access", ["read", "write"])
+@each_row("access", ["read", "write"])
 def test_a_disguise_a_device_or_an_address_is_odd(path: str, access: str) -> None:
     assert judged(path, access) == "odd"
 

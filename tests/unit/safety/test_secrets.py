@@ -19,6 +19,7 @@ from agentcli.safety.secrets.finding import bytes_for_search, find_tokens
 from agentcli.safety.secrets.masking import Masker, find_secrets, mask
 from agentcli.safety.secrets.rule import Rule
 from agentcli.safety.secrets.rules import all_rules
+from tests.rows import each_row
 
 RULES = all_rules()
 SHARED = Path(__file__).parents[3].parent / "shared/data/secrets.jsonl.gz"
@@ -55,22 +56,18 @@ def names(text: str) -> set[str]:
     return {found.rule for found in find_tokens(text, bytes_for_search(text))}
 
 
-def label(rule: Rule) -> str:
-    return f"{rule.name} {rule.pattern[:30]}"
-
-
 # Each rule
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.name != "lone-password"], ids=label)
-@pytest.mark.parametrize("seed", range(3))
+@each_row("rule", [rule for rule in RULES if rule.name != "lone-password"])
+@each_row("seed", range(3))
 def test_a_rule_finds_its_example_wherever_it_stands(rule: Rule, seed: int) -> None:
     secret = filled(rule.like, seed)
     for before, after in (("", ""), ("see ", "\n"), ("'", "'"), ("first\n", " and more")):
         assert rule.name in names(f"{before}{secret}{after}"), secret
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.unlike], ids=label)
+@each_row("rule", [rule for rule in RULES if rule.unlike])
 def test_a_rule_leaves_alone_what_only_looks_like_its_secrets(rule: Rule) -> None:
     text = filled(rule.unlike)
     assert rule.name not in names(f"see {text} there"), text
@@ -81,7 +78,7 @@ _MADE_UP = {"aws-bedrock-key", "sidekiq-password", "twilio-key", "zapier-webhook
 }
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.name not in _MADE_UP], ids=label)
+@each_row("rule", [rule for rule in RULES if rule.name not in _MADE_UP])
 def test_a_placeholder_in_the_form_of_a_secret_stays(rule: Rule) -> None:
     text = re.sub(r"\{[dhlaAwuZ](\d+)\}", lambda match: "x" * int(match[1]), rule.like.replace("{U}", "x" * 36))
     assert rule.name not in names(text), text

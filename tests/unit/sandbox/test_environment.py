@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcli.infra.sandbox.processes.environment import command_environment
+from tests.rows import each_row
 
 KEY = "x" * 40
 
@@ -23,7 +24,7 @@ def test_what_programs_need_is_there(name: str) -> None:
     assert seen(**{name: "/some/value"})[name] == "/some/value"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     "ANTHROPIC_API_KEY OPENAI_API_KEY GITHUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN PGPASSWORD DATABASE_URL "
     "NODE_AUTH_TOKEN CARGO_REGISTRY_TOKEN CARGO_REGISTRIES_MINE_TOKEN npm_config__auth UV_PUBLISH_PASSWORD "

@@ -77,7 +77,7 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         print("cannot be confined so here", flush=True)
         return
     commands = [script.replace("MARK", mark) for script in TREES.values()]
-    limit_s = 1.0 if end == "time-out" else 60.0
+    limit_s = 3.0 if end == "time-out" else 60.0
     calls = [asyncio.create_task(sandbox.exec(Command(command, folder, timeout_s=limit_s))) for command in commands]
     if end in ("close", "kill"):
         for command in (TREES[name].replace("MARK", mark) for name in ("setsid", "double fork", "trap")):
@@ -88,6 +88,9 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         print("ended", flush=True)
         await asyncio.sleep(60)  # the session goes on
     await asyncio.sleep(0.5)
+    async with asyncio.timeout(60):
+        while len(alive(mark)) < LEAST_PROCESSES:
+            await asyncio.sleep(0.05)
     print("grown", flush=True)
     if end == "kill":
         await asyncio.sleep(60)

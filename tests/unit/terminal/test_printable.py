@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.frontends.printable import MOST_LINE_ENDS, PrintableStream, exposed, printable
+from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/terminal.jsonl.gz"
 
@@ -48,7 +49,7 @@ STEERING = [
 
 
 @ways
-@pytest.mark.parametrize("text", STEERING)
+@each_row("text", STEERING)
 def test_nothing_that_steers_a_terminal_is_left(shown: Callable[[str], str], text: str) -> None:
     for character in shown(f"before {text} after"):
         assert character in "\n\t" or character.isprintable()

@@ -11,6 +11,7 @@ import pytest
 
 from agentcli.safety.commands import Places, analyse
 from agentcli.safety.paths.judge import judge_path
+from tests.rows import each_row
 
 WORKSPACE, HOME = Path("/ws"), Path("/home/u")
 
@@ -92,7 +93,7 @@ def test_a_glob_that_finds_less_is_asked_about(command: str) -> None:
     assert verdict(command) in ("try", "ask")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cd / && find -delete
@@ -299,7 +300,7 @@ def test_what_only_names_a_connection_a_shell_or_a_fork_is_asked_about(command: 
     assert verdict(command) in ("try", "ask")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cat *.env
@@ -363,7 +364,7 @@ def test_a_glob_that_may_find_secrets_is_asked_about(command: str) -> None:
     assert verdict(command) in ("try", "ask")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     cat *.py
@@ -421,7 +422,7 @@ def test_measuring_files_is_allowed(command: str) -> None:
     assert verdict(command) == "allow"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     tar xf a.tar

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcli.safety.commands import covers, rules_by_segment, touches
+from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged, least_rules
 
 
@@ -54,8 +55,8 @@ def test_a_granting_rule_covers_what_it_says(pattern: str, command: str) -> None
     assert is_covered(pattern, command)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "command"),
+@each_row(
+    "pattern, command",
     [
         ("npm test *", "npm test; rm x"),
         ("npm test *", "npm test & rm x"),
@@ -96,7 +97,7 @@ def test_a_granting_rule_covers_nothing_else(pattern: str, command: str) -> None
     assert not is_covered(pattern, command)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "rm x", "rm", "env rm x", "FOO=1 rm x", "xargs rm", "ls | xargs -0 rm -f", "find . -exec rm {} \\;",

@@ -13,6 +13,7 @@ from agentcli.agent.events import ToolFinished
 from agentcli.frontends.terminal.output.tool_views import LONGEST_LINE, OUTPUT_LINES, View, duration, tool_view
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
+from tests.rows import each_row
 
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -69,9 +70,9 @@ def text(event: ToolFinished, columns: int = 80) -> str:
 NAMES = ("bash", "file_edit", "file_write", "todo", "grep_search", "unknown")
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("is_error", [True, False])
+@each_row("hostile", HOSTILE)
+@each_row("name", NAMES)
+@each_row("is_error", [True, False])
 def test_nothing_that_steers_a_terminal_gets_through(hostile: str, name: str, is_error: bool) -> None:
     diff = f"--- a\n+++ b\n@@ -1 +1 @@\n-{hostile}\n+x{hostile}y\n"
     event = finished(
