@@ -63,9 +63,8 @@ class Connections:
     """Connections to one server. `where` names it in errors; `read_timeout` is the longest silence in seconds."""
 
     def __init__(self, where: str, proxy: Proxy | None, *, read_timeout: float) -> None:
-        self._where, self._proxy, self._read_timeout = where, proxy, read_timeout
-        if proxy is not None:
-            self._where += f" (through the proxy {proxy.url})"
+        self._server, self._proxy, self._read_timeout = where, proxy, read_timeout
+        self._where = where if proxy is None else f"{where} (through the proxy {proxy.url})"
         self._open: set[_Connection] = set()
         self._idle: list[_Connection] = []
         self._tls: ssl.SSLContext | None = None
@@ -114,10 +113,9 @@ class Connections:
                     await self._tunnel(proxy, reader, writer, host, port)
                     if scheme == "https":
                         assert tls is not None
-                        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                            await writer.start_tls(tls, server_hostname=host)
+                        await _secure(writer, tls, host)
             except BaseException:
-                writer.transport.abort()
+                _abort(writer)
                 raise
         except TimeoutError as error:
             raise Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.") from error
@@ -126,7 +124,7 @@ class Connections:
                 f"Could not connect to {self._where} ({_reason(error)}). Is the server running?"
             ) from error
         except UnicodeError as error:
-            raise BadRequest(f"{host!r} is not the name of a host: set the provider's base_url.") from error
+            raise BadRequest(f"{self._server!r} is not an http(s) address: set the provider's base_url.") from error
         connection = _Connection(origin, reader, writer, self._where, self._read_timeout)
         self._open.add(connection)
         return connection
@@ -139,9 +137,8 @@ class Connections:
                 if refusal := await lead_through(proxy, reader, writer, host, port):
                     raise ConnectionFailed(f"{self._where} could not be reached: {refusal.rstrip('.')}.")
         except TimeoutError as error:
-            target = self._where.partition(" (")[0]
             raise Timeout(
-                f"The proxy {proxy.url} took the connection and did not lead to {target} within "
+                f"The proxy {proxy.url} took the connection and did not lead to {self._server} within "
                 f"{CONNECT_TIMEOUT_S:g} s. Is it the right address?"
             ) from error
         except (OSError, EOFError, ValueError) as error:
@@ -232,7 +229,21 @@ class _Connection:
         return is_open and time.monotonic() - self._idle_since < LONGEST_IDLE_S
 
     def abort(self) -> None:
-        self._writer.transport.abort()
+        _abort(self._writer)
+
+
+async def _secure(writer: asyncio.StreamWriter, tls: ssl.SSLContext, host: str) -> None:
+    """Begin TLS inside a tunnel. Raises OSError."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await writer.start_tls(tls, server_hostname=host)
+    except TypeError as error:  # asyncio of Python 3.11 stumbles where a handshake fails inside a proxy's TLS
+        raise ssl.SSLError(1, str(error.__context__ or error)) from error
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    if not writer.transport.is_closing():
+        writer.transport.abort()
 
 
 def host_header(url: SplitResult) -> str:
