@@ -330,12 +330,14 @@ def is_table(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
+def _may_be_setting(variable: str) -> bool:
+    """True for a variable of that form that is none of the others."""
+    prefix, _, rest = variable.partition("_")
+    return prefix == "AGENTCLI" and rest not in _OTHER_VARIABLES and not rest.startswith("TEST_")
+
+
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    given = [
-        name
-        for name, value in environment.items()
-        if name.startswith("AGENTCLI_") and not name.startswith("AGENTCLI_TEST_") and value.strip()
-    ]
+    given = [name for name, value in environment.items() if _may_be_setting(name) and value.strip()]
     if given:
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
         for name in sorted({name.removeprefix("AGENTCLI_") for name in given}.difference(known)):
@@ -350,7 +352,8 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
     """
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for name, key, kind in (("AGENTCLI_MODEL", "provider.model", ModelName), *_variables()):
+    settings = _variables() if any(map(_may_be_setting, environment)) else ()  # 4 ms, and most people set none
+    for name, key, kind in (("AGENTCLI_MODEL", "provider.model", ModelName), *settings):
         if environment.get(name, "").strip():
             group, _, field = key.partition(".")
             values.setdefault(group, {})[field] = _from_text(environment[name], kind, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from importlib.resources import files
 from pathlib import Path
 
 from agentcli.conversation.entries import User, reminder
@@ -19,7 +18,7 @@ _BRANCH = re.compile(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # what is no name, or
 def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
     """The system text: the same bytes for every session of a kind, so that a provider's cache is shared."""
     name = "system_prompt_small.md" if small else "system_prompt.md"
-    text = replace if replace is not None else files("agentcli.conversation").joinpath(name).read_text("utf-8")
+    text = replace if replace is not None else Path(__file__).with_name(name).read_text("utf-8")
     return "\n\n".join(part.strip() for part in (text, append) if part.strip())
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Timeout
-from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
+from agentcli.llm.event_streams import ServerSentEvent, SseParser
+from agentcli.llm.http import HttpClient, drain, parsed_chunks
+from agentcli.llm.json_text import JsonItems
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Request, StreamEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -98,7 +98,7 @@ class ModelTable:
 @cache
 def bundled_models() -> ModelTable:
     """The table that ships with agentcli; each section names its source and date."""
-    text = files("agentcli.llm").joinpath("models.toml").read_text("utf-8")
+    text = Path(__file__).with_name("models.toml").read_text("utf-8")
     return ModelTable(rows_from_toml(tomllib.loads(text)))
 
 

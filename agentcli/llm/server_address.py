@@ -1,12 +1,14 @@
-"""Reads the address of a server: whether it can be one, and what OLLAMA_HOST leaves out of it."""
+"""Reads the address of a server: whether it can be one, where it leads, and what OLLAMA_HOST leaves out of it."""
 
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address
-from urllib.parse import urlsplit
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import SplitResult, urlsplit
 
 OLLAMA_PORT = 11_434
+
+Origin = tuple[str, str, int]  # scheme, host, port
 
 
 def is_address(written: str) -> bool:
@@ -14,6 +16,22 @@ def is_address(written: str) -> bool:
     try:
         parts = urlsplit(written)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def origin_of(url: SplitResult) -> Origin:
+    """Scheme, host and port; a name in another script is written as DNS has it. Raises ValueError."""
+    port = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}.get(url.scheme, 0)
+    host = url.hostname or ""
+    return url.scheme, host if host.isascii() else host.encode("idna").decode(), url.port or port
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
     except ValueError:
         return False
 

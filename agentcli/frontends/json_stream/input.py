@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from agentcli.llm.http import decode_json
+from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.errors import AuthError, ProviderError, ServerError
-from agentcli.llm.http import HttpClient, JsonItems, ServerSentEvent, SseParser, drain, parsed_chunks
+from agentcli.llm.event_streams import ServerSentEvent, SseParser
+from agentcli.llm.http import HttpClient, drain, parsed_chunks
+from agentcli.llm.json_text import JsonItems
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount

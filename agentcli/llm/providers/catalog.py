@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from agentcli.errors import UserError
@@ -38,7 +38,7 @@ def provider_module(kind: str) -> Any:
 @cache
 def preset_rows() -> dict[str, dict[str, Any]]:
     """The bundled servers as presets.toml has them; reading them needs no provider's module."""
-    return tomllib.loads(files("agentcli.llm.providers").joinpath("presets.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 
 def provider_names() -> tuple[str, ...]:

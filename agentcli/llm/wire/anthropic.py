@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
-from agentcli.llm.http import decode_json, encode_json
+from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.messages import (
     Block,
     Message,

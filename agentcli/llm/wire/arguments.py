@@ -10,7 +10,7 @@ from typing import Any
 
 from json_repair import repair_json
 
-from agentcli.llm.http import without_lone_surrogates
+from agentcli.llm.json_text import without_lone_surrogates
 
 LONGEST_REPAIR = 4_096  # characters; repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
 

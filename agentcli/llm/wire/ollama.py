@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
-from agentcli.llm.http import encode_json, error_told
+from agentcli.llm.json_text import encode_json
 from agentcli.llm.messages import (
     Block,
     Document,
@@ -31,6 +31,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
+from agentcli.llm.refusals import error_told
 from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
 from agentcli.llm.wire.arguments import parse_arguments
 from agentcli.llm.wire.call_ids import CallIds

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded
-from agentcli.llm.http import encode_json, error_told
+from agentcli.llm.json_text import encode_json
 from agentcli.llm.messages import (
     Block,
     Document,
@@ -40,6 +40,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
+from agentcli.llm.refusals import error_told
 from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in

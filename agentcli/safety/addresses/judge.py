@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Iterable
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -128,7 +128,7 @@ def _why_asked(url: WebUrl) -> str:
 @cache
 def _documentation_sites() -> frozenset[str]:
     """The hosts of known_sites.toml."""
-    groups = tomllib.loads(files(__package__).joinpath("known_sites.toml").read_text("utf-8"))
+    groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
     return frozenset(host for hosts in groups.values() for host in hosts)
 
 

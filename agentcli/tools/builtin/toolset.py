@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -42,11 +42,10 @@ TOOLS = (
 
 def builtin_tools() -> tuple[Tool, ...]:
     """All of them, in the order the model sees."""
-    texts = files("agentcli.tools.builtin")
     return tuple(
         Tool(
             row.name,
-            texts.joinpath(f"{row.name}.md").read_text("utf-8").strip(),
+            Path(__file__).with_name(f"{row.name}.md").read_text("utf-8").strip(),
             row.arguments,
             _lazy(row.name, "run"),
             row.effect,

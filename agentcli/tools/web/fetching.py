@@ -20,7 +20,7 @@ import httpx2
 import msgspec
 
 from agentcli.errors import ToolError, ToolErrorKind
-from agentcli.llm.http import retry_after_seconds
+from agentcli.llm.refusals import retry_after_seconds
 from agentcli.safety.addresses.judge import UrlVerdict, why_blocked, why_unreachable
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url
 from agentcli.version import __version__

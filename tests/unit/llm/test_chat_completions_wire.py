@@ -19,7 +19,8 @@ from agentcli.llm.errors import (
     RateLimit,
     ServerError,
 )
-from agentcli.llm.http import SseParser, decode_json
+from agentcli.llm.event_streams import SseParser
+from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import (
     Base64Source,
     Document,

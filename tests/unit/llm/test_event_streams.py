@@ -15,16 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import ConnectionFailed, ServerError
-from agentcli.llm.http import (
-    LONGEST_LINE,
-    LineParser,
-    ServerSentEvent,
-    SseParser,
-    decode_json,
-    encode_json,
-    retry_after_seconds,
-    without_lone_surrogates,
-)
+from agentcli.llm.event_streams import LONGEST_LINE, LineParser, ServerSentEvent, SseParser
+from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
+from agentcli.llm.refusals import retry_after_seconds
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/stream.jsonl.gz"
 quick = settings(max_examples=150, deadline=None)

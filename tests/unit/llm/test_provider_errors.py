@@ -20,7 +20,7 @@ from agentcli.llm.errors import (
     Timeout,
     error_for_status,
 )
-from agentcli.llm.http import error_in_body, error_told
+from agentcli.llm.refusals import error_in_body, error_told
 
 OVERFLOWS = {
     "anthropic": "prompt is too long: 213462 tokens > 200000 maximum",

@@ -21,7 +21,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, address: str = THERE, **variables: s
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     proxy = proxy_for(address)
-    return "" if proxy is None else str(proxy.url)
+    return "" if proxy is None else proxy.url
 
 
 def test_the_proxy_of_the_scheme_goes_before_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""Reads why a server refused: the error in a body of any service's shape, and how long to wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib import import_module
+from math import isfinite
+from typing import Any
+
+from agentcli.llm.errors import ProviderError, error_for_status
+from agentcli.llm.json_text import decode_json
+
+LONGEST_MESSAGE = 500  # characters of a refusal whose form is not known
+
+Mask = Callable[[str], str]
+
+
+def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
+    """The message and the code in an error body of any service's shape; plain text is its own message.
+
+    What is too long is cut; it is `masked` before, so that no part of a key is left.
+    """
+    try:
+        data = decode_json(body)
+    except ValueError:
+        text = body.decode(errors="replace").strip()
+        if text.lower().startswith(("<!doctype", "<html")):
+            return "The server answered with an HTML page, not with an API's error.", ""
+        return masked(text)[:LONGEST_MESSAGE], ""
+    return error_in_json(data, masked)
+
+
+def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
+    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list."""
+    if isinstance(data, list):
+        data = data[0] if data else {}
+    if not isinstance(data, dict):
+        return masked(str(data))[:LONGEST_MESSAGE], ""
+    inner = data.get("error") or data
+    if not isinstance(inner, dict):
+        if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes its runner's whole answer on
+            return error_in_body(inner.encode(), masked)
+        return str(inner), ""
+    message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
+    details = inner.get("details")
+    codes = [details.get("error_code") if isinstance(details, dict) else None, inner.get("code"), inner.get("type")]
+    code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
+    metadata = inner.get("metadata")  # OpenRouter puts the upstream's own words here
+    if isinstance(metadata, dict) and metadata.get("raw"):
+        message = f"{message}: {metadata['raw']}"
+    return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
+
+
+def error_told(data: Any) -> ProviderError:
+    """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
+    message, code = error_in_json(data)
+    data = data if isinstance(data, dict) else {}
+    inner = data.get("error") or data
+    status = inner.get("code") if isinstance(inner, dict) else None
+    if not isinstance(status, int) or not 400 <= status < 600:
+        status = 500
+    return error_for_status(status, message, code=code, otherwise="the server failed")
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit_s
+        except ValueError:
+            continue
+        return seconds if isfinite(seconds) and seconds >= 0 else None
+    try:
+        parse = import_module("email.utils").parsedate_to_datetime  # 5 ms, and seldom needed
+        date: datetime = parse(headers.get("retry-after", ""))
+        # A date without a zone is in UTC, the only one that HTTP knows.
+        return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
+        return None

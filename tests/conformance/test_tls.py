@@ -1,0 +1,138 @@
+"""TLS to a model's server, directly and through proxies, against loopback servers with a certificate of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentcli.llm.errors import ConnectionFailed
+from agentcli.llm.http import HttpClient
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+
+BODY = b'{"text": "' + b"x" * 300_000 + b'"}'
+NAMES = "subjectAltName=DNS:model.test,IP:127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a key and the certificate for `model.test` and 127.0.0.1."""
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=model.test -addext".split()
+    subprocess.run([*new, NAMES, "-keyout", file, "-out", f"{file}.cert"], check=True, capture_output=True)
+    file.write_bytes(file.read_bytes() + Path(f"{file}.cert").read_bytes())
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Network:
+    """A server over TLS, and a proxy that leads everything there."""
+
+    def __init__(self, certificate: Path) -> None:
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(certificate)
+        self.connections = 0
+        self.tunnels: list[bytes] = []
+        self.port = self.proxy_port = 0
+
+    @asynccontextmanager
+    async def serving(self, *, secure_proxy: bool = False) -> AsyncIterator[Network]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
+        proxy = await asyncio.start_server(self._tunnel, "127.0.0.1", 0, ssl=self.tls if secure_proxy else None)
+        self.port, self.proxy_port = (each.sockets[0].getsockname()[1] for each in (server, proxy))
+        try:
+            yield self
+        finally:
+            server.close()
+            proxy.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+                await reader.readexactly(int(length.split(b":")[1]))
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY)
+                await writer.drain()
+        except (EOFError, OSError):
+            writer.close()
+
+    async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tunnels.append(await reader.readuntil(b"\r\n\r\n"))
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    writer.close()
+
+
+async def asked(url: str) -> None:
+    """Two requests that are longer than any buffer, and their answers."""
+    client = HttpClient(url, {}, read_timeout=5)
+    try:
+        for _ in range(2):
+            assert len((await client.post_json("/x", {"text": "y" * 500_000}))["text"]) == 300_000
+    finally:
+        await client.aclose()
+
+
+async def test_a_certificate_that_is_trusted_serves_both_requests_on_one_connection(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with Network(certificate).serving() as network:
+        await asked(f"https://127.0.0.1:{network.port}")
+        assert network.connections == 1
+
+
+async def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:
+    async with Network(certificate).serving() as network:
+        with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await asked(f"https://127.0.0.1:{network.port}")
+
+
+async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hashed = subprocess.run(
+        ["openssl", "x509", "-hash", "-noout", "-in", certificate], check=True, capture_output=True, text=True
+    )
+    (tmp_path / f"{hashed.stdout.strip()}.0").write_bytes(Path(f"{certificate}.cert").read_bytes())
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    async with Network(certificate).serving() as network:
+        await asked(f"https://127.0.0.1:{network.port}")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_proxy_s_tunnel_carries_tls_to_the_server(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with Network(certificate).serving(secure_proxy=scheme == "https") as network:
+        monkeypatch.setenv("HTTPS_PROXY", f"{scheme}://me:pw@127.0.0.1:{network.proxy_port}")
+        await asked("https://model.test")
+        (tunnel,) = network.tunnels
+        assert tunnel.startswith(b"CONNECT model.test:443 HTTP/1.1\r\n")
+        assert b"proxy-authorization: Basic bWU6cHc=\r\n" in tunnel
+        with pytest.raises(ConnectionFailed, match="Hostname mismatch"):
+            await asked("https://other.test")
