@@ -232,17 +232,15 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
 
 
 def shown_change(change: TriedChange) -> str:
-    """A change as text: its diff, or a line that says what it is, then what to know before it is kept."""
+    """A change as text: what to know before it is kept, then its diff; without one, what it is."""
+    notes = "".join(f"  {note}\n" for note in change.notes)
+    if change.diff and change.what != "repository":
+        return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
     size = (
         f" · {change.files:,} files · {_size(change.size)}" if change.what in ("folder", "repository", "tree") else ""
     )
-    line = f"{change.kind} {change.what} {change.name}{size}\n"
-    if change.kind == "mode":
-        line = f"changed mode of {change.what} {change.name}\n"
-    notes = "".join(f"  {note}\n" for note in change.notes)
-    if change.diff:
-        return f"{change.diff}{notes}" if change.what != "repository" else f"{line}{notes}{change.diff}"
-    return f"{line}{notes}"
+    did = "changed mode of" if change.kind == "mode" else change.kind
+    return f"{did} {change.what} {change.name}{size}\n{notes}{change.diff}"
 
 
 def _short(command: str) -> str:
