@@ -67,7 +67,7 @@ class Shell:
         """Run a command as `Commands.exec` does."""
         for _ in range(MOST_PLANS):
             foreground = await self._begin(command, on_output)
-            result = await foreground.result(command.timeout_s, detach)
+            result = await foreground.result(detach)
             if not foreground.was_refused:
                 return result
         raise _refused(result.output)
