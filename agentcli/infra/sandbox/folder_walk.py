@@ -73,10 +73,12 @@ class FolderWalk(Generic[_Found]):
     def _walk(self, root: str, *, is_deep: bool) -> None:
         extent, known = self._extent, self._known.get(root, {})
         seen = {} if is_deep else known
-        waiting, shallow = deque([(root, 0, -1)]), deque[tuple[str, int, int]]()
+        waiting = deque([(root, 0)])
+        shallow = deque[tuple[str, int, int]]()  # the last is how many levels are looked at below
         deadline, left, left_shallow = time.monotonic() + extent.longest_s, extent.most_folders, extent.most_shallow
         while (left if waiting else left_shallow and shallow) and time.monotonic() < deadline:
-            path, depth, levels = (waiting or shallow).popleft()
+            is_shallow = not waiting
+            path, depth, levels = shallow.popleft() if is_shallow else (*waiting.popleft(), extent.shallow_levels + 1)
             before = known.get(path)
             if before is not None and not is_deep and depth > extent.fresh_levels:
                 continue
@@ -85,18 +87,18 @@ class FolderWalk(Generic[_Found]):
                 seen.pop(path, None)
                 continue
             seen[path] = folder
-            if levels < 0:
-                left -= 1
-            else:
+            if is_shallow:
                 left_shallow -= 1
+            else:
+                left -= 1
             if not (is_deep or depth < extent.fresh_levels or folder is not before):
                 continue
             for child in folder.folders:
-                if levels < 0 and child.rpartition(os.sep)[2] not in extent.shallow:
-                    waiting.append((child, depth + 1, -1))
-                elif levels != 0:
-                    shallow.append((child, depth + 1, extent.shallow_levels if levels < 0 else levels - 1))
-        self._known[root] = seen
+                if not is_shallow and child.rpartition(os.sep)[2] not in extent.shallow:
+                    waiting.append((child, depth + 1))
+                elif levels:
+                    shallow.append((child, depth + 1, levels - 1))
+        self._known[root] = known | seen if waiting or shallow else seen  # what was found once is not lost again
         if waiting:
             self._partial.add(root)
         elif is_deep:

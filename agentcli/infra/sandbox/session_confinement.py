@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -23,7 +24,6 @@ from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.left_behind import LeftBehind
 from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
@@ -34,6 +34,7 @@ from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection.guard import Guard
+    from agentcli.infra.sandbox.protection.guard_journal import LeftBehind
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
 
@@ -86,7 +87,8 @@ class SessionConfinement:
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
         self._journals = limits.aside / "unfinished" if limits.aside is not None else None
-        self._left_behind = LeftBehind(self._journals)
+        self._left_behind: LeftBehind | None = None
+        self._putting_back = Lock()
 
     @cached_property
     def confinement(self) -> Confinement:
@@ -199,7 +201,7 @@ class SessionConfinement:
         """Raises `OSError`."""
         if profile == "danger-full-access":
             with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self.roots):
-                yield Launch(list(argv), tuple(pass_fds), told=self._left_behind.take_untold(Told()))
+                yield Launch(list(argv), tuple(pass_fds), told=self._with_left_behind(Told()))
             return
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -208,8 +210,9 @@ class SessionConfinement:
         confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
             told.put_back += again.put_back  # what still could not be is told when the command has ended
-            self._left_behind.take_untold(told)
-            yield short._replace(told=told, journal=self._guard.journal if "_guard" in vars(self) else None)
+            yield short._replace(
+                told=self._with_left_behind(told), journal=self._guard.journal if "_guard" in vars(self) else None
+            )
 
     @contextmanager
     def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[Told]:
@@ -253,9 +256,23 @@ class SessionConfinement:
 
     async def make_ready(self) -> None:
         """Prepare for a command: restore what killed sessions left changed, and open the way to granted hosts."""
-        if self._left_behind.needs_looking():
-            await asyncio.to_thread(self._left_behind.put_back)
+        if self._left_behind is None and self._journals is not None and self._journals.exists():
+            await asyncio.to_thread(self._put_back_left_behind)
         await self._open_network()
+
+    def _put_back_left_behind(self) -> LeftBehind | None:
+        """Restore once what killed sessions left changed; None where none left anything."""
+        with self._putting_back:
+            if self._left_behind is None and self._journals is not None and self._journals.exists():
+                self._left_behind = import_module("agentcli.infra.sandbox.protection.guard_journal").LeftBehind(
+                    self._journals
+                )
+            return self._left_behind
+
+    def _with_left_behind(self, told: Told) -> Told:
+        if self._left_behind is not None:
+            self._left_behind.tell_once(told)
+        return told
 
     async def _open_network(self) -> None:
         """Start what leads to the granted hosts, where there are some and commands have no network of their own."""
@@ -275,7 +292,8 @@ class SessionConfinement:
 
         Empty if all is well, or nothing is to be confined.
         """
-        return " ".join(filter(None, (self._weakness(), self._unguarded(), self._left_behind.put_back())))
+        left = self._put_back_left_behind()
+        return " ".join(filter(None, (self._weakness(), self._unguarded(), left.as_warning() if left else "")))
 
     def _unguarded(self) -> str:
         if self.limits.profile != "workspace-write" or self.confinement.keeps_names:

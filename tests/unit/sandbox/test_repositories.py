@@ -89,6 +89,7 @@ def test_too_many_folders_are_said_and_shallow_ones_have_room_of_their_own(
     make(tmp_path, "e", "f")
     walk.inside(str(tmp_path), is_changed=True)
     assert walk.is_partial(str(tmp_path))
+    assert "build/x" in names([path for path, _ in walk.inside(str(tmp_path))], tmp_path)  # it was seen before
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

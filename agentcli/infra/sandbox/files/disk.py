@@ -183,9 +183,8 @@ def _replace(folder: int, name: str, content: bytes, before: os.stat_result | No
                 _take_over(descriptor, folder, name, before)
             _write_all(descriptor, content)
             if before is not None:
-                os.fchmod(
-                    descriptor, stat.S_IMODE(before.st_mode)
-                )  # after the owner and the writing, which clear setuid
+                # Last: a new owner and writing clear setuid.
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
             if not temporary:
                 temporary = _temporary_name(name)
                 os.link(f"/proc/self/fd/{descriptor}", temporary, dst_dir_fd=folder, follow_symlinks=True)

@@ -36,7 +36,7 @@ _FIRST_SECONDS = 6.0
 class Foreground:
     """A command that a call waits for, until its `result`.
 
-    `was_refused` says after that that its confinement could not be set up, and that nothing of it ran. One that has a
+    After that `was_refused` says that its confinement could not be set up, and that nothing of it ran. One that has a
     terminal may be silent for as long as it likes.
     """
 
@@ -62,10 +62,10 @@ class Foreground:
         os.set_blocking(pipe, False)
         self._pump = asyncio.create_task(self._read())
 
-    async def result(self, timeout_s: float | None, detach: asyncio.Event | None) -> CommandResult:
+    async def result(self, detach: asyncio.Event | None) -> CommandResult:
         """Wait until the command has ended, or goes on in the background; end it when its time is up."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._command.timeout_s):
                 goes_on = await self._wait(detach)
             goes_on = goes_on or await self._left_something()
         except TimeoutError:

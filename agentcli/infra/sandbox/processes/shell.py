@@ -68,7 +68,7 @@ class Shell:
         """Run a command as `Commands.exec` does; `launch` confines it in place of the usual one."""
         for _ in range(MOST_PLANS):
             foreground = await self._begin(command, on_output, launch)
-            result = await foreground.result(command.timeout_s, detach)
+            result = await foreground.result(detach)
             if not foreground.was_refused:
                 return result
         raise _refused(result.output)

@@ -85,8 +85,33 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def finish_journals(around: Path) -> Told:
-    """Put back what sessions left changed, and tell of it, once: as `Guard.during` does."""
+class LeftBehind:
+    """Puts back what commands of killed sessions changed, at once, and tells of it.
+
+    `journals` is where sessions have theirs. Blocks, for as long as a keeper is at it.
+    """
+
+    def __init__(self, journals: Path) -> None:
+        self._found = _finish_all(journals)
+        self._is_told = False
+
+    def as_warning(self) -> str:
+        """Tell the person; empty if there was nothing."""
+        done, left = ("; ".join(each) for each in (self._found.put_back, self._found.left_changed))
+        says = f"Put back what a command changed whose session was killed: {done}." if done else ""
+        failed = f"Changed by a command of another session, and could not be put back: {left}." if left else ""
+        return f"{says} {failed}".strip()
+
+    def tell_once(self, told: Told) -> None:
+        """Tell the model, with the first command."""
+        if not self._is_told:
+            self._is_told = True
+            done = self._found.put_back
+            told.put_back += [f"{each}, changed by a command of a session that was killed" for each in done]
+            told.left_changed += self._found.left_changed
+
+
+def _finish_all(around: Path) -> Told:
     told = Told()
     try:
         journals = sorted(around.iterdir())
