@@ -11,6 +11,7 @@ from msgspec import Struct
 from agentcli.safety.commands.programs.find import read_find
 from agentcli.safety.commands.programs.only_reading import VERSIONS
 from agentcli.safety.commands.programs.options import options, read_arguments
+from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
@@ -53,44 +54,10 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
     return None
 
 
-_SUDO = (
-    "text -AbBEHkKnNPSsi -u: -g: -h: -p: -C: -D: -R: -T: -r: -t: -U: --user: --group: --host: --prompt: --chdir: "
-    "--non-interactive --login --preserve-env? --set-home --shell --stdin --background"
-)
-# The options of each, the number of words before the command, and the problem with running commands that way.
-_PLAIN = {
-    "builtin": ("text", 0, ""),
-    "caffeinate": ("text -dimsu -t: -w:", 0, ""),
-    "chronic": ("text", 0, ""),
-    "chroot": ("text --groups: --skip-chdir --userspec:", 1, "it runs in another root"),
-    "doas": ("text -Lns -u: -C:", 0, "it runs as another user"),
-    "exec": ("text -cl -a:", 0, ""),
-    "ionice": ("text -t -c: -n: --class: --classdata: --ignore", 0, ""),
-    "nice": ("text -# -n: --adjustment:", 0, ""),
-    "nohup": ("text", 0, "it goes on when the shell has ended"),
-    "pkexec": ("text --user: --disable-internal-agent --keep-cwd", 0, "it runs as another user"),
-    "setsid": ("text -cfw --ctty --fork --wait", 0, "it goes on when the shell has ended"),
-    "stdbuf": ("text -i: -o: -e: --input: --output: --error:", 0, ""),
-    "sudo": (_SUDO, 0, "it runs as another user"),
-    "taskset": ("text -ac --all-tasks --cpu-list", 1, ""),
-    "chrt": ("text -abdfiorRv --all-tasks --batch --fifo --idle --other --rr", 1, "it changes how it is scheduled"),
-    "time": ("text -p --portability -v", 0, ""),
-    "timeout": (
-        "text -v -k: -s: --foreground --preserve-status --verbose --kill-after: --signal:",
-        1,
-        "",
-    ),
-    "busybox": ("text", 0, "the programs of busybox take other options"),
-    "toybox": ("text", 0, "the programs of toybox take other options"),
-}
+_TABLES = read_table("wrappers")
+_PLAIN: dict[str, tuple[str, int, str]] = _TABLES["plain"]
+_DOUBTFUL = frozenset(_TABLES["doubtful"]["names"].split())
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
-_DOUBTFUL = frozenset(
-    (
-        "strace ltrace unshare nsenter systemd-run setpriv catchsegv unbuffer eatmydata proxychains proxychains4 "
-        "firejail dbus-run-session xvfb-run faketime cgexec prlimit gosu su-exec fakeroot torsocks entr setarch i386 "
-        "x86_64 linux32 linux64 numactl run0 rlwrap valgrind perf proot choom cpulimit"
-    ).split()
-)
 
 
 def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) -> Layer:
