@@ -26,7 +26,7 @@ def grave_reason(
             return reason
     if any(host != UNKNOWN for host in effects.hosts):
         return why
-    if _ENVIRONMENT.search(why):
+    if _GRAVE.search(why):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
     paths += [path for value in values for path in _mentioned(value.text)]
@@ -35,7 +35,7 @@ def grave_reason(
     return check.outside_problem(paths)
 
 
-_ENVIRONMENT = re.compile("environment|all variables")
+_GRAVE = re.compile(r"environment|all variables|^[^*?\[]+ is outside the workspace$")
 _SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
 _BEHIND_NAME = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path and is no program, script or message.

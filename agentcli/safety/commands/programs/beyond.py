@@ -1,78 +1,20 @@
-"""Lists the programs that act beyond the workspace: on the machine, on other machines, on what the network gives."""
+"""Tells which programs act beyond the workspace, on the machine or on others: `beyond.toml` beside this module."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
+from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import Field
 
-# Act on the machine or on others, whatever their arguments.
-_ALWAYS = frozenset(
-    (
-        # other users, the system, its services, devices and packages
-        "sudo doas su pkexec run0 runuser chroot nsenter unshare mount umount swapon swapoff insmod modprobe rmmod "
-        "sysctl systemctl service initctl launchctl shutdown reboot halt poweroff init telinit crontab at batch "
-        "useradd userdel usermod groupadd groupdel adduser deluser passwd chpasswd chsh visudo hostnamectl timedatectl "
-        "hwclock iptables nft ufw ifconfig ip route nmcli fdisk sfdisk sgdisk gdisk parted wipefs mkswap cryptsetup "
-        "losetup apt apt-get aptitude dpkg dnf yum rpm zypper pacman apk snap flatpak brew port nix nix-env "
-        "softwareupdate defaults diskutil dmesg journalctl loginctl killall pkill kill killall5 gdb strace ltrace "
-        # screens, clipboards, keyrings
-        "xclip xsel pbcopy pbpaste wl-copy wl-paste xdotool osascript open xdg-open gpg ssh-add ssh-keygen security "
-        # other machines
-        "curl wget http https xh aria2c ssh scp sftp rsync ftp lftp telnet nc ncat netcat socat ping ping6 traceroute "
-        "dig host nslookup whois nmap mail sendmail mutt rclone s3cmd redis-cli psql mysql mongosh mongo sqlcmd "
-        # containers, clouds, forges
-        "docker podman nerdctl docker-compose kubectl helm oc k9s minikube kind terraform tofu pulumi ansible "
-        "ansible-playbook vagrant aws gcloud gsutil az doctl heroku flyctl fly vercel netlify wrangler firebase "
-        "supabase gh glab hub twine"
-    ).split()
-)
-_FETCH = "add ci create dlx exec i in install install-test it init outdated update up upgrade x"
-_PUBLISH = "publish login logout adduser owner token unpublish deprecate dist-tag access whoami"
+_TABLES = read_table("beyond")
+_ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
 # Of these only the subcommands that fetch or send something.
-_SUBCOMMANDS = {
-    "git": "push fetch pull clone ls-remote submodule send-email request-pull remote-https lfs svn p4",
-    "npm": f"{_FETCH} {_PUBLISH} audit view info search",
-    "pnpm": f"{_FETCH} {_PUBLISH} fetch import audit",
-    "yarn": f"{_FETCH} npm info audit",
-    "bun": f"{_FETCH} {_PUBLISH}",
-    "deno": "add install cache publish upgrade",
-    "pip": "install download wheel search index",
-    "pip3": "install download wheel search index",
-    "uv": "add sync lock pip tool python publish self remove",
-    "poetry": "add install update lock publish self",
-    "pdm": "add install update sync lock publish",
-    "pipenv": "install update sync lock",
-    "conda": "install create update search env upgrade",
-    "mamba": "install create update search env upgrade",
-    "cargo": "install add fetch update publish login search yank owner",
-    "go": "get install download",
-    "gem": "install update push fetch",
-    "bundle": "install update add outdated",
-    "composer": "install update require create-project global",
-    "dotnet": "restore add tool nuget",
-    "rustup": "install update toolchain component target self default",
-    "mix": "deps.get hex.publish archive.install",
-    "swift": "package",
-    "luarocks": "install upload",
-    "hg": "push pull clone incoming outgoing",
-    "svn": "checkout co update up commit ci",
-}
-_RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
-
+_SUBCOMMANDS = {name: words.split() for name, words in _TABLES["subcommands"].items()}
 # Where installers fetch from unless they are told otherwise.
-_REGISTRIES = {
-    **dict.fromkeys("npm npx pnpm pnpx bun bunx".split(), ("registry.npmjs.org",)),
-    "yarn": ("registry.yarnpkg.com", "registry.npmjs.org"),
-    **dict.fromkeys("pip pip3 uv uvx pipx poetry pdm pipenv".split(), ("pypi.org", "files.pythonhosted.org")),
-    "cargo": ("index.crates.io", "static.crates.io"),
-    "go": ("proxy.golang.org", "sum.golang.org"),
-    "gem": ("rubygems.org", "index.rubygems.org"),
-    "bundle": ("rubygems.org", "index.rubygems.org"),
-    "composer": ("repo.packagist.org",),
-}
-
+_REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
+_RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
 
 # Options before a subcommand that take the next word.
 _WITH_VALUE = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split())
@@ -94,7 +36,7 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         return f"{name} {subcommand} changes what is beyond the workspace"
     if name in _RUNNERS:
         return f"{name} fetches what it runs"
-    if subcommand in _SUBCOMMANDS.get(name, "").split() or (name == "yarn" and len(fields) == 1):
+    if subcommand in _SUBCOMMANDS.get(name, ()) or (name == "yarn" and len(fields) == 1):
         return f"{name} {subcommand}".rstrip() + " reaches other machines"
     return ""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+from agentcli.safety.commands.programs.tables import read_table
 
-_TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TABLES: dict[str, dict[str, str]] = read_table("only_reading")
 
 
 def _whole(row: str) -> str:

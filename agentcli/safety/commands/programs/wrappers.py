@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from agentcli.safety.commands.programs.find import read_find
 from agentcli.safety.commands.programs.only_reading import VERSIONS
 from agentcli.safety.commands.programs.options import options, read_arguments
+from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
@@ -52,44 +54,10 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
     return None
 
 
-_SUDO = (
-    "text -AbBEHkKnNPSsi -u: -g: -h: -p: -C: -D: -R: -T: -r: -t: -U: --user: --group: --host: --prompt: --chdir: "
-    "--non-interactive --login --preserve-env? --set-home --shell --stdin --background"
-)
-# The options of each, the number of words before the command, and the problem with running commands that way.
-_PLAIN = {
-    "builtin": ("text", 0, ""),
-    "caffeinate": ("text -dimsu -t: -w:", 0, ""),
-    "chronic": ("text", 0, ""),
-    "chroot": ("text --groups: --skip-chdir --userspec:", 1, "it runs in another root"),
-    "doas": ("text -Lns -u: -C:", 0, "it runs as another user"),
-    "exec": ("text -cl -a:", 0, ""),
-    "ionice": ("text -t -c: -n: --class: --classdata: --ignore", 0, ""),
-    "nice": ("text -# -n: --adjustment:", 0, ""),
-    "nohup": ("text", 0, "it goes on when the shell has ended"),
-    "pkexec": ("text --user: --disable-internal-agent --keep-cwd", 0, "it runs as another user"),
-    "setsid": ("text -cfw --ctty --fork --wait", 0, "it goes on when the shell has ended"),
-    "stdbuf": ("text -i: -o: -e: --input: --output: --error:", 0, ""),
-    "sudo": (_SUDO, 0, "it runs as another user"),
-    "taskset": ("text -ac --all-tasks --cpu-list", 1, ""),
-    "chrt": ("text -abdfiorRv --all-tasks --batch --fifo --idle --other --rr", 1, "it changes how it is scheduled"),
-    "time": ("text -p --portability -v", 0, ""),
-    "timeout": (
-        "text -v -k: -s: --foreground --preserve-status --verbose --kill-after: --signal:",
-        1,
-        "",
-    ),
-    "busybox": ("text", 0, "the programs of busybox take other options"),
-    "toybox": ("text", 0, "the programs of toybox take other options"),
-}
+_TABLES = read_table("wrappers")
+_PLAIN: dict[str, tuple[str, int, str]] = _TABLES["plain"]
+_DOUBTFUL = frozenset(_TABLES["doubtful"]["names"].split())
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
-_DOUBTFUL = frozenset(
-    (
-        "strace ltrace unshare nsenter systemd-run setpriv catchsegv unbuffer eatmydata proxychains proxychains4 "
-        "firejail dbus-run-session xvfb-run faketime cgexec prlimit gosu su-exec fakeroot torsocks entr setarch i386 "
-        "x86_64 linux32 linux64 numactl run0 rlwrap valgrind perf proot choom cpulimit"
-    ).split()
-)
 
 
 def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) -> Layer:
@@ -110,67 +78,51 @@ def _candidates(arguments: Sequence[Field]) -> tuple[tuple[Field, ...], ...]:
     return tuple(tuple(arguments[at:]) for at in starts[:8])
 
 
-STANDARD_INPUT = Field("/dev/stdin")
-_SHELL_WORD = re.compile(r"[-+][A-Za-z]+")
-_PLAIN_SHELL_OPTIONS = frozenset(("--norc", "--noprofile", "--posix"))
-
-
 def _shell(arguments: Sequence[Field], problem: str) -> Layer:
     """`sh -c script name arguments`. Of its own options only `-e` and `-u` do not matter."""
-    runs_text = reads_input = False
+    letters, rest = "", list(arguments)
     files: list[Field] = []
-    rest = list(arguments)
-    while rest and rest[0].text.startswith(("-", "+")) and rest[0].is_known:
+    while rest and rest[0].text[:1] in ("-", "+") and rest[0].is_known:
         text = rest.pop(0).text
         if text in ("--", "-"):
             break
-        if text.startswith("--"):
-            if text not in _PLAIN_SHELL_OPTIONS:
-                problem = problem or f"the option {text} of a shell is not known"
-                if text in ("--rcfile", "--init-file"):
-                    files, rest = [*files, *rest[:1]], rest[1:]
-        elif _SHELL_WORD.fullmatch(text):
-            runs_text = runs_text or ("c" in text and text[0] == "-")
-            reads_input = reads_input or "s" in text
-            if set(text[1:]) - set("ceu"):
-                problem = problem or f"the option {text} of a shell is not known"
+        if not re.fullmatch(r"-[ceu]+|--norc|--noprofile|--posix", text):
+            problem = problem or f"the option {text} of a shell is not known"
+        if text in ("--rcfile", "--init-file"):
+            files, rest = [*files, *rest[:1]], rest[1:]
+        elif not text.startswith("--"):
+            letters += text[1:]
             rest = rest[text.count("o") + text.count("O") :]
-    if not runs_text:
-        files += rest[:1] if rest and not reads_input else [STANDARD_INPUT]
-        problem = problem or "it runs a script that is not shown here"
-        return Layer(problem=problem, reads_script=not rest, script_files=tuple(files))
-    return _of_text(rest[:1], problem or ("" if rest else "what the shell runs cannot be told"))
+    if "c" in letters:
+        return _of_text(rest[:1], problem or ("" if rest else _HIDDEN))
+    files += rest[:1] if rest and "s" not in letters else [Field("/dev/stdin")]
+    problem = problem or "it runs a script that is not shown here"
+    return Layer(problem=problem, reads_script=not rest, script_files=tuple(files))
+
+
+_HIDDEN = "what the shell runs cannot be told"
 
 
 def _of_text(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Layer:
     """A shell that runs a text. Where that cannot be told, what of it is seen is looked at."""
-    if not all(field.is_known for field in fields):
-        problem = "what the shell runs cannot be told"
+    problem = problem if all(field.is_known for field in fields) else _HIDDEN
     text = " ".join(field.text for field in fields)
-    is_hidden = problem == "what the shell runs cannot be told"
-    return Layer(script=text, problem=problem, is_same_shell=is_same_shell, hides_program=is_hidden)
+    return Layer(script=text, problem=problem, is_same_shell=is_same_shell, hides_program=problem == _HIDDEN)
 
 
 def _env(arguments: Sequence[Field]) -> Layer:
     row = "text -i0v -u: -C: -S: --ignore-environment --null --unset: --chdir: --split-string: --debug"
     read = read_arguments(arguments, options(row), stops_at_operand=True)
-    is_split = {"-S", "--split-string"} & set(read.given)
-    if read.problem or is_split or any(option in ("-C", "--chdir") for option in read.given):
-        texts = [field.text for field in arguments]
-        split = [Field(word) for text in texts for word in text.removeprefix("-S").split()] if is_split else arguments
-        return Layer(
-            problem=read.problem or "env changes more than variables", candidates=_candidates([*split, *arguments])
-        )
+    if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.given):
+        split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
+        why = read.problem or "env changes more than variables"
+        return Layer(problem=why, candidates=_candidates([*split, *arguments]))
     words = read.operands
-    sets = []
-    while words and re.match(r"[A-Za-z_]\w*=", words[0].text):
-        sets.append(words[0])
-        words = words[1:]
-    if words and words[0].text == "-":
-        words = words[1:]
-    if not words:
-        return Layer(problem="it shows the environment, where secrets are")
-    return Layer(inner=tuple(words), sets=tuple(sets))
+    sets = [*itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), words)]
+    words = words[len(sets) :]
+    inner = words[1:] if words[:1] == [Field("-")] else words
+    problem = "" if inner else "it shows the environment, where secrets are"
+    return Layer(inner=tuple(inner), sets=tuple(sets), problem=problem)
 
 
 _XARGS = (
@@ -185,23 +137,12 @@ def _xargs(arguments: Sequence[Field]) -> Layer:
     if read.problem:
         return Layer(problem=read.problem, candidates=_candidates(arguments))
     words = tuple(read.operands) or (Field("echo"),)
-    replaced = _replaced_text(arguments[: len(arguments) - len(read.operands)])
-    if replaced is None:
+    given = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
+    found = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", given)
+    if not found:
         return Layer(inner=(*words, Field(HOLE, may_vanish=True)))
+    replaced = "".join(found[-1]) or "{}"
     return Layer(inner=tuple(_with_hole(field, replaced) for field in words))
-
-
-def _replaced_text(given: Sequence[Field]) -> str | None:
-    replaced = None
-    for at, field in enumerate(given):
-        text = field.text
-        if text == "-I" and at + 1 < len(given):
-            replaced = given[at + 1].text
-        elif re.match(r"-[0rtxo]*I", text) or text.startswith("-i"):
-            replaced = re.sub(r"^-[0rtxo]*[Ii]", "", text) or "{}"
-        elif text == "--replace" or text.startswith("--replace="):
-            replaced = text.partition("=")[2] or "{}"
-    return replaced
 
 
 def _with_hole(field: Field, replaced: str) -> Field:
@@ -209,24 +150,18 @@ def _with_hole(field: Field, replaced: str) -> Field:
 
 
 def _eval(arguments: Sequence[Field]) -> Layer:
-    words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
-    return _of_text(words, is_same_shell=True)
+    return _of_text(arguments[arguments[:1] == (Field("--"),) :], is_same_shell=True)
 
 
 def _trap(arguments: Sequence[Field]) -> Layer:
-    words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
-    if len(words) < 2 or words[0].text == "-":
-        return Layer(script="")
-    return _of_text(words[:1])
+    words = arguments[arguments[:1] == (Field("--"),) :]
+    is_reset = len(words) < 2 or words[0].text == "-"
+    return Layer(script="") if is_reset else _of_text(words[:1])
 
 
 def _watch(arguments: Sequence[Field]) -> Layer:
-    read = read_arguments(
-        arguments, options("text -bcdegtxwr -n: -q: --interval: --differences?"), stops_at_operand=True
-    )
-    if read.problem:
-        return Layer(problem=read.problem, candidates=_candidates(arguments))
-    return _of_text(read.operands, "it does not end")
+    row = "text -bcdegtxwr -n: -q: --interval: --differences?"
+    return _of_text(read_arguments(arguments, options(row), stops_at_operand=True).operands, "it does not end")
 
 
 # `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
