@@ -15,6 +15,7 @@ HEAVY = (
     "ollama",
     "tiktoken",
     "mcp",
+    "h11",
     "agentcli.llm.http",
     "agentcli.llm.providers.anthropic",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, Timeout
+from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout
 from agentcli.llm.event_streams import ServerSentEvent, SseParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
@@ -35,7 +35,8 @@ async def stream_chat(
         if data == "[DONE]":
             reader.is_closed = True
         elif data and not reader.is_closed:
-            reader.feed(_chunk(json, data), out)
+            chunk = json.decode(data)
+            reader.feed(chunk if isinstance(chunk, dict) else {}, out)
 
     try:
         body = await off_thread_if_large(len(request.messages), lambda: to_body(request, info, quirks, provider))
@@ -62,11 +63,3 @@ async def stream_chat(
     except ProviderError as error:
         error.partial = reader.partial()
         raise
-
-
-def _chunk(json: JsonItems, data: str) -> dict[str, object]:
-    try:
-        chunk = json.decode(data)
-    except ValueError as error:
-        raise ServerError(f"The server sent a broken event: {error}") from error
-    return chunk if isinstance(chunk, dict) else {}

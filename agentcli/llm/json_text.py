@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from agentcli.llm.errors import ServerError
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -31,15 +33,19 @@ def decode_json(data: bytes | str) -> Any:
 
 
 class JsonItems:
-    """Decodes the JSON values of one stream; a surrogate pair that two of them halve comes whole with the second.
-
-    `decode` raises ValueError as `decode_json` does.
-    """
+    """Decodes the JSON values of one stream; a surrogate pair that two of them halve comes whole with the second."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def decode(self, data: bytes | str) -> Any:
+        """Raises `ServerError` for what is not one JSON value."""
+        try:
+            return self._decode(data)
+        except ValueError as error:
+            raise ServerError(f"The server sent a broken event: {error}") from error
+
+    def _decode(self, data: bytes | str) -> Any:
         mark = "\\u" if isinstance(data, str) else b"\\u"
         if mark not in data:  # type: ignore[operator]  # both are of one type
             return decode_json(data)

@@ -1,37 +1,14 @@
 """Pure converters, there and back."""
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import entry_now, from_messages, from_record, to_record
 from agentcli.llm.messages import Message, Text, ToolResult, ToolUse
-from agentcli.llm.provider import ToolSpec
 from agentcli.llm.transcript import is_valid
-from agentcli.llm.wire.tools import tool_from_wire
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
-schemas = st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(words, st.just({}))})
-specs = st.builds(ToolSpec, words, st.text(st.characters(exclude_categories=["Cs"])), schemas)
-
-
-@given(specs)
-def test_a_tool_in_the_messages_apis_form_comes_back(spec: ToolSpec) -> None:
-    assert tool_from_wire(msgspec.to_builtins(spec)) == spec
-
-
-@given(specs)
-def test_a_tool_in_chat_completions_form_comes_back(spec: ToolSpec) -> None:
-    function = {"name": spec.name, "description": spec.description, "parameters": spec.input_schema}
-    assert tool_from_wire({"type": "function", "function": function}) == spec
-
-
-@pytest.mark.parametrize("data", [{}, {"name": 3}, {"type": "function"}, {"name": "a", "input_schema": [1]}])
-def test_what_is_no_tool_is_refused_by_name(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="not a tool"):
-        tool_from_wire(data)
 
 
 @st.composite

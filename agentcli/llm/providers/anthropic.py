@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -61,10 +60,12 @@ class AnthropicProvider:
         def feed(event: ServerSentEvent, out: list[StreamEvent]) -> None:
             if reader.is_done:
                 return
-            if event.data.strip() == "[DONE]":  # gateways that speak Chat Completions too end both alike
+            data = event.data.strip()
+            if data == "[DONE]":  # gateways that speak Chat Completions too end both alike
                 reader.close(out)
-            else:
-                reader.feed(_event(json, event.data), out)
+            elif data:
+                told = json.decode(data)
+                reader.feed(told if isinstance(told, dict) else {}, out)
 
         try:
             body = await off_thread_if_large(len(request.messages), lambda: to_body(request, self.info))
@@ -117,11 +118,3 @@ class AnthropicProvider:
 
     async def aclose(self) -> None:
         await self._http.aclose()
-
-
-def _event(json: JsonItems, data: str) -> dict[str, Any]:
-    try:
-        event = json.decode(data) if data.strip() else {}
-    except ValueError as error:
-        raise ServerError(f"The server sent a broken event: {error}") from error
-    return event if isinstance(event, dict) else {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentcli.llm.errors import BadRequest, ProviderError, ServerError
+from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.event_streams import LineParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
@@ -52,12 +52,8 @@ class OllamaProvider:
         json = JsonItems()
 
         def feed(line: bytes, out: list[StreamEvent]) -> None:
-            if reader.is_done:
-                return
-            try:
+            if not reader.is_done:
                 reader.feed(json.decode(line), out)
-            except ValueError as error:
-                raise ServerError(f"The server sent a broken line: {error}") from error
 
         try:
             if not self._was_shown:

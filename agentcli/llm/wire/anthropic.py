@@ -146,15 +146,6 @@ def block_to_wire(block: Block) -> dict[str, Any]:
             return wire
 
 
-def block_from_wire(data: dict[str, Any]) -> Block:
-    """A raw content block as ours; one of a type we do not know is kept whole, to be echoed."""
-    try:
-        block: Block = msgspec.convert(data, Block, strict=False)
-        return block
-    except msgspec.ValidationError:
-        return Opaque("anthropic", data)
-
-
 class _OpenBlock:
     """A content block that is still arriving."""
 

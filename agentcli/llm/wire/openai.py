@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -41,7 +41,8 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.wire.arguments import calls_in_text, parse_arguments
+from agentcli.llm.wire.arguments import calls_in_text
+from agentcli.llm.wire.arriving_calls import ArrivingCalls
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.think_tags import ThinkTags
@@ -213,25 +214,6 @@ def wire_id(id: str, quirks: Quirks) -> str:
     return id if _PLAIN_ID.match(id) else "call_" + hashlib.sha256(id.encode()).hexdigest()[:24]
 
 
-class _Call:
-    """A call that is still arriving. `id` is ours, `wire_id` the server's (which may come late or never)."""
-
-    def __init__(self, id: str, wire_id: str) -> None:
-        self.id = id
-        self.wire_id = wire_id
-        self.name = ""
-        self.parts: list[str] = []
-        self.is_announced = False
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.parts)
-
-    def is_whole(self) -> bool:
-        looks_whole = bool(self.parts) and self.parts[-1].rstrip().endswith("}")
-        return looks_whole and parse_arguments(self.arguments, was_cut=True) is not None
-
-
 class ReplyReader:
     """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
 
@@ -256,8 +238,7 @@ class ReplyReader:
         self._thinking: list[str] = []
         self._tags = ThinkTags()
         self._details: list[dict[str, Any]] = []
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
+        self._calls = ArrivingCalls(ids)
         self._finish_reason = ""
         self._refused = False
         self._usage = Usage()
@@ -279,9 +260,9 @@ class ReplyReader:
                 self._refused = True
                 self._content(refusal, out)
             for call in delta.get("tool_calls") or ():
-                self._call(call, out)
+                self._calls.feed(call, out)
             if (legacy := delta.get("function_call")) and not delta.get("tool_calls"):
-                self._call({"function": legacy}, out)
+                self._calls.feed({"function": legacy}, out)
             if reason := choice.get("finish_reason"):
                 self._finish_reason = text_in(reason)
                 self.is_finished = True
@@ -303,51 +284,12 @@ class ReplyReader:
     def _content(self, text: Any, out: list[StreamEvent]) -> None:
         if isinstance(text, list):  # Mistral's parts
             text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
-        for is_thinking, piece in self._tags.feed(text_in(text)):
+        self._take(self._tags.feed(text_in(text)), out)
+
+    def _take(self, pieces: Iterable[tuple[bool, str]], out: list[StreamEvent]) -> None:
+        for is_thinking, piece in pieces:
             (self._thinking if is_thinking else self._text).append(piece)
             out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-
-    def _call(self, data: dict[str, Any], out: list[StreamEvent]) -> None:
-        function = data.get("function") or {}
-        name = text_in(function.get("name"))
-        arguments = function.get("arguments")
-        if not isinstance(arguments, str | None):
-            arguments = encode_json(arguments).decode()
-        call = self._slot(data.get("index"), str(data.get("id") or ""), name, arguments or "")
-        if name and name != call.name and not call.is_announced:
-            call.name += name
-        if arguments:
-            if not call.is_announced:
-                call.is_announced = True
-                out.append(ToolCallStarted(call.id, call.name))
-            call.parts.append(arguments)
-            out.append(ToolCallDelta(call.id, arguments))
-
-    def _slot(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
-        """The call a delta belongs to; ids and indexes may be missing, repeated or all the same."""
-        if index is None:
-            known = self._calls[-1] if self._calls else None
-        else:
-            known = self._by_index.get(index)
-        if known is None:
-            is_another = True
-        elif id and known.wire_id:
-            is_another = id != known.wire_id
-        else:  # a name begins a call, unless it continues or repeats the one before
-            is_another = bool(name) and (
-                (index is None and name != known.name) or (bool(arguments.strip()) and known.is_whole())
-            )
-        if known is None or is_another:
-            known = self._new_call(id)
-        if index is not None:
-            self._by_index[index] = known
-        known.wire_id = known.wire_id or id
-        return known
-
-    def _new_call(self, id: str) -> _Call:
-        call = _Call(self._ids.take(id), id)
-        self._calls.append(call)
-        return call
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         choices = chunk.get("choices") or [{}]
@@ -360,48 +302,29 @@ class ReplyReader:
 
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
-        self._flush_tags(out)
+        self._take(self._tags.close(), out)
         if not (self.is_finished or (self.is_closed and self._has_begun) or self._looks_whole()):
             raise ConnectionFailed("The stream ended before the reply did (no finish_reason).")
         was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
-        uses, lost = self._tool_uses(was_cut=was_cut)
-        for call in self._calls:
-            if not call.is_announced:
-                out.append(ToolCallStarted(call.id, call.name))
-            out.append(ToolCallEnded(call.id))
-        message = Message("assistant", (*self._said(), *uses))
+        uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         if not uses and not was_cut and self._quirks.read_text_calls:
-            message, uses = self._with_text_calls(message, out)
+            uses = self._written_calls(out)
+        message = Message("assistant", (*self._said(), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, self._note())
 
     def _looks_whole(self) -> bool:
         """Some servers end the body and say nothing: then what was said counts, unless it ends inside a call."""
-        return self._calls[-1].is_whole() if self._calls else any(part.strip() for part in self._text)
+        return self._calls.is_whole() if self._calls else any(part.strip() for part in self._text)
 
-    def _tool_uses(self, *, was_cut: bool) -> tuple[list[Block], bool]:
-        uses: list[Block] = []
-        for position, call in enumerate(self._calls, 1):
-            may_be_cut = (was_cut or not self.is_finished) and position == len(self._calls)
-            arguments = parse_arguments(call.arguments, was_cut=may_be_cut)
-            if may_be_cut and (arguments is None or (was_cut and not call.arguments.strip())):
-                return uses, True
-            if arguments is None:
-                uses.append(ToolUse(call.id, call.name, {}, unparsed=call.arguments))
-            else:
-                uses.append(ToolUse(call.id, call.name, arguments))
-        return uses, False
-
-    def _with_text_calls(self, message: Message, out: list[StreamEvent]) -> tuple[Message, list[Block]]:
-        uses: list[Block] = []
-        for name, arguments in calls_in_text(message.text, self._tool_names):
+    def _written_calls(self, out: list[StreamEvent]) -> list[ToolUse]:
+        """Calls that the model wrote as plain text."""
+        uses = []
+        for name, arguments in calls_in_text("".join(self._text), self._tool_names):
             id = self._ids.take()
-            out += [
-                ToolCallStarted(id, name),
-                ToolCallDelta(id, msgspec.json.encode(arguments).decode()),
-                ToolCallEnded(id),
-            ]
+            written = encode_json(arguments).decode()
+            out += [ToolCallStarted(id, name), ToolCallDelta(id, written), ToolCallEnded(id)]
             uses.append(ToolUse(id, name, arguments))
-        return Message("assistant", (*message.content, *uses)), uses
+        return uses
 
     def _said(self) -> list[Block]:
         blocks: list[Block] = []
@@ -412,11 +335,6 @@ class ReplyReader:
         if text := "".join(self._text):
             blocks.append(Text(text))
         return blocks
-
-    def _flush_tags(self, out: list[StreamEvent]) -> None:
-        for is_thinking, piece in self._tags.close():
-            (self._thinking if is_thinking else self._text).append(piece)
-            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
         match self._finish_reason:
@@ -437,7 +355,7 @@ class ReplyReader:
 
     def partial(self) -> Message:
         """What a broken stream leaves: the text, and no call (none is known to be whole)."""
-        self._flush_tags([])
+        self._take(self._tags.close(), [])
         return Message("assistant", tuple(block for block in self._said() if isinstance(block, Text)))
 
 
