@@ -402,7 +402,7 @@ def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path) -> None:
         terminal.asked()
         terminal.type("y")
     terminal.see("\nall")
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 60
     assert terminal.transcript().count("✓ Run touch") == 10
     assert len(list((tmp_path / "project").glob("made*"))) == 10
     assert words(terminal.transcript()).count("? Writes made") == 10
