@@ -75,21 +75,18 @@ def test_a_sentence_typed_the_moment_a_question_comes_up_is_one_too(open_termina
     terminal.see("no, because: yes, but quietly")
 
 
-def test_a_letter_counts_once_nothing_follows_it(open_terminal: Open, tmp_path: Path) -> None:
-    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+def test_a_letter_counts_once_nothing_or_enter_follows_it(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}, edit("hello", "bye"), {"text": "again"}], "go")
     terminal.asked()
     terminal.type("y")
     terminal.settle(0.15)
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
     terminal.see("\nedited")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
-
-
-def test_enter_behind_a_letter_takes_it_at_once(open_terminal: Open) -> None:
-    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.type("go on\r")
     terminal.asked()
     terminal.type("y\r")
-    terminal.see("\nedited")
+    terminal.see("\nagain")
 
 
 def test_esc_leads_back_from_the_words_to_the_choices(open_terminal: Open) -> None:
@@ -291,7 +288,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal
     assert "The user declined" not in again
 
 
-@pytest.mark.parametrize("answer", ["n", "\r", "\x1b", "4"])
+@pytest.mark.parametrize("answer", ["n", "\r", "\x1b"])
 def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([run("touch one", "touch two"), {"text": "what now: {{last_result}}"}], "go")
     terminal.asked()
@@ -405,7 +402,7 @@ def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path) -> None:
         terminal.asked()
         terminal.type("y")
     terminal.see("\nall")
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 60
     assert terminal.transcript().count("✓ Run touch") == 10
     assert len(list((tmp_path / "project").glob("made*"))) == 10
     assert words(terminal.transcript()).count("? Writes made") == 10

@@ -275,7 +275,7 @@ def test_a_second_signal_leaves_at_once(place: Place) -> None:
         running.signal(signal.SIGINT)
         ran = running.left()
     assert ran.code == 130
-    assert time.monotonic() - started < 20  # of the 60 s that the command would take
+    assert time.monotonic() - started < 50  # of the 60 s that the command would take
 
 
 def test_a_reader_that_leaves_ends_the_run_quietly(place: Place) -> None:

@@ -337,7 +337,7 @@ def test_a_line_without_an_end_is_bounded(place: Place, line_end: bytes) -> None
     assert "16 MB" in told
     with ollama_server([Reply(endless.replace(b"\n", b" "), content_type=NDJSON, cut=cut)] * 4) as ollama:
         assert "16 MB" in failure_of(from_ollama(place, ollama))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 # What stands in a reply
@@ -646,7 +646,7 @@ def test_a_far_retry_after_is_told_and_not_waited_for(place: Place, value: str, 
     with chat_server([slow, chat_reply("Now.")]) as server:
         told = failure_of(asked(place, server.url))
         assert len(server.requests) == 1
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60  # of the 90 s at least
     assert "Slow down (HTTP 429). The server asks to wait" in told
     assert says in told
 

@@ -51,10 +51,6 @@ def test_sigterm_gives_the_terminal_back_too(open_terminal: Open) -> None:
     assert b"\x1b[?2004l" in terminal.written
 
 
-def test_a_first_prompt_on_the_command_line_is_answered(open_terminal: Open) -> None:
-    open_terminal([{"text": "Hello back."}], "hello").see("Hello back")
-
-
 def test_what_is_typed_before_the_session_is_ready_is_not_lost(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "got: early"}])
     terminal.type("early bird")
@@ -77,13 +73,6 @@ def test_a_long_output_is_folded_and_ctrl_o_unfolds_it(open_terminal: Open) -> N
     assert "  12\n" not in terminal.see(r"… 25 more lines \(Ctrl-O shows all\)\n  26\n")
     terminal.type("\x0f")
     terminal.see("▾ Run seq 30\n  1\n  2\n")
-
-
-def test_a_running_command_shows_its_tail(open_terminal: Open) -> None:
-    terminal = open_terminal(
-        [running("echo begun; sleep 5"), {"text": "x"}], "--permission-mode", "bypassPermissions", "go"
-    )
-    terminal.see(r". Run echo begun; sleep 5 · \d s\n  begun\n›")
 
 
 # Approvals
@@ -111,6 +100,14 @@ def test_an_edit_that_is_not_shown_whole_says_how_to_see_it(open_terminal: Open)
     terminal.settle(1.0)
     terminal.type("G")
     terminal.see("line 99")
+
+
+def test_a_choice_is_taken_by_its_number_too(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([EDIT], "go")
+    terminal.asked()
+    terminal.type("4")
+    terminal.see("✗ Edit a.py · declined")
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
 def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: Path) -> None:
@@ -179,10 +176,10 @@ def test_esc_interrupts_and_keeps_what_was_said(open_terminal: Open) -> None:
     terminal.see("second answer")
 
 
-def test_ctrl_c_ends_a_running_command(open_terminal: Open) -> None:
+def test_a_running_command_shows_its_tail_and_ctrl_c_ends_it(open_terminal: Open) -> None:
     sleep = running("echo begun; sleep 60")
     terminal = open_terminal([sleep, {"text": "next"}], "--permission-mode", "bypassPermissions", "go")
-    terminal.see("Run echo begun; sleep 60 · 1 s")
+    terminal.see(r". Run echo begun; sleep 60 · \d s\n  begun\n›")
     terminal.type("\x03")
     terminal.see("✗ Run echo begun; sleep 60 · interrupted")
     terminal.type("and now?\r")
@@ -254,15 +251,6 @@ def test_a_call_that_a_kill_cut_off_is_told_on_the_way_back(open_terminal: Open)
     second = open_terminal([{"text": "x"}], "--continue")
     second.see("✗ Run touch begun; sleep 30 · cut off; its outcome is unknown\n")
     assert "ms" not in second.settle()
-
-
-def test_a_draft_survives_a_kill(open_terminal: Open) -> None:
-    first = open_terminal([{"text": "x"}])
-    first.see("script.jsonl")
-    first.type("a long thought")
-    first.settle(1.0)
-    first.kill(signal.SIGKILL)
-    open_terminal([{"text": "x"}]).see("› a long thought")
 
 
 def test_shift_tab_changes_the_mode_without_stopping_anything(open_terminal: Open, tmp_path: Path) -> None:
@@ -346,16 +334,7 @@ def test_each_session_has_a_draft_of_its_own(open_terminal: Open) -> None:
 # Input
 
 
-def test_ctrl_c_twice_leaves(open_terminal: Open) -> None:
-    terminal = open_terminal([{"text": "x"}])
-    terminal.see("script.jsonl")
-    terminal.type("\x03")
-    terminal.see("Ctrl-C again leaves")
-    terminal.type("\x03")
-    assert terminal.exit_code() == 0
-
-
-def test_ctrl_c_clears_a_line_that_is_not_empty(open_terminal: Open) -> None:
+def test_ctrl_c_clears_a_line_and_where_that_is_empty_twice_leaves(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "answered: yes"}])
     terminal.see("script.jsonl")
     terminal.type("unfinished")
@@ -363,6 +342,11 @@ def test_ctrl_c_clears_a_line_that_is_not_empty(open_terminal: Open) -> None:
     terminal.type("\x03")
     terminal.type("whole\r")
     assert "unfinished" not in terminal.see("answered: yes")
+    terminal.settle()
+    terminal.type("\x03")
+    terminal.see("Ctrl-C again leaves")
+    terminal.type("\x03")
+    assert terminal.exit_code() == 0
 
 
 def test_several_lines_are_one_prompt(open_terminal: Open) -> None:
@@ -503,12 +487,12 @@ def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Ope
     second.see("old question")
 
 
-def test_a_failed_turn_keeps_what_is_queued(open_terminal: Open) -> None:
+def test_a_failed_turn_is_told_and_keeps_what_is_queued(open_terminal: Open) -> None:
     terminal = open_terminal([{"error": {"kind": "auth"}, "delay_ms": 800}, {"text": "second"}], "go")
     terminal.see("Working")
     terminal.type("later\t")
     terminal.see("queued: later")
-    terminal.see("✗")
+    terminal.see("✗ scripted auth error")
     assert "queued: later" in terminal.settle()
     terminal.type("\r")
     terminal.see("second")
@@ -588,13 +572,6 @@ def test_copy_sends_the_source_of_an_answer_to_the_clipboard(open_terminal: Open
 
 
 # Failures, looks, starts
-
-
-def test_a_failure_is_told_and_the_session_goes_on(open_terminal: Open) -> None:
-    terminal = open_terminal([{"error": {"kind": "bad_request"}}, {"text": "better now"}], "go")
-    terminal.see("✗ scripted bad_request error")
-    terminal.type("again\r")
-    terminal.see("better now")
 
 
 def test_escape_sequences_from_model_and_tools_do_not_reach_the_terminal(open_terminal: Open) -> None:

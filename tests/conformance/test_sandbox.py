@@ -356,9 +356,9 @@ async def test_a_cancelled_call_ends_the_group(kind: str, tmp_path: Path) -> Non
 async def test_commands_can_run_side_by_side(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         started = time.monotonic()
-        results = await asyncio.gather(*(run(sandbox, f"sleep 1; echo {n}") for n in range(8)))
+        results = await asyncio.gather(*(run(sandbox, f"sleep 3; echo {n}") for n in range(8)))
         assert [result.output for result in results] == [f"{n}\n" for n in range(8)]
-        assert time.monotonic() - started < 7
+        assert time.monotonic() - started < 20  # of the 24 s of all
 
 
 def descriptors(sandbox: Sandbox) -> list[int]:
@@ -417,13 +417,13 @@ async def test_jobs_have_names_and_files_of_their_own(kind: str, tmp_path: Path)
 
 async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        jobs = [await sandbox.start_job(Command("trap '' TERM; sleep 60", sandbox.roots[0])) for _ in range(3)]
+        jobs = [await sandbox.start_job(Command("trap '' TERM; sleep 60", sandbox.roots[0])) for _ in range(8)]
         await run(sandbox, "sleep 60 & echo $! > pid")
         left = await pid_in(sandbox, "pid")
         await asyncio.sleep(0.1)  # let the jobs set their traps
         started = time.monotonic()
         await sandbox.aclose()
-        assert time.monotonic() - started < 5.5  # the grace is 2 s for all together
+        assert time.monotonic() - started < 12  # the grace is 2 s for all together
         assert not [job for job in jobs if not await ends(job.pid)]
         assert await ends(left)
         await sandbox.aclose()

@@ -10,7 +10,7 @@ import pytest
 from agentcli.cli.demo import make_sample
 from agentcli.model_choice import EMBEDDED, KEYED_MODELS
 
-pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("embedded model")]
+pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture

@@ -83,12 +83,12 @@ async def test_an_interrupt_in_the_thinking_keeps_nothing_unsigned(tmp_path: Fol
 
 
 async def test_an_interrupt_before_the_first_word_ends_the_turn(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "late", "delay_ms": 10_000}, END]) as stage:
+    async with on_stage(tmp_path, [{"text": "late", "delay_ms": 60_000}, END]) as stage:
         stage.say("Go")
         await stage.heard(EntryStored)
         started = time.monotonic()
         await interrupted(stage)
-        assert time.monotonic() - started < 5  # of the 10 s until the first word
+        assert time.monotonic() - started < 30  # of the 60 s until the first word
         await goes_on(stage)
 
 

@@ -311,7 +311,7 @@ def test_a_fifo_is_an_error_and_does_not_wait_for_a_writer(bench: Bench) -> None
     started = time.monotonic()
     assert "not a regular file" in str(bench.fails("grep_search", pattern="needle", path="pipe"))
     assert bench.text("grep_search", pattern="needle") == "a:1:needle"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_missing_and_outside_paths_are_errors(bench: Bench) -> None:

@@ -146,4 +146,4 @@ def test_a_clipboard_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> N
         program(tmp_path, name, "exec sleep 60" if name == "wl-paste" else "exit 1")
     start = time.monotonic()
     assert pasted(tmp_path) is None
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
