@@ -185,8 +185,11 @@ class _Connection:
     async def answer(
         self, method: str, url: SplitResult, target: str, headers: Mapping[str, str], body: bytes
     ) -> Response:
-        request = h11.Request(method=method, target=target, headers=list(headers.items()))
-        parts = [self._http.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
+        try:
+            request = h11.Request(method=method, target=target, headers=list(headers.items()))
+            parts = [self._http.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
+        except h11.LocalProtocolError as error:  # a header of the person's own that none can be
+            raise self.broken(error) from error
         self._writer.write(b"".join(part for part in parts if part))
         try:
             async with asyncio.timeout(self._read_timeout):
@@ -248,7 +251,9 @@ def _abort(writer: asyncio.StreamWriter) -> None:
 
 def host_header(url: SplitResult) -> str:
     """The host of an address, with its port where that is not the scheme's own."""
-    return url.netloc.rpartition("@")[2].removesuffix({"http": ":80", "https": ":443"}[url.scheme])
+    scheme, host, port = origin_of(url)
+    shown = f"[{host}]" if ":" in host else host
+    return shown if (scheme, port) in (("http", 80), ("https", 443)) else f"{shown}:{port}"
 
 
 def broken(where: str, error: Exception | str) -> ConnectionFailed:

@@ -133,7 +133,10 @@ def _login_in(url: SplitResult) -> dict[str, str]:
 
 
 def _is_writable(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
+    try:
+        _, host, _ = origin_of(urlsplit(address))
+    except ValueError:
+        return False
     return address.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
 
 

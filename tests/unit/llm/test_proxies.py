@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from agentcli.errors import ConfigError
+from agentcli.llm.errors import BadRequest, ProviderError
+from agentcli.llm.http import HttpClient
 from agentcli.llm.proxies import proxy_for
+from tests.conformance.servers import chat_server, json_reply
 
 THERE = "http://model.example:8000/v1"
 
@@ -92,3 +95,32 @@ def test_no_proxy_excepts_nothing_else(monkeypatch: pytest.MonkeyPatch, value: s
 def test_no_proxy_excepts_networks(monkeypatch: pytest.MonkeyPatch, address: str, value: str) -> None:
     assert chosen(monkeypatch, address, ALL_PROXY="http://a", NO_PROXY=value) == ""
     assert chosen(monkeypatch, address, NO_PROXY="192.168.0.0/16") == "http://a"
+
+
+async def test_a_name_in_another_script_is_asked_for_as_dns_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server() as server:
+        server._routes["GET http://xn--bcher-kva.example/v1/models"] = json_reply({"here": True})
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{server.port}")
+        client = HttpClient("http://Bücher.example:80/v1", {})
+        assert await client.get_json("/models") == {"here": True}
+        assert server.others[0].headers["host"] == "xn--bcher-kva.example"
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "address", [f"http://{'ü' * 70}.example", f"http://{'a' * 70}.example", "http://a b/v1", "http://127.0.0.1:9/\x00"]
+)
+async def test_an_address_that_cannot_be_is_a_bad_request(address: str) -> None:
+    client = HttpClient(address, {})
+    with pytest.raises(BadRequest, match="is not an http"):
+        await client.post_json("/x", {})
+    await client.aclose()
+
+
+async def test_a_header_that_none_can_be_is_an_error_of_the_provider() -> None:
+    with chat_server() as server:
+        for headers in ({"x": " padded "}, {"content-length": "many"}):
+            client = HttpClient(server.url, headers)
+            with pytest.raises(ProviderError):
+                await client.get_json("/models")
+            await client.aclose()
