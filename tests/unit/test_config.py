@@ -198,6 +198,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("permissions.allow", [True], "Expected `str`"),
     ("permissions.deny", "bash", "Expected `array`"),
     ("permissions.additional_directories", "/tmp", "Expected `array`"),
+    ("permissions.try", "never", "Expected `bool`"),
     ("limits.max_turns", 0, ">= 1"),
     ("limits.max_budget_usd", 0.0, "> 0"),
     ("observability.log_level", "loud", "Invalid enum value 'loud'"),
@@ -211,7 +212,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("local.linger", -1.0, ">= 0"),
 ]
 PLACES = [
-    (f"{group}.{field.name}")
+    f"{group}.{field.encode_name}"
     for group, kind in GROUPS.items()
     for field in msgspec.structs.fields(kind)
     if not is_table(field.type)
@@ -408,6 +409,7 @@ OTHER: dict[str, Any] = {
     "permissions.ask": ("bash(git push *)",),
     "permissions.deny": ("bash(rm *)",),
     "permissions.additional_directories": ("/a", "/b"),
+    "permissions.try": False,
     "sandbox.profile": "read-only",
     "sandbox.kind": "landlock",
     "sandbox.hosts": ("example.org", "*.example.net:8443"),
@@ -435,7 +437,7 @@ def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths,
     group, _, name = key.partition(".")
     variable = f"AGENTCLI_{group}_{name}".upper()
     found = load(paths, project, {variable: as_text(OTHER[key])}).settings
-    assert getattr(getattr(found, group), name) == OTHER[key]
+    assert msgspec.to_builtins(getattr(found, group))[name] == msgspec.to_builtins(OTHER[key])
     assert found != Settings()
 
 

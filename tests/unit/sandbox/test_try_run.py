@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -20,21 +22,26 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from agentcli.tools.command import Command
 from agentcli.tools.trial import TryLimits
+from tests.conformance import escape_probes
 from tests.conformance.confining import (
     NOBODY,
+    Surroundings,
     clean_environment,
     confinement_for,
     folder_on_disk,
     git,
     give_to,
+    picture,
     python_of,
 )
-from tests.unit.sandbox.trying import Case, Outcome, run_case, tree_of, try_runs
+from tests.conformance.test_confinement import KNOWN, MEANT
+from tests.unit.sandbox.trying import NAMESPACES, Case, Outcome, run_case, tree_of, try_runs
 
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
 
@@ -689,4 +696,44 @@ def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after
     said = runs.finish_interrupted()
     assert bool(said) == was_begun
     assert tree_of(base / "ws") == wanted
+    assert_nothing_left(base)
+
+
+def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
+    """What a command may do at all it may do in a try, and nothing of it is real."""
+    # The shell's own pipe is a descriptor; of a hidden folder what was granted in it is all there is.
+    meant = MEANT | KNOWN | {"use_inherited_descriptor", "list_masked_folder"}
+    _, uid = confinement_for(f"bubblewrap, {US}")
+    (base / "probed").mkdir()
+    at = Surroundings(base / "probed", uid)
+    try:
+        for name in escape_probes.PROBES:
+            (at.outside / name).write_text("original")
+        os.link(at.outside / "write_through_existing_hard_link", at.ws / "existing_hard_link")
+        script = at.ws / "escape_probes.py"
+        script.write_bytes(Path(escape_probes.__file__).read_bytes())
+        before = picture(at.outside), tree_of(at.ws)
+
+        async def scenario() -> dict[str, str]:
+            shell = Shell(clean_environment(base), base / "state/output")
+            program = next(program for program in PROGRAMS if program.is_file())
+            confinement = Bubblewrap(program, NAMESPACES[US], hidden=base / "hidden")
+            folder = base / "state/tries"
+            runs = TryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder)
+            argv = [str(python_of(uid)), "-I", "-S", str(script), json.dumps(at.listen())]
+            command = Command(shlex.join(argv), at.ws, timeout_s=60, nobody_allowed=True, most_bytes=200_000)
+            async with await runs.try_command(command) as tried:
+                outcomes: dict[str, str] = json.loads(tried.result.output)
+            runs.close()
+            await shell.aclose()
+            return outcomes
+
+        outcomes = asyncio.run(scenario())
+        assert len(outcomes) == len(escape_probes.PROBES)
+        assert {probe for probe, outcome in outcomes.items() if outcome == "open"} <= meant - {"read_home"}
+        assert (picture(at.outside), tree_of(at.ws)) == before
+        assert at.packets == []
+        assert at.victim.poll() is None
+    finally:
+        at.close()
     assert_nothing_left(base)
