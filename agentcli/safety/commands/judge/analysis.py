@@ -27,7 +27,10 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
         return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, unreadable=why)
     walk = Walk(places)
     home = None if _CHANGES_HOME.search(text) else str(places.home)
-    walk.run(text, State((str(places.cwd),), home), Around())
+    try:
+        walk.run(text, State((str(places.cwd),), home), Around())
+    except RecursionError:
+        walk.problem = walk.unreadable = "it is nested too deeply"
     problem = walk.problem
     if walk.commands > MOST_SEGMENTS:
         problem = problem or f"it has more than {MOST_SEGMENTS} commands"

@@ -12,7 +12,7 @@ REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
 _SHELLS = frozenset("sh bash dash zsh ksh ash".split())
 _BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
-_SHELL = re.compile(r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b")
+_SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool, connects: bool) -> set[str]:
@@ -50,7 +50,7 @@ def _last_program(fields: Sequence[Field]) -> str:
 
 
 # A function that starts itself twice in a pipeline, or in the background, with nothing else as arguments.
-FORK_BOMB = re.compile(
+FORK_BOMB = (
     r"(?:^|[\s;&|({])(?:function\s+)?(?P<f>[^\s(){};&|]+)\s*(?:\(\s*\)|(?<=\w)\s)\s*[{(](?:[^}]*[\s;&|({])?"
     r"(?P=f)(?:\s+\$[@*]|\s+\"\$@\")?\s*(?:&(?!&)|\|\s*(?P=f)\b|\|\s*(?P=f)\s*&)"
 )
@@ -63,7 +63,7 @@ def _netcat(arguments: Sequence[Field], state: State) -> str:
         if not (found := _EXECUTES.fullmatch(field.text)):
             continue
         is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
-        if is_hidden or _SHELL.search(found["program"]) or _SHELL.search(follower.text):
+        if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
             return REVERSE_SHELL
     return ""
 
@@ -74,22 +74,22 @@ def _socat(arguments: Sequence[Field], state: State) -> str:
     return REVERSE_SHELL if runs and remote else ""
 
 
-_CONNECTS = re.compile(
+_CONNECTS = (
     r"\bTCP(Socket|Server)\b|\bIO::Socket::|\bSocket\.tcp|fsockopen|socket_client|\bopen_connection\b"
     r"|\bnet\.Socket|\bnet\.connect|createConnection|/inet/(tcp|udp)|/dev/(tcp|udp)/"
     r"|\b[sS]ocket\b(?s:.*)\b(connect(_ex)?|create_connection|accept)\b"
 )
-_HANDS_OVER = re.compile(rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL.pattern}")
-_RUNS_WHAT_IT_TAKES = re.compile(
+_HANDS_OVER = rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL}"
+_RUNS_WHAT_IT_TAKES = (
     r"\b(popen|system|shell_exec|passthru|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
     r"(?s:.*)\b(recv\w*|f?gets|fread|readline)\b|\b(recv\w*|f?gets|fread|readline|getline)\b(?s:.*)"
     r"(\b(popen|system|shell_exec|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b|\|&?\s*getline)"
 )
-_FORKS = re.compile(
+_FORKS = (
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
-_QUOTED = re.compile(
+_QUOTED = (
     r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"  # what exec and eval get is code
 )
 
@@ -97,10 +97,10 @@ _QUOTED = re.compile(
 def _interpreter(arguments: Sequence[Field], state: State) -> str:
     """A program text that connects and hands over a shell or runs what it is sent, or forks without end."""
     for text in (field.text for field in arguments):
-        hands_over = _HANDS_OVER.search(text) or _RUNS_WHAT_IT_TAKES.search(text)
-        if re.search(r"[(\s]", text) and _CONNECTS.search(text) and hands_over:
+        hands_over = re.search(_HANDS_OVER, text) or re.search(_RUNS_WHAT_IT_TAKES, text)
+        if re.search(r"[(\s]", text) and re.search(_CONNECTS, text) and hands_over:
             return REVERSE_SHELL
-        if _FORKS.search(_QUOTED.sub(lambda found: found[0] if found["runs"] else "''", text)):
+        if re.search(_FORKS, re.sub(_QUOTED, lambda found: found[0] if found["runs"] else "''", text)):
             return "it is a fork bomb"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import reduce
 
@@ -81,7 +82,7 @@ class Walk:
         reading = read_commands(text)
         if reading.problem:
             self.problem = self.problem or reading.problem
-            if reading.has_function and FORK_BOMB.search(text):
+            if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
             around = replace(around, given=around.given or HOLE)
         listed = [state.resolved(word) for word in reading.listed]

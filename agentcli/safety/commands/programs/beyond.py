@@ -1,4 +1,4 @@
-"""Tells which programs act beyond the workspace, on the machine or on others: `beyond.toml` beside this module."""
+"""Tells which programs act beyond the workspace, on the machine or on others: `beyond.ini` beside this module."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ _SED_TEXT = r"(?:[^\\\n\[\]{0}]|\\[^\n]|\[\^?[^\\\n\[\]{0}]+\])*"
 _SED_ADDRESS = rf"(?:\d+|\$|/{_SED_TEXT.format('/')}/I?)"
 _SED_REPLACE = "|".join(rf"s\{mark}{text}\{mark}{text}\{mark}" for mark in "/|#,:" for text in [_SED_TEXT.format(mark)])
 _SED_COMMAND = rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?)?!?(?:[pdqDNPnhHgGx=]|(?:{_SED_REPLACE})[gpiI0-9]*)"
-_SED = re.compile(rf"(?:{_SED_COMMAND})?(?:[ ;\n]+{_SED_COMMAND})*[ ;\n]*")
+_SED = rf"(?:{_SED_COMMAND})?(?:[ ;\n]+{_SED_COMMAND})*[ ;\n]*"
 
 
 def sed_problem(script: str) -> str:
     """The reason why a sed script may do more than print: it is not `10,20p`, `/a/,/b/d`, `s/a/b/g` or several such."""
-    return "" if _SED.fullmatch(script) else "what the sed script does is not known to be only printing"
+    return "" if re.fullmatch(_SED, script) else "what the sed script does is not known to be only printing"
 
 
 # Names with which awk runs programs, reads other files or the environment, or loads code (gawk manual).

@@ -1,10 +1,10 @@
-"""Loads the programs and subcommands of git that only read: `only_reading.toml` beside this module."""
+"""Loads the programs and subcommands of git that only read: `only_reading.ini` beside this module."""
 
 from __future__ import annotations
 
 from agentcli.safety.commands.programs.tables import read_table
 
-_TABLES: dict[str, dict[str, str]] = read_table("only_reading")
+_TABLES = read_table("only_reading")
 
 
 def _whole(row: str) -> str:

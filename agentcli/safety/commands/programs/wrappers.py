@@ -44,7 +44,7 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
         return None
     if name in _PLAIN:
         row, operands, problem = _PLAIN[name]
-        return _plain(fields[1:], row, operands, problem)
+        return _plain(fields[1:], row, int(operands), problem)
     if name in _SPECIAL:
         return _SPECIAL[name](fields[1:])
     if name in _SHELLS:
@@ -55,7 +55,7 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
 
 
 _TABLES = read_table("wrappers")
-_PLAIN: dict[str, tuple[str, int, str]] = _TABLES["plain"]
+_PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
 _DOUBTFUL = frozenset(_TABLES["doubtful"]["names"].split())
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
@@ -83,6 +84,13 @@ def test_a_long_text_that_is_only_data_is_not_refused() -> None:
     text = "run rm -rf / and see\n" * 40_000
     assert judged(f"cat > notes <<'EOF'\n{text}EOF\n").verdict in ("try", "ask")
     assert judged(f"cat > notes <<'EOF'\n{text[:100_000]}EOF\n").verdict in ("try", "ask")
+
+
+def test_scripts_in_scripts_and_subshells_in_subshells_are_judged() -> None:
+    command = "rm x"
+    for _ in range(6):
+        command = f"eval {shlex.quote('(' * 25 + command + ' ' + ') ' * 25)}"
+    assert judged(command).verdict in ("try", "ask")
 
 
 @settings(max_examples=300, deadline=None)
