@@ -422,12 +422,18 @@ def test_a_key_pressed_twice_answers_once(open_terminal: Open, tmp_path: Path) -
 
 
 def test_the_input_does_not_flash_up_between_two_questions(open_terminal: Open) -> None:
-    terminal = open_terminal([run("touch one", "touch two"), {"text": "all"}], "go")
-    terminal.asked()
-    before = len(terminal.written)
-    terminal.type("y")
-    terminal.see(r"\$ touch two")
-    assert "›".encode() not in terminal.written[before:]
+    terminal = open_terminal([run(*(f"touch made{n}" for n in range(6))), {"text": "all"}], "go")
+    quick = 0
+    for number in range(1, 6):
+        terminal.asked()
+        before, began = len(terminal.written), time.monotonic()
+        terminal.type("y")
+        terminal.see(rf"\$ touch made{number}\b")
+        if time.monotonic() - began < 0.8:  # it is kept away for a while only
+            assert "›".encode() not in terminal.written[before:]
+            quick += 1
+    if not quick:
+        pytest.skip("this machine is too slow now")
 
 
 def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_it_says_how_a_command_failed_and_follows_it_into_a_folder(open_terminal
     terminal.type("!cd sub\r")
     terminal.see(r"\[now in sub\]")
     terminal.type("!!pwd; echo un''told\r")
-    terminal.see(r"/sub\nuntold\n› ")
+    terminal.see(r"/sub\nuntold\n\n?› ")
     terminal.type("go\r")
     terminal.see(r"First answer\.")
     terminal.type("\x04")
