@@ -28,12 +28,12 @@ _ALWAYS = frozenset(
         "supabase gh glab hub twine"
     ).split()
 )
-_FETCH = "add ci create dlx exec i in install install-test it init outdated update up upgrade x"
+_FETCH = "add ci create dlx i in install install-test it init outdated update up upgrade x"
 _PUBLISH = "publish login logout adduser owner token unpublish deprecate dist-tag access whoami"
 # Of these only the subcommands that fetch or send something.
 _SUBCOMMANDS = {
     "git": "push fetch pull clone ls-remote submodule send-email request-pull remote-https lfs svn p4",
-    "npm": f"{_FETCH} {_PUBLISH} audit view info search",
+    "npm": f"{_FETCH} {_PUBLISH} exec audit view info search",
     "pnpm": f"{_FETCH} {_PUBLISH} fetch import audit",
     "yarn": f"{_FETCH} npm info audit",
     "bun": f"{_FETCH} {_PUBLISH}",
@@ -60,6 +60,13 @@ _SUBCOMMANDS = {
     "svn": "checkout co update up commit ci",
 }
 _RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
+
+# Tools that projects install for themselves: npx fetches one only where it is missing, which a try does not let it do.
+_PROJECT_TOOLS = frozenset(
+    "ava babel biome c8 eslint esbuild jest knip mocha nyc prettier rollup stylelint svelte-check tap ts-node tsc tsx "
+    "typedoc vite vitest vue-tsc webpack".split()
+)
+_NPX_OPTIONS = frozenset("-y --yes --no --no-install --offline --prefer-offline --quiet -q --".split())
 
 # Where installers fetch from unless they are told otherwise.
 _REGISTRIES = {
@@ -92,11 +99,24 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         name in _REGISTRIES or subcommand == "config"
     ):
         return f"{name} {subcommand} changes what is beyond the workspace"
+    if subcommand == "exec" and name in ("pnpm", "yarn"):  # fetch nothing for it
+        words = [field.text for field in fields]
+        rest = fields[words.index("exec") + 1 :]
+        return beyond_workspace(rest) if rest else ""
+    if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
+        return ""
     if name in _RUNNERS:
         return f"{name} fetches what it runs"
     if subcommand in _SUBCOMMANDS.get(name, "").split() or (name == "yarn" and len(fields) == 1):
         return f"{name} {subcommand}".rstrip() + " reaches other machines"
     return ""
+
+
+def _runs_project_tool(words: Sequence[str]) -> bool:
+    """True for the arguments of npx where it runs a tool of the project, or may fetch nothing."""
+    tool = next((word for word in words if word not in _NPX_OPTIONS), "")
+    options = words[: words.index(tool)] if tool else []
+    return tool in _PROJECT_TOOLS or ("--no-install" in options and not tool.startswith("-"))
 
 
 def registries_of(fields: Sequence[Field]) -> tuple[str, ...]:
