@@ -12,6 +12,14 @@ _TABLES = read_table("beyond")
 _ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
 # Of these only the subcommands that fetch or send something.
 _SUBCOMMANDS = {name: words.split() for name, words in _TABLES["subcommands"].items()}
+
+# Tools that projects install for themselves: npx fetches one only where it is missing, which a try does not let it do.
+_PROJECT_TOOLS = frozenset(
+    "ava babel biome c8 eslint esbuild jest knip mocha nyc prettier rollup stylelint svelte-check tap ts-node tsc tsx "
+    "typedoc vite vitest vue-tsc webpack".split()
+)
+_NPX_OPTIONS = frozenset("-y --yes --no --no-install --offline --prefer-offline --quiet -q --".split())
+
 # Where installers fetch from unless they are told otherwise.
 _REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
 _RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
@@ -34,11 +42,24 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         name in _REGISTRIES or subcommand == "config"
     ):
         return f"{name} {subcommand} changes what is beyond the workspace"
+    if subcommand == "exec" and name in ("pnpm", "yarn"):  # fetch nothing for it
+        words = [field.text for field in fields]
+        rest = fields[words.index("exec") + 1 :]
+        return beyond_workspace(rest) if rest else ""
+    if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
+        return ""
     if name in _RUNNERS:
         return f"{name} fetches what it runs"
     if subcommand in _SUBCOMMANDS.get(name, ()) or (name == "yarn" and len(fields) == 1):
         return f"{name} {subcommand}".rstrip() + " reaches other machines"
     return ""
+
+
+def _runs_project_tool(words: Sequence[str]) -> bool:
+    """True for the arguments of npx where it runs a tool of the project, or may fetch nothing."""
+    tool = next((word for word in words if word not in _NPX_OPTIONS), "")
+    options = words[: words.index(tool)] if tool else []
+    return tool in _PROJECT_TOOLS or ("--no-install" in options and not tool.startswith("-"))
 
 
 def registries_of(fields: Sequence[Field]) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""How often a person is asked about the commands that a model makes every day; they stand in the text file beside this.
+
+Each line says what its command does, then the command, in which `↵` stands for a newline. It only `reads` the workspace
+(and fills caches), `changes` files there, or reaches hosts or acts `beyond` the workspace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from agentcli.agent.permissions.decide import decide
+from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rules
+from tests.unit.tools.bench import Bench
+
+FILE = Path(__file__).parent / "everyday_commands.txt"
+MOST_QUESTIONS = 50
+
+
+def everyday_commands() -> list[tuple[str, str]]:
+    """Pairs of what a command does and the command."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    return [(does, command.replace("↵", "\n")) for does, _, command in (line.partition("\t") for line in lines)]
+
+
+def decisions(bench: Bench, mode: Mode = "default", *, can_try: bool = True) -> list[tuple[str, str, str]]:
+    """What each command does, what is decided about it, and the command."""
+    bench.confine()
+    bash = bench.tools.get("bash")
+    found = []
+    for does, command in everyday_commands():
+        judged = replace(judge(bash, bash.parse({"command": command}), bench.workspace), can_try=can_try)
+        found.append((does, decide(judged, mode, Rules()).decision, command))
+    return found
+
+
+def test_there_are_two_hundred_different_commands() -> None:
+    commands = everyday_commands()
+    assert len({command for _, command in commands}) == len(commands) == 200
+    assert min(Counter(does for does, _ in commands).values()) > 10
+    assert {does for does, _ in commands} == {"reads", "changes", "beyond"}
+
+
+def test_nobody_is_asked_about_commands_that_only_read(bench: Bench) -> None:
+    asked = [row for row in decisions(bench) if row[0] == "reads" and row[1] not in ("allow", "try")]
+    assert asked == []
+
+
+def test_what_changes_files_is_tried_first(bench: Bench) -> None:
+    otherwise = [row for row in decisions(bench) if row[0] == "changes" and row[1] != "try"]
+    assert otherwise == []
+
+
+def test_what_acts_beyond_the_workspace_asks_before_it_runs(bench: Bench) -> None:
+    unasked = [row for row in decisions(bench) if row[0] == "beyond" and row[1] != "ask"]
+    assert unasked == []
+
+
+def test_two_hundred_everyday_commands_put_few_questions(bench: Bench) -> None:
+    found = decisions(bench)
+    before = sum(decision == "ask" for _, decision, _ in found)
+    afterwards = sum((does, decision) == ("changes", "try") for does, decision, _ in found)
+    assert before + afterwards <= MOST_QUESTIONS
+    assert sum(decision == "ask" for _, decision, _ in decisions(bench, can_try=False)) > 3 * MOST_QUESTIONS
+    assert sum(decision == "ask" for _, decision, _ in decisions(bench, "acceptEdits")) < 20
