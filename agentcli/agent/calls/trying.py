@@ -27,14 +27,16 @@ _PLAN = "plan mode keeps no changes"
 
 
 class Try(Struct, frozen=True):
-    """A call that is tried. With `is_wished` the person asked for it, so they decide about every change.
+    """A call that is tried. With `is_wished` the person asked for it, and decides about every change.
 
-    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered.
+    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. A `host` is open
+    while it runs.
     """
 
     judged: Judged
     is_wished: bool
     grant: Callable[[Approve, tuple[str, ...]], Any]
+    host: str = ""
 
 
 class _Chosen(Struct, frozen=True):
@@ -55,18 +57,20 @@ async def try_first(
     hold: Callable[[Sequence[str]], AbstractAsyncContextManager[None]],
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
-    tool = wanted.judged.tool
-    assert tool.attempt is not None
     call.turn.store(CallTried(call.use.id))
-    attempt = await tool.attempt(arguments, context, not wanted.is_wished)
-    if attempt.needed_host and not wanted.is_wished and await _may_reach(call, attempt):
-        await attempt.trial.drop()
-        call.turn.store(CallTried(call.use.id))
-        attempt = await _again(attempt.needed_host, tool, arguments, context)
+    attempt = await _attempt(wanted, arguments, context)
     trial = attempt.trial
     try:
+        stop = _stop(attempt)
+        if stop is not None and not wanted.is_wished and await _may_go_on(call, wanted, stop):
+            await trial.drop()
+            if stop.host:
+                again = replace(wanted, is_wished=True, host=stop.host)
+                return await try_first(call, again, arguments, context, hold)
+            given = replace(arguments, background=True) if stop.is_server else arguments
+            return await wanted.judged.tool.output(given, context)
         if trial.too_much:
-            return await _run_directly(call, wanted, attempt, arguments, context)
+            return _dropped(call, attempt)
         if not trial.changes:
             return _told(attempt, "", "changed nothing")
         chosen = await _settle(call, wanted, attempt)
@@ -91,57 +95,66 @@ async def try_first(
     return replace(told, structured=structured, is_error=is_error)
 
 
-async def _may_reach(call: Call, attempt: Attempt) -> bool:
-    """Ask whether a command may be tried again with the host that it could not reach."""
-    if call.turn.session.ask is None or call.turn.state.mode in ("plan", "dontAsk"):
-        return False
-    use, host = call.use, attempt.needed_host
-    reason = f"tried on a stand-in of the workspace, it could not reach {host}; a yes tries it again with that host"
-    effects = (f"reaches {host}",)
-    preview = str(use.input.get("command", ""))
-    request = ApprovalRequested(
-        use.id, use, call_title(use.name, use.input), reason, preview, effects=effects, grave=effects
-    )
-    try:
-        answer = await call.ask(request, None)
-    except BaseException:
-        await attempt.trial.drop()
-        raise
-    return isinstance(answer, Approve) and answer.allowed
-
-
-async def _again(host: str, tool: Tool, arguments: Any, context: ToolContext) -> Attempt:
-    """Try once more, with one host open for as long as the command runs."""
+async def _attempt(wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
+    """Run it, with a host open for no longer than that."""
+    tool, sandbox = wanted.judged.tool, context.workspace.sandbox
     assert tool.attempt is not None
-    sandbox = context.workspace.sandbox
-    sandbox.grant_host(host)
+    if wanted.host:
+        sandbox.grant_host(wanted.host)
     try:
-        return await tool.attempt(arguments, context, False)
+        return await tool.attempt(arguments, context, not wanted.is_wished)
     finally:
-        sandbox.revoke_host(host)
+        if wanted.host:
+            sandbox.revoke_host(wanted.host)
 
 
-async def _run_directly(call: Call, wanted: Try, attempt: Attempt, arguments: Any, context: ToolContext) -> ToolOutput:
-    """Offer to run a command in the workspace itself, where a try could not hold what it did."""
-    use, state, why = call.use, call.turn.state, attempt.trial.too_much
-    await attempt.trial.drop()
-    remark = f"It ran on a stand-in of the workspace, and {why}: nothing of it was kept."
-    if state.mode == "plan":
-        return _told(attempt, remark, "dropped")
-    if call.turn.session.ask is None or state.mode == "dontAsk":
-        call.turn.denials.append(Denial(use, "dropped"))
-        return replace(_told(attempt, remark, "dropped"), is_error=True)
-    reason = f"tried on a stand-in of the workspace, {why}; a yes runs it in the workspace itself"
-    rules = suggested_rules(wanted.judged, state.mode, state.rules)
-    title = call_title(use.name, use.input)
+class _Stop(Struct, frozen=True):
+    """What kept a tried command from its work, and what a yes does about it."""
+
+    why: str
+    then: str
+    host: str = ""
+    is_server: bool = False
+
+
+def _stop(attempt: Attempt) -> _Stop | None:
+    trial = attempt.trial
+    if trial.too_much:
+        return _Stop(trial.too_much, "runs it in the workspace itself")
+    if trial.result.stall.startswith("listens"):
+        return _Stop(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+    if host := attempt.needed_host:
+        return _Stop(f"it could not reach {host}", "tries it again with that host", host)
+    return None
+
+
+async def _may_go_on(call: Call, wanted: Try, stop: _Stop) -> bool:
+    """Ask whether a command may run otherwise than it was tried."""
+    use, state = call.use, call.turn.state
+    if state.mode == "bypassPermissions":
+        return not stop.host  # the sandbox opens nothing that nobody granted
+    if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
+        return False
+    reason = f"tried on a stand-in of the workspace, {stop.why}; a yes {stop.then}"
+    effects = (f"reaches {stop.host}",) if stop.host else ()
+    rules = () if stop.host or stop.is_server else suggested_rules(wanted.judged, state.mode, state.rules)
     preview = str(use.input.get("command", ""))
-    answer = await call.ask(ApprovalRequested(use.id, use, title, reason, preview, rules), None)
+    title = call_title(use.name, use.input)
+    request = ApprovalRequested(use.id, use, title, reason, preview, rules, effects=effects, grave=effects)
+    answer = await call.ask(request, None)
     if not isinstance(answer, Approve) or not answer.allowed:
-        comment = f" The user says: {answer.comment}" if isinstance(answer, Approve) and answer.comment else ""
-        return replace(_told(attempt, f"{remark}{comment}", "dropped"), is_error=True)
-    if answer.scope in ("session", "always"):
+        return False
+    if answer.scope in ("session", "always") and rules:
         await wanted.grant(answer, rules)
-    return await wanted.judged.tool.output(arguments, context)
+    return True
+
+
+def _dropped(call: Call, attempt: Attempt) -> ToolOutput:
+    """The result of a command of which nothing can be kept."""
+    if call.turn.state.mode != "plan":
+        call.turn.denials.append(Denial(call.use, "dropped"))
+    remark = f"It ran on a stand-in of the workspace, and {attempt.trial.too_much}: nothing of it was kept."
+    return replace(_told(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
 
 
 async def _settle(call: Call, wanted: Try, attempt: Attempt) -> _Chosen:

@@ -148,8 +148,9 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
     granting = allowing_rules(judged, rules.allow)
-    if command.deletes_unseen and not granting and (not sandbox.confines or sandbox.profile == "danger-full-access"):
-        return _asks("default" if mode == "bypassPermissions" else mode, command.deletes_unseen, needs, hosts)
+    is_held = sandbox.confines and sandbox.profile != "danger-full-access"
+    if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
+        return Verdict("ask", command.deletes_unseen, needs, hosts)
     may_be_tried = judged.verdict == "try" and not needs and not hosts
     if mode == "bypassPermissions" and not granting:
         if may_be_tried and command.problem:

@@ -268,3 +268,18 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
         await stage.ended()
     proxied = not str(stage.results["c"].content).startswith("None")
     assert proxied == allowed
+
+
+async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> None:
+    serve = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); time.sleep(60)"
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/serve.py").write_text(serve)
+    async with trying(tmp_path, command="python3 serve.py") as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert "listens on" in request.reason
+        assert "job" in request.reason
+        stage.submit(Approve("c", True))
+        await stage.ended()
+        assert len(stage.session.runtime.calls.workspace.sandbox.jobs()) == 1
+    assert "Started job" in str(stage.results["c"].content)

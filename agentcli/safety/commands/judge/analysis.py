@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from msgspec.structs import replace
+
 from agentcli.safety.commands.judge.walk import Around, Walk
 from agentcli.safety.commands.programs.effects import UNKNOWN_EFFECTS
 from agentcli.safety.commands.reader.syntax import State
@@ -61,7 +63,9 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
         if why and _RANKS[verdict] > _RANKS[worst]:
             worst, reason = verdict, why
     if problem:
-        effects = effects | UNKNOWN_EFFECTS
+        first = [segment.text.split()[:1] for segment in walk.segments if segment.verdict != "allow"]
+        programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
+        effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     return CommandAnalysis(
         tuple(walk.segments), worst, reason, effects, hidden or problem, walk.hidden, walk.hidden_catastrophe,
         walk.unreadable, walk.deletes_unseen if problem else "",

@@ -18,7 +18,7 @@ OPEN = (UNKNOWN,)
         ("rm -rf build /tmp/x", Effects(deletes=("/ws/build", "/tmp/x"))),
         ("rm -rf ~/x", Effects(deletes=("/home/u/x",))),
         ("rm $(cat x)", Effects(reads=("/ws/x",), deletes=OPEN)),
-        ("rm $x", Effects(OPEN, OPEN, OPEN, OPEN, OPEN)),
+        ("rm $x", Effects(OPEN, OPEN, OPEN, OPEN, ("rm",))),
         ("mv a b", Effects(writes=("/ws/b",), deletes=("/ws/a",))),
         ("cp -t out a b", Effects(reads=("/ws/a", "/ws/b"), writes=("/ws/out",))),
         ("touch a.txt", Effects(writes=("/ws/a.txt",))),
