@@ -107,7 +107,8 @@ class Layout:
         outside = plan_hiding(
             [place for place in masked if place not in inner],
             [place for place in shown if place not in inner],
-            reachable=self._areas,
+            # Programs look for their settings in the home: where it is hidden they are missing, not refused.
+            reachable=(*self._areas, os.path.realpath(self._bounds.home)),
         )
         inside = plan_hiding(
             [place for place in masked if place in inner], [place for place in shown if place in inner]

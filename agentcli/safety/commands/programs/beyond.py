@@ -43,9 +43,8 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
     ):
         return f"{name} {subcommand} changes what is beyond the workspace"
     if subcommand == "exec" and name in ("pnpm", "yarn"):  # fetch nothing for it
-        words = [field.text for field in fields]
-        called = fields[words.index("exec") + 1 :]
-        return beyond_workspace(called) if called else ""
+        behind = fields[[field.text for field in fields].index("exec") + 1 :]
+        return beyond_workspace(behind) if behind else ""
     if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
         return ""
     if name in _RUNNERS:
