@@ -271,7 +271,7 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
 
 
 async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> None:
-    serve = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); time.sleep(60)"
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
     (tmp_path / "work").mkdir()
     (tmp_path / "work/serve.py").write_text(serve)
     async with trying(tmp_path, command="python3 serve.py") as stage:
