@@ -17,6 +17,16 @@ WIDTHS = pytest.mark.parametrize("columns", [40, 80, 120])
 UNASKED = "› "  # what the prompt's row begins with
 
 
+@pytest.fixture
+def open_terminal(open_terminal: Open) -> Open:
+    """Asks about commands before they run: what they changed is asked about in test_trying.py."""
+
+    def open_on(replies: list[dict[str, Any]] | None, *flags: str, columns: int = 100, **env: str) -> Terminal:
+        return open_terminal(replies, *flags, columns=columns, **{"AGENTCLI_PERMISSIONS_TRY": "false", **env})
+
+    return open_on
+
+
 def calls(*made: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     return {"tool_calls": [{"name": name, "input": given} for name, given in made]}
 

@@ -217,8 +217,8 @@ def test_the_result_is_last_after_a_signal_too(place: Place, number: signal.Sign
 # Input as a stream.
 
 
-def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
-    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
+def talk(place: Place, *replies: Any, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Running:
+    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True, env=env)
 
 
 def test_prompts_are_answered_one_after_another(place: Place) -> None:
@@ -326,7 +326,7 @@ def test_prompts_that_wait_survive_a_kill_and_leave_a_single_question_alone(plac
 
 
 def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:
-    with talk(place, *ASKS, *ASKS) as running:
+    with talk(place, *ASKS, *ASKS, env={"AGENTCLI_PERMISSIONS_TRY": "false"}) as running:
         running.say("go")
         asked = running.wait_for_type("system", "approval_requested")
         assert (asked["tool_name"], asked["tool_input"]) == ("bash", {"command": "touch made"})

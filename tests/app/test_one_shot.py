@@ -157,16 +157,16 @@ def test_rules_allow_and_deny(place: Place) -> None:
 
 def test_a_denied_call_is_told_and_listed_and_may_fail_the_run(place: Place) -> None:
     model = place.script(*ASKS)
-    ran = place.run("-m", model, "-p", "go", "--output-format", "json")
+    ran = place.run("-m", model, "-p", "go", "--output-format", "json", env={"AGENTCLI_PERMISSIONS_TRY": "false"})
     assert (ran.code, ran.result["subtype"]) == (0, "success")
     assert ran.result["permission_denials"] == [
-        {"tool_name": "bash", "tool_use_id": "call_1_1", "tool_input": {"command": "touch made"}}
+        {"tool_name": "bash", "tool_use_id": "call_1_1", "tool_input": {"command": "touch made"}, "kind": "denied"}
     ]
     ran = place.run("-m", model, "-p", "go", "--output-format", "json", "--fail-on-denial")
     assert ran.code == 56
     assert (ran.result["subtype"], ran.result["is_error"]) == ("error_permission", True)
     assert ran.result["terminal_reason"] == "permission_denied"
-    ran = place.run("-m", model, "-p", "go", "--fail-on-denial")
+    ran = place.run("-m", model, "-p", "go", "--fail-on-denial", env={"AGENTCLI_PERMISSIONS_TRY": "false"})
     assert ran.code == 56
     assert "Denied without anybody to ask: bash" in ran.err
 
@@ -472,7 +472,7 @@ def test_a_broken_file_of_grants_is_told_and_grants_nothing(place: Place) -> Non
         ("file_write", {"path": "a.txt/b", "content": ""}, "invalid_parameters (ENOTDIR): Could not write a.txt/b: "),
         ("file_read", {}, "invalid_parameters: Wrong arguments for file_read: "),
         ("grpe", {}, "not_found: No tool 'grpe'; there is "),
-        ("bash", {"command": "make install"}, "permission_denied: "),
+        ("bash", {"command": "curl -sO https://example.org/x"}, "permission_denied: "),
         ("bash", {"command": "sleep 5", "timeout_ms": 200}, "timeout: ended after 0.2 s; "),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_choice_is_taken_by_its_number_too(open_terminal: Open, tmp_path: Path
 
 def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: Path) -> None:
     command = running("touch made && echo made")
-    terminal = open_terminal([command, command, {"text": "done"}], "go")
+    terminal = open_terminal([command, command, {"text": "done"}], "go", AGENTCLI_PERMISSIONS_TRY="false")
     terminal.asked()
     terminal.type("s")
     assert terminal.see("\ndone").count("? Writes made") == 1
@@ -121,7 +121,7 @@ def test_an_answer_for_the_session_is_asked_once(open_terminal: Open, tmp_path: 
 
 def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -> None:
     script = [running("git init one"), {"text": "done"}]
-    first = open_terminal(script, "go")
+    first = open_terminal(script, "go", AGENTCLI_PERMISSIONS_TRY="false")
     first.asked()
     first.see("s, a this very command")
     first.type("\x1b[C")
@@ -625,7 +625,9 @@ def test_line_by_line_ctrl_c_clears_the_line_and_only_twice_leaves(open_terminal
 
 
 def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, tmp_path: Path) -> None:
-    terminal = open_terminal([EDIT, running("touch a b"), {"text": "done"}], "--plain", "go")
+    terminal = open_terminal(
+        [EDIT, running("touch a b"), {"text": "done"}], "--plain", "go", AGENTCLI_PERMISSIONS_TRY="false"
+    )
     assert "try first" not in terminal.see(r"Allow it\? .* instead:")
     terminal.type("t\n")  # which is no answer, but what to do instead
     screen = terminal.see(r"Writes a, b(.|\n)*instead:")

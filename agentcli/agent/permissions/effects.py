@@ -19,6 +19,7 @@ MOST_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 
 # Reasons to ask that say no more than the effects do.
+_BEYOND = re.compile("acts beyond the workspace$|reaches other machines$|fetches what it runs$")
 _TOLD = re.compile(r"is not known to only read$|^it writes |may hold secrets|is outside the workspace")
 # Run what they read; where that comes from a host it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
@@ -50,7 +51,8 @@ def _of_command(judged: Judged, analysis: CommandAnalysis, verdict: Verdict) -> 
     if getattr(judged.arguments, "unconfined", False):
         return Told((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
     is_told = verdict.reason == analysis.reason and _TOLD.search(analysis.reason)
-    return told if is_told else Told((*told.lines, verdict.reason), told.grave)
+    is_by_host = analysis.effects.hosts and _BEYOND.search(verdict.reason)
+    return told if is_told or is_by_host else Told((*told.lines, verdict.reason), told.grave)
 
 
 def _of_file_tool(judged: Judged, verdict: Verdict) -> Told:

@@ -151,6 +151,12 @@ class Jobs:
         """Raises `ToolError` for an id that no job has."""
         await self._get(id).process.end()
 
+    async def end(self, id: str) -> None:
+        """End what is not to be a job at all, and list it no more."""
+        job = self._get(id)
+        self._jobs.remove(job)
+        await job.process.end()
+
     def _get(self, id: str) -> _Job:
         job = next((job for job in self._jobs if job.id == id), None)
         if job is None:

@@ -195,7 +195,7 @@ class TryRuns:
         finally:
             watching.cancel()
         if result.job is not None:
-            await asyncio.shield(self._shell().jobs.stop(result.job.id))
+            await asyncio.shield(self._shell().jobs.end(result.job.id))
             why = watch.why or result.stall
             stall = f"{why}; {_LEFT}" if why else _LEFT
             result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)

@@ -1,0 +1,79 @@
+"""Commands are tried: nobody is asked before they run, and what they changed is asked about, kept or dropped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, call
+from tests.app.terminal import Open
+from tests.conformance.confining import confinement_for
+
+pytestmark = pytest.mark.slow
+
+CHANGES = (
+    "sed -i s/hi/hello/ a.py; mkdir -p made; for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >made/$n; done; chmod +x made/1"
+)
+SCRIPT = [
+    {"tool_calls": [call("bash", command="python3 -c 'print(6 * 7)'")]},
+    {"tool_calls": [call("bash", command=CHANGES)]},
+    {"text": "the end"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _tried() -> None:
+    confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
+
+
+@pytest.mark.parametrize("columns", [40, 100])
+def test_the_terminal_asks_about_changes_and_keeps_them(open_terminal: Open, tmp_path: Path, columns: int) -> None:
+    terminal = open_terminal(SCRIPT, "go", columns=columns)
+    screen = terminal.asked()
+    folder = tmp_path / "project"
+    assert "changed nothing" in " ".join(screen.split())
+    assert not (folder / "made").exists()
+    for said in ("created folder made", "1 executable: 1", "a.py", "y keep", "n drop"):
+        assert said in screen
+    terminal.type("y")
+    terminal.see("the end")
+    assert (folder / "a.py").read_text() == 'print("hello")\n'
+    assert len(list((folder / "made").iterdir())) == 10
+
+
+def test_one_change_can_be_kept_and_the_rest_dropped(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal(SCRIPT, "go")
+    terminal.asked()
+    terminal.type("h")
+    terminal.see("Change 1 of 2: created folder made")
+    terminal.type("n")
+    terminal.see("Change 2 of 2: a.py")
+    terminal.type("y")
+    assert "kept 1 of 2" in terminal.see("the end")
+    assert (tmp_path / "project/a.py").read_text() == 'print("hello")\n'
+    assert not (tmp_path / "project/made").exists()
+
+
+def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal(SCRIPT, "go")
+    terminal.asked()
+    terminal.type("\x1b")
+    assert "the end" not in terminal.see("Stopped: say")
+    assert not (tmp_path / "project/made").exists()
+
+
+def test_one_shot_tells_the_output_and_drops_the_files(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (place.folder / "a.py").write_text("hi")
+    flags = ("-m", place.script(*SCRIPT), "-p", "go", "--output-format", "json", "--fail-on-denial")
+    ran = place.run(*flags)
+    assert ran.code == 56
+    assert [(denial["tool_name"], denial["kind"]) for denial in ran.result["permission_denials"]] == [
+        ("bash", "dropped")
+    ]
+    assert not (place.folder / "made").exists()
+    kept = place.run(*flags, "--permission-mode", "acceptEdits")
+    assert (kept.code, kept.result["permission_denials"]) == (0, [])
+    assert (place.folder / "a.py").read_text() == "hello"
