@@ -64,6 +64,11 @@ class Trial(Protocol):
         ...
 
     @property
+    def cached(self) -> Sequence[str]:
+        """Folders it made that say they are caches: they are not in the workspace, but later tries see them."""
+        ...
+
+    @property
     def too_much(self) -> str:
         """Says why nothing of it can be kept, where it took or changed more than a try can hold; else empty."""
         ...

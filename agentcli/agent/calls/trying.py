@@ -319,7 +319,11 @@ def _summary(kept: Kept, changes: Sequence[TriedChange]) -> str:
 def _told(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
     output = attempt.output()
     text = output.content if isinstance(output.content, str) else ""
-    content = "\n".join(part for part in (text, f"[{remark}]" if remark else "") if part)
+    notes = [f"[{remark}]"] if remark else []
+    if cached := attempt.trial.cached:
+        whose = f"{_named(cached)} {'is a cache' if len(cached) == 1 else 'are caches'}"
+        notes.append(f"[{whose}, so not in the workspace itself: only commands that are tried see it]")
+    content = "\n".join(part for part in (text, *notes) if part)
     return replace(output, content=content, summary=f"{output.summary}; {summary}" if output.summary else summary)
 
 

@@ -283,3 +283,15 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
         await stage.ended()
         assert len(stage.session.runtime.calls.workspace.sandbox.jobs()) == 1
     assert "Started job" in str(stage.results["c"].content)
+
+
+async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_word(tmp_path: Folder) -> None:
+    tag = "Signature: 8a477f597d28d172789f06886806bc55"
+    async with trying(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG") as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+        assert not (stage.workspace / "out").exists()
+    assert stage.results["c"].content == (
+        "[out is a cache, so not in the workspace itself: only commands that are tried see it]"
+    )

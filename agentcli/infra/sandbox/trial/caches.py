@@ -72,10 +72,15 @@ class CacheLayers:
             _remove(layer / gone)
         return str(layer) if caches else ""
 
-    def take(self, area: str, upper: str, paths: Sequence[str]) -> None:
-        """Move caches out of an upper folder, unless another command works on what is below it. Raises nothing."""
+    def take(self, area: str, upper: str, paths: Sequence[str]) -> list[str]:
+        """Move caches out of an upper folder, unless another command works on what is below it. Raises nothing.
+
+        Gives those that say of themselves that they are caches, and are new: by their names nobody could tell.
+        """
         if self._users > 1 or not paths:
-            return
+            return []
+        known = self._caches.get(area, set())
+        tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
         layer = self._layers.get(area)
         if layer is None:
             layer = self._layers[area] = self._folder / f"caches-{len(self._layers)}"
@@ -84,6 +89,7 @@ class CacheLayers:
                 _make_folders(area, layer, path)
                 _merge(f"{upper}/{path}", f"{layer}/{path}")
                 self._caches.setdefault(area, set()).add(path)
+        return [path for path in tagged if path in self._caches.get(area, set())]
 
     def close(self) -> None:
         remove_tree(self._folder)

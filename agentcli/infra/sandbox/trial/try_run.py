@@ -46,9 +46,16 @@ class TryRun:
     """
 
     def __init__(
-        self, result: CommandResult, pieces: Sequence[Piece], private: PrivateFolder, too_much: str = ""
+        self,
+        result: CommandResult,
+        pieces: Sequence[Piece],
+        private: PrivateFolder,
+        *,
+        too_much: str = "",
+        cached: Sequence[str] = (),
     ) -> None:
         self.result = result
+        self.cached = tuple(cached)
         self.too_much = too_much
         self.changes: tuple[TriedChange, ...] = tuple(piece.change for piece in pieces)
         self._pieces = pieces
@@ -170,12 +177,12 @@ class TryRuns:
             watch = Watch(private.path, self._limits)
             result = await self._run(trial.launch, command, on_output, watch)
             if watch.why:
-                return TryRun(result, (), private, watch.why)
+                return TryRun(result, (), private, too_much=watch.why)
             try:
                 pieces = await asyncio.to_thread(trial.pieces, self._limits)
             except TooMuch as error:
-                return TryRun(result, (), private, str(error))
-            return TryRun(result, await self._with_repositories(trial, pieces), private)
+                return TryRun(result, (), private, too_much=str(error))
+            return TryRun(result, await self._with_repositories(trial, pieces), private, cached=trial.cached)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -260,6 +267,7 @@ class _Trial:
         self._caches = caches
         self._overlays: Overlays | None = None
         self._launches = 0
+        self.cached: list[str] = []
 
     @contextmanager
     def launch(
@@ -303,7 +311,8 @@ class _Trial:
                 continue
             touched = overlay_changes(overlay.area, overlay.upper, overlays.started_ns, counter.take)
             found += pieces_of(overlay.area, touched, name_of=self._name_of, budget=budget)
-            self._caches.take(overlay.area, overlay.upper, touched.caches)
+            tagged = self._caches.take(overlay.area, overlay.upper, touched.caches)
+            self.cached += [self._name_of(f"{overlay.area}/{path}") for path in tagged]
         return found
 
     def _name_of(self, path: str) -> str:
