@@ -19,7 +19,7 @@ UNASKED = "› "  # what the prompt's row begins with
 
 @pytest.fixture
 def open_terminal(open_terminal: Open) -> Open:
-    """Asks about commands before they run: what they changed is asked about in test_trying.py."""
+    """Asks about commands before they run: what they changed is asked about in test_tried_commands.py."""
 
     def open_on(replies: list[dict[str, Any]] | None, *flags: str, columns: int = 100, **env: str) -> Terminal:
         return open_terminal(replies, *flags, columns=columns, **{"AGENTCLI_PERMISSIONS_TRY": "false", **env})

@@ -393,21 +393,31 @@ def test_a_missing_folder_is_said(bubblewrap: Confinement, base: Path) -> None:
 
 @contextlib.contextmanager
 def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[subprocess.Popen[bytes]]:
-    with confinement.launch(["bash", "-c", script], cwd=bounds.roots[0], bounds=bounds) as launch:
-        process = subprocess.Popen(
-            launch.argv,
-            pass_fds=launch.pass_fds,
-            env={**clean_environment(bounds.home), **launch.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+    """As `Shell` does: again where what the sandbox was planned around has gone, as sockets of other tests do."""
+    for _ in range(5):
+        begun, begun_write = os.pipe()
+        told = f"printf . >/dev/fd/{begun_write}; exec {begun_write}>&-; {script}"
+        with confinement.launch(["bash", "-c", told], cwd=bounds.roots[0], bounds=bounds) as launch:
+            process = subprocess.Popen(
+                launch.argv,
+                pass_fds=(*launch.pass_fds, begun_write),
+                env={**clean_environment(bounds.home), **launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            os.close(begun_write)
+            with open(begun, "rb") as pipe:
+                has_begun = pipe.read(1) != b""
+            try:
+                if has_begun:
+                    yield process
+                    return
+            finally:
+                process.kill()
+                process.wait()
+    raise AssertionError("the sandbox could not be set up")
 
 
 def test_a_repository_that_was_replaced_by_a_link_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:
