@@ -6,29 +6,21 @@ from agentcli.version import __version__
 
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
-    from agentcli.agent import events
+    from agentcli.agent import events, ops
     from agentcli.agent.events import (
         ApprovalRequested,
         ApprovalSettled,
-        Approve,
-        ClientResult,
         ClientToolRequested,
         Compaction,
         Done,
         EntryStored,
         Event,
-        Interrupt,
         ModeChanged,
         Notice,
         OutputDelta,
-        Prompt,
         ProviderSwitched,
         QueueChanged,
         Retry,
-        SetEffort,
-        SetMode,
-        SetModel,
-        Steer,
         Steered,
         TextDelta,
         ThinkingDelta,
@@ -40,6 +32,7 @@ if TYPE_CHECKING:
         UsageReported,
     )
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
+    from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
     from agentcli.llm.messages import Document, Image, Text
@@ -59,11 +52,11 @@ _HOMES = {
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
-            "ApprovalRequested ApprovalSettled Approve ClientResult ClientToolRequested Compaction Done EntryStored "
-            "Event Interrupt ModeChanged Notice OutputDelta Prompt ProviderSwitched QueueChanged Retry SetEffort "
-            "SetMode SetModel Steer Steered TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed "
-            "TurnStarted UsageReported"
+            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event ModeChanged Notice "
+            "OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished ToolStarted "
+            "TurnEnded TurnFailed TurnStarted UsageReported"
         ),
+        "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()
 }
@@ -75,7 +68,7 @@ __all__ = [
     "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
     "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",
     "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageError",
-    "UsageReported", "UserError", "__version__", "events", "tool",
+    "UsageReported", "UserError", "__version__", "events", "ops", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others
@@ -84,8 +77,8 @@ if not TYPE_CHECKING:  # a type checker is to know the names above, and no other
         """A name on demand: `agentcli --version` need not wait 100 ms for what it imports."""
         from importlib import import_module
 
-        if name == "events":
-            return import_module("agentcli.agent.events")
+        if name in ("events", "ops"):
+            return import_module(f"agentcli.agent.{name}")
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from agentcli.agent.events import ApprovalRequested, Approve, Done, Event, Interrupt, Prompt, TurnFailed
+from agentcli.agent.events import ApprovalRequested, Done, Event, TurnFailed
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Locks
+from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, no_policy, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras, SessionChoice

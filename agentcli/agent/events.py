@@ -1,4 +1,4 @@
-"""Everything a front end is told (events), and everything it can ask for (ops).
+"""Defines events: everything a front end is told.
 
 `turn` counts the requests of one prompt, from 1: the field's name for what is a round elsewhere in this program.
 """
@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
-from agentcli.llm.messages import Block, Image, StopReason, Text, ToolResult, ToolUse, Usage
-from agentcli.llm.provider import Effort, ToolSpec
+from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.trial import TriedChange
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
@@ -291,144 +290,3 @@ Event = (
 )
 
 Emit = Callable[[Event], None]  # synchronous and never waits
-
-
-class Prompt(Struct, frozen=True, tag="prompt"):
-    """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once.
-
-    `tools` are the client's own: from the next turn on the model has them, for as long as the session is open, and
-    their calls come as `ClientToolRequested`. A name that another tool has is refused, with the prompt.
-    """
-
-    content: tuple[Block, ...]
-    model: str = ""
-    tools: tuple[ToolSpec, ...] = ()
-
-
-class Steer(Struct, frozen=True, tag="steer"):
-    """Reach the model before its next request; calls not yet started are skipped. Without a turn it is a prompt."""
-
-    content: tuple[Block, ...]
-
-
-class TakeBack(Struct, frozen=True, tag="take_back"):
-    """Remove a message that waits: the one at `position` (steering first, from 0), else the newest, a follow-up first.
-
-    Nothing happens when there is none.
-    """
-
-    position: int | None = None
-
-
-class RunQueued(Struct, frozen=True, tag="run_queued"):
-    """Start a turn with the first message that waits; nothing happens while one runs."""
-
-
-class GoOn(Struct, frozen=True, tag="go_on"):
-    """Go on with an answer that broke off, where it stopped; nothing happens where the conversation ends otherwise."""
-
-
-class Interrupt(Struct, frozen=True, tag="interrupt"):
-    """End the turn and the person's own commands now; what was said is kept.
-
-    Follow-ups stay queued. Steering that had not reached the model yet starts a turn of its own.
-    """
-
-
-class Approve(Struct, frozen=True, tag="approve"):
-    """Answer an `ApprovalRequested`; a comment goes to the model.
-
-    `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too; "try" runs it on a stand-in of the workspace first. With `mode` a yes for the session switches to
-    that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
-    none means no. A no that `stops` ends the turn, which waits for the person.
-    """
-
-    id: str
-    allowed: bool
-    scope: Literal["once", "session", "always", "try"] = "once"
-    comment: str = ""
-    rule: str = ""
-    hunks: tuple[int, ...] | None = None
-    mode: str = ""
-    stops: bool = False
-
-
-class SetModel(Struct, frozen=True, tag="set_model"):
-    """Use another model from the next request on: `provider/model`."""
-
-    name: str
-
-
-class SetMode(Struct, frozen=True, tag="set_mode"):
-    """Judge calls by another permission mode from the next call on."""
-
-    mode: str
-
-
-class SetAttended(Struct, frozen=True, tag="set_attended"):
-    """Say whether somebody answers questions and runs client tools.
-
-    Without anybody open questions are refused, later ones denied, and calls of client tools end with an error.
-    """
-
-    is_attended: bool
-
-
-class SetEffort(Struct, frozen=True, tag="set_effort"):
-    """How hard the model thinks from the next request on; None means as the settings say."""
-
-    effort: Effort | None
-
-
-class Background(Struct, frozen=True, tag="background"):
-    """Let the commands that run now go on as background jobs; their calls end with the output so far."""
-
-
-class RunCommand(Struct, frozen=True, tag="run_command"):
-    """Run the person's own shell command at once, also while a turn runs; nobody is asked, and nothing confines it.
-
-    With `to_model` the command and its output become part of the conversation.
-    """
-
-    command: str
-    to_model: bool = True
-
-
-class CommandRan(Struct, frozen=True, tag="command_ran"):
-    """Keep the person's own command that the front end ran in a terminal (`own_command.run_in_terminal`).
-
-    `output` is all or most of what it said, as text, and how it ended.
-    """
-
-    command: str
-    output: str
-    to_model: bool = True
-
-
-class ClientResult(Struct, frozen=True, tag="client_result"):
-    """What came of a call that the client ran."""
-
-    id: str
-    content: str | tuple[Text | Image, ...]
-    is_error: bool = False
-    structured: Any = None
-
-
-Op = (
-    Prompt
-    | Steer
-    | TakeBack
-    | RunQueued
-    | GoOn
-    | Interrupt
-    | Approve
-    | SetModel
-    | SetMode
-    | SetAttended
-    | SetEffort
-    | Background
-    | RunCommand
-    | CommandRan
-    | ClientResult
-)

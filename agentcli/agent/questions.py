@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcli.agent.calls.scopes import Decide
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Approve, Emit
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Emit
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 
 STOPPED = Verdict("deny", "Not run: the user declined another call")

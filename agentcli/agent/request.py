@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from agentcli.agent.events import (
-    Compaction,
-    Notice,
-    ProviderSwitched,
-    Retry,
-    TurnEnded,
-    UsageReported,
-)
+from agentcli.agent.events import Compaction, Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, settled

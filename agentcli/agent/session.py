@@ -12,18 +12,15 @@ from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
-from agentcli.agent.events import (
-    ApprovalRequested,
+from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
+from agentcli.agent.ops import (
     Approve,
     Background,
     ClientResult,
     CommandRan,
-    Done,
-    Event,
     GoOn,
     Interrupt,
-    ModeChanged,
-    Notice,
     Op,
     Prompt,
     RunCommand,
@@ -34,9 +31,7 @@ from agentcli.agent.events import (
     SetModel,
     Steer,
     TakeBack,
-    TurnFailed,
 )
-from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
 from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped

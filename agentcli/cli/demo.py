@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.events import Done, Event, Prompt, TurnFailed
+from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.ops import Prompt
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.app import Builder

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked
-from agentcli.agent.events import Done, Interrupt, Prompt, TurnFailed
+from agentcli.agent.events import Done, TurnFailed
+from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
 from agentcli.agent.usage import Meter, spent

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentcli.agent.commands.command import Topic
-from agentcli.agent.events import SetEffort, SetMode
 from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Block

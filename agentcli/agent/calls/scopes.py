@@ -14,10 +14,11 @@ from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
-from agentcli.agent.events import ApprovalRequested, Approve, ClientToolRequested, Denial, Emit
+from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import GrantStore, Locks
 from agentcli.agent.masking import Mask
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result

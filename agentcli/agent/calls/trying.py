@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.calls.scopes import Call
-from agentcli.agent.events import ApprovalRequested, Approve, Denial
+from agentcli.agent.events import ApprovalRequested, Denial
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.judge import Judged
 from agentcli.agent.permissions.modes import Mode

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from agentcli.agent.calls.scopes import Call, Decide
 from agentcli.agent.calls.trying import Try, may_be_tried
-from agentcli.agent.events import ApprovalRequested, Approve, Notice
+from agentcli.agent.events import ApprovalRequested, Notice
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
 from agentcli.agent.permissions.judge import Judged, Need

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
-from agentcli.agent import events as ops
+from agentcli.agent import ops
 from agentcli.agent.events import Done, Event, Notice, TurnFailed
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode

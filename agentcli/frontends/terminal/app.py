@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested, CommandRan
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import CommandRan
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import Asking

@@ -11,21 +11,16 @@ from agentcli.agent.commands.command import Command, Commands, Picked
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
-    Approve,
     Done,
     EntryStored,
     Event,
-    GoOn,
-    Interrupt,
     ModeChanged,
-    Prompt,
     ProviderSwitched,
-    RunQueued,
-    Steer,
     ToolFinished,
     TurnFailed,
     UsageReported,
 )
+from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError

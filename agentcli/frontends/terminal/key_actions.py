@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prompt_toolkit.buffer import Buffer
 
 from agentcli.agent.commands.command import Picked
-from agentcli.agent.events import Background, SetMode, TakeBack
+from agentcli.agent.ops import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker

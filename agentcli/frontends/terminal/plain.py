@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested, Approve, Interrupt, RunCommand
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel

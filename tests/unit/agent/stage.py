@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
-from agentcli.agent.events import Approve, Done, Event, Op, Prompt, TurnFailed
+from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import GrantStore, SessionLog
+from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import Limits, Prefix, Runtime

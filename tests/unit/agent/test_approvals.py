@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import (
-    ApprovalRequested,
-    ApprovalSettled,
-    Approve,
-    Done,
-    Notice,
-    SetMode,
-    ToolFinished,
-)
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished
+from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.judge import judge
 from agentcli.agent.permissions.rule_checks import check_rule

@@ -6,8 +6,9 @@ from pathlib import Path as Folder
 from typing import Any
 
 from agentcli.agent.calls.record import CallRecord
-from agentcli.agent.events import ApprovalRequested, Approve, SetAttended
+from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.ops import Approve, SetAttended
 from agentcli.conversation.entries import CallAllowed, CallAsked, CallDenied, Result
 from agentcli.llm.messages import ToolResult
 from tests.unit.agent.stage import Stage, Works, call, on_stage

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.events import ApprovalRequested, Approve, Done, OutputDelta, SetMode, ToolFinished, ToolStarted
+from agentcli.agent.events import ApprovalRequested, Done, OutputDelta, ToolFinished, ToolStarted
+from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import Limits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage

@@ -12,7 +12,8 @@ import pytest
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, CommandHost
 from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.sessions import age
-from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, RunCommand, Steer, ToolFinished
+from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, ToolFinished
+from agentcli.agent.ops import RunCommand, Steer
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants

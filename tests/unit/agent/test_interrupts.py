@@ -16,8 +16,6 @@ from agentcli.agent.events import (
     Done,
     EntryStored,
     Event,
-    Interrupt,
-    Steer,
     Steered,
     TextDelta,
     ThinkingDelta,
@@ -26,6 +24,7 @@ from agentcli.agent.events import (
     TurnEnded,
 )
 from agentcli.agent.hooks import NoHooks
+from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Entry
 from agentcli.llm.messages import Text
 from agentcli.llm.retry import RetryPolicy

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.agent.events import (
-    ApprovalRequested,
-    Approve,
-    Background,
-    Done,
-    Interrupt,
-    OutputDelta,
-    RunCommand,
-    TextDelta,
-    ToolFinished,
-    ToolStarted,
-)
+from agentcli.agent.events import ApprovalRequested, Done, OutputDelta, TextDelta, ToolFinished, ToolStarted
+from agentcli.agent.ops import Approve, Background, Interrupt, RunCommand
 from agentcli.conversation.entries import ContextNote
 from agentcli.errors import ToolError
 from tests.unit.agent.stage import Stage, call, on_stage

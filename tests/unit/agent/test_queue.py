@@ -5,21 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from agentcli.agent.events import (
-    Done,
-    EntryStored,
-    Interrupt,
-    Prompt,
-    QueueChanged,
-    RunQueued,
-    Steer,
-    Steered,
-    TakeBack,
-    TextDelta,
-    TurnEnded,
-    TurnFailed,
-)
+from agentcli.agent.events import Done, EntryStored, QueueChanged, Steered, TextDelta, TurnEnded, TurnFailed
 from agentcli.agent.interfaces import Appended, Stored
+from agentcli.agent.ops import Interrupt, Prompt, RunQueued, Steer, TakeBack
 from agentcli.agent.runtime import Limits
 from agentcli.conversation.entries import Body, Entry, Queued, User
 from agentcli.infra.sessions.memory import MemoryLog

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.agent.events import EntryStored, Interrupt, Prompt, RunCommand, SetMode, Steer, ToolFinished
+from agentcli.agent.events import EntryStored, ToolFinished
+from agentcli.agent.ops import Interrupt, Prompt, RunCommand, SetMode, Steer
 from agentcli.agent.todo import todo_items
 from agentcli.errors import UserError
 from agentcli.llm.messages import Text

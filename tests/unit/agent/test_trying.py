@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Approve, Done, Interrupt, SetMode, ToolFinished
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, ToolFinished
+from agentcli.agent.ops import Approve, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Assistant, CallAsked, CallsStarted, CallTried, Entry, User
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap

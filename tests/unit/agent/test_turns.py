@@ -15,13 +15,9 @@ from agentcli.agent.events import (
     Done,
     EntryStored,
     Event,
-    GoOn,
     Notice,
     ProviderSwitched,
     Retry,
-    RunQueued,
-    SetMode,
-    SetModel,
     TextDelta,
     ThinkingDelta,
     TurnEnded,
@@ -31,6 +27,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.loop import MOST_CONTINUATIONS
+from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import Limits
 from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User

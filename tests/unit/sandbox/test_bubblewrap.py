@@ -408,7 +408,7 @@ def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[s
                 start_new_session=True,
             )
             os.close(begun_write)
-            with open(begun, "rb") as pipe:
+            with os.fdopen(begun, "rb") as pipe:
                 has_begun = pipe.read(1) != b""
             try:
                 if has_begun:

@@ -9,7 +9,8 @@ from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.events import ApprovalRequested, Approve
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import exposed

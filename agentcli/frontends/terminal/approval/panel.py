@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from agentcli.agent.events import ApprovalRequested, Approve
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments

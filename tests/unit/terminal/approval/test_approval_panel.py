@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.agent.events import ApprovalRequested, Approve
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.approval.panel import LAST_LINES, ApprovalPanel
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.text_width import row_width
