@@ -52,9 +52,9 @@ _HOMES = {
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
-            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event ModeChanged Notice "
-            "OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished ToolStarted "
-            "TurnEnded TurnFailed TurnStarted UsageReported"
+            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event ModeChanged "
+            "Notice OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished "
+            "ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,8 +21,7 @@ from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
-from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
@@ -36,10 +35,11 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
+from agentcli.configured_rules import configured_rules
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
-from agentcli.errors import ConfigError, UsageError, UserError
+from agentcli.errors import ConfigError, UsageError
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
@@ -263,10 +263,9 @@ class Builder:
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # whoever needs it says what is wrong
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folders = (config.cwd, *added)
 
         def make() -> Sandbox:
-            setup = import_module("agentcli.sandbox_setup")
+            setup, folders = import_module("agentcli.sandbox_setup"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
             return made
 
@@ -315,39 +314,13 @@ class Builder:
 
     def rules(self) -> Rules:
         """What the settings and the person's lasting grants say. Raises `ConfigError` for one that can never hold."""
-        permissions, tools = self.config.settings.permissions, list(self._every_tool)
-        rules = Rules()
-        verbs: tuple[tuple[Verb, tuple[str, ...]], ...] = (
-            ("allow", permissions.allow), ("ask", permissions.ask), ("deny", permissions.deny),
-        )  # fmt: skip
-        for verb, texts in verbs:
-            for text in texts:
-                key = f"permissions.{verb}"
-                try:
-                    rule = parse_rule(text, "settings")
-                    warning = check_rule(rule, verb, tools, written=text, under_any_name=self._extras.brings_tools)
-                except UsageError as error:
-                    raise self.config.error(str(error), key, item=text) from error
-                if warning:
-                    self._on_notice(str(self.config.error(warning, key, item=text)))
-                rules.of(verb).append(rule)
-        rules.allow += self._granted(tools)
-        return rules
-
-    def _granted(self, tools: Sequence[Tool]) -> Iterator[Rule]:
-        """The lasting grants; those that make no sense are told and left out."""
-        try:
-            texts = self._grants.list()
-        except UserError as error:
-            self._on_notice(str(error))
-            return
-        for text in texts:
-            try:
-                rule = parse_rule(text, "granted")
-                check_rule(rule, "allow", tools, written=text, more_may_come=True)
-                yield rule
-            except UsageError as error:
-                self._on_notice(f"{self._grants.file}: {error} This grant is left out.")
+        return configured_rules(
+            self.config,
+            self._grants,
+            list(self._every_tool),
+            on_notice=self._on_notice,
+            brings_tools=self._extras.brings_tools,
+        )
 
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""

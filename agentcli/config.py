@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -138,11 +138,8 @@ def load_config(
     given = Layer(caller, dict(flags or {}), names=flag_names)
     check_layer(given)
     layers += [environment_layer(environment), given]
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = _merged(merged, layer.values)
     config = Config(
-        msgspec.convert(merged, Settings),
+        msgspec.convert(reduce(_merged, (layer.values for layer in layers)), Settings),
         paths,
         cwd,
         dict(environment),

@@ -14,7 +14,6 @@ import typer
 
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.ops import Prompt
-from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.subcommands import make_app, run_app, wait_for
@@ -64,7 +63,8 @@ async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     output = LinearOutput(sys.stdout, theme)
     view = TurnView(output, unfold_key="")
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ)
+    flags = {"permissions": {"allow": ["file_edit"]}}
+    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ, flags=flags)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"
@@ -72,7 +72,6 @@ async def _tour(repository: Path, model: str) -> int:
     view.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")
     view.line(f"Sample repository: {repository}\n", "muted")
     session = await builder.build_session(model=chosen)
-    session.state.rules.allow.append(Rule("file_edit"))
     try:
         for prompt in (QUESTION, CHANGE):
             view.prompt(prompt)

@@ -99,24 +99,8 @@ class JsonOutput:
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
                 self._system("notice", text=text)
-            case ApprovalRequested(
-                id, call, title, reason, preview, rules, hunks, effects, can_try, _, _, kind, changes
-            ):
-                self._system(
-                    "approval_requested",
-                    id=id,
-                    tool_name=call.name,
-                    tool_input=call.input,
-                    title=title,
-                    reason=reason,
-                    preview=preview,
-                    rules=rules,
-                    hunks=hunks,
-                    effects=effects,
-                    can_try=can_try,
-                    kind=kind,
-                    changes=changes,
-                )
+            case ApprovalRequested():
+                self._approval(event)
             case ApprovalSettled(id):
                 self._system("approval_settled", id=id)
             case ClientToolRequested(calls):
@@ -127,6 +111,11 @@ class JsonOutput:
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
+
+    def _approval(self, asked: ApprovalRequested) -> None:
+        fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
+        call, told = asked.call, {name: getattr(asked, name) for name in fields}
+        self._system("approval_requested", tool_name=call.name, tool_input=call.input, **told)
 
     def command(self, ended: CommandEnded) -> None:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)

@@ -145,9 +145,7 @@ class CommandReader(WordReader):
                 break
             field = self._word()
             raw = self.text[begin : self.at]
-            if (self._next_is("<") or self._next_is(">")) and (
-                raw.startswith("{") or (raw.isascii() and raw.isdigit())
-            ):
+            if self._is_before_redirection(raw):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
                 self._redirection(redirects)
@@ -170,9 +168,13 @@ class CommandReader(WordReader):
         if assignments and not words:
             self._note("it sets a variable")
         text = self.text[start : self.at].strip(" \t")
-        return Command(
-            text, " ".join(written), tuple(assignments), tuple(words), tuple(redirects), inside, subshell
-        )  # fmt: skip
+        lists = tuple(assignments), tuple(words), tuple(redirects)
+        return Command(text, " ".join(written), *lists, inside, subshell)
+
+    def _is_before_redirection(self, raw: str) -> bool:
+        """True for a number or a variable right before a redirection, which is about that descriptor."""
+        is_number = raw.isascii() and raw.isdigit()
+        return (self._next_is("<") or self._next_is(">")) and (raw.startswith("{") or is_number)
 
     def _script_inside(self) -> Script:
         """The commands behind a `(`. Of `((…))`, which computes, only the scripts that are substituted in it."""

@@ -1,0 +1,56 @@
+"""Reads the permission rules of the settings, and those that the person granted for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.config import Config
+from agentcli.errors import UsageError, UserError
+from agentcli.infra.grants import FileGrants
+from agentcli.tools.tool import Tool
+
+
+def configured_rules(
+    config: Config, grants: FileGrants, tools: Sequence[Tool], *, on_notice: Callable[[str], None], brings_tools: bool
+) -> Rules:
+    """Raises `ConfigError` for a rule that can never hold.
+
+    What may be a mistake, and a grant that makes no sense, is told by `on_notice`. With `brings_tools` a rule may name
+    tools under any name.
+    """
+    permissions = config.settings.permissions
+    rules = Rules()
+    verbs: tuple[tuple[Verb, tuple[str, ...]], ...] = (
+        ("allow", permissions.allow), ("ask", permissions.ask), ("deny", permissions.deny),
+    )  # fmt: skip
+    for verb, texts in verbs:
+        for text in texts:
+            key = f"permissions.{verb}"
+            try:
+                rule = parse_rule(text, "settings")
+                warning = check_rule(rule, verb, tools, written=text, under_any_name=brings_tools)
+            except UsageError as error:
+                raise config.error(str(error), key, item=text) from error
+            if warning:
+                on_notice(str(config.error(warning, key, item=text)))
+            rules.of(verb).append(rule)
+    rules.allow += _granted(grants, tools, on_notice)
+    return rules
+
+
+def _granted(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[Rule]:
+    """The lasting grants; those that make no sense are told and left out."""
+    try:
+        texts = grants.list()
+    except UserError as error:
+        on_notice(str(error))
+        return
+    for text in texts:
+        try:
+            rule = parse_rule(text, "granted")
+            check_rule(rule, "allow", tools, written=text, more_may_come=True)
+            yield rule
+        except UsageError as error:
+            on_notice(f"{grants.file}: {error} This grant is left out.")
