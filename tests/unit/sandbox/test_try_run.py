@@ -719,8 +719,10 @@ def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
             program = next(program for program in PROGRAMS if program.is_file())
             confinement = Bubblewrap(program, NAMESPACES[US], hidden=base / "hidden")
             folder = base / "state/tries"
-            runs = TryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder)
-            argv = [str(python_of(uid)), "-I", "-S", str(script), json.dumps(at.listen())]
+            python = python_of(uid)
+            where = str(Path(python).parent)  # else a Python in a home is hidden like the rest of it
+            runs = TryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder, search_path=where)
+            argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
             command = Command(shlex.join(argv), at.ws, timeout_s=60, nobody_allowed=True, most_bytes=200_000)
             async with await runs.try_command(command) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
