@@ -664,7 +664,7 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
         asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))
 
 
-@pytest.mark.parametrize("after_s", [n * 0.004 for n in range(0, 24, 2)])
+@pytest.mark.parametrize("after_s", [n * 0.004 for n in range(0, 24, 4)])
 def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after_s: float) -> None:
     """Each file is as before or whole; the next session finishes what was begun, and says which files."""
     make = """
