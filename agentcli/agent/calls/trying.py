@@ -231,7 +231,7 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     texts = [shown_change(change) for change in changes]
     if (mask := call.report.mask) is not None:
         texts = [mask.text(text) for text in texts]
-        changes = [replace(change, diff=mask.text(change.diff)) for change in changes]
+    bare = tuple(replace(change, diff="") for change in changes)  # the hunks have the diffs
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
     rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
@@ -241,7 +241,7 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
         reason = f"other programs run or obey this by themselves; {reason}"
     title = f"{_short(str(use.input.get('command', use.name)))} made {_counted(changes)}"
     return ApprovalRequested(
-        use.id, use, title, reason, "\n".join(texts), rules, tuple(texts), kind="keep", changes=tuple(changes)
+        use.id, use, title, reason, "\n".join(texts), rules, tuple(texts), kind="keep", changes=bare
     )
 
 
