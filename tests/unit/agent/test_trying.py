@@ -19,6 +19,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.trial import TryLimits
+from tests.conformance.confining import git
 from tests.unit.agent.stage import Stage, call, on_stage
 
 END = {"text": "The end."}
@@ -32,7 +33,7 @@ async def trying(
     folder: Path, *, mode: Mode = "default", can_ask: bool = True, tried: TryLimits | None = None, **how: Any
 ) -> AsyncIterator[Stage]:
     """A session whose model wants to run COMMAND, confined by bubblewrap."""
-    (folder / "tmp").mkdir()
+    (folder / "tmp").mkdir(exist_ok=True)
     confinement = choose_confinement(tmp=folder / "tmp")
     if not isinstance(confinement, Bubblewrap):
         pytest.skip(f"commands are tried in bubblewrap: {confinement.why}")
@@ -296,3 +297,24 @@ async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_wor
     assert stage.results["c"].content == (
         "[out is a cache, so not in the workspace itself: only commands that are tried see it]"
     )
+
+
+async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lost(tmp_path: Folder) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    git(work, "init", "-q")
+    for name in ("first", "second"):
+        git(work, "commit", "-q", "--allow-empty", "-m", name)
+    commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m third"
+    async with trying(tmp_path, mode="acceptEdits", command=commit) as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+    assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]
+    async with trying(tmp_path, mode="acceptEdits", command="git reset -q --hard HEAD~2") as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert "loses commit" in request.hunks[0]
+        stage.submit(Approve("c", False, comment="keep them"))
+        await stage.ended()
+    assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]
