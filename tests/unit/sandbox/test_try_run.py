@@ -435,6 +435,13 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     assert tree_of(ws) == before
 
 
+def test_work_that_goes_on_loses_nothing(base: Path) -> None:
+    ws = repository(base)
+    (ws / "lib/one.py").write_text("work\n")
+    [change] = tried(base, "echo more >>lib/one.py; echo more >>b.txt; git add lib; git commit -qm second").changes
+    assert (change.name, change.loses, change.notes) == (".git", "", ())
+
+
 def test_looking_at_a_repository_changes_nothing(base: Path) -> None:
     ws = repository(base)
     os.utime(ws / "a.txt", (1, 1))

@@ -15,6 +15,7 @@ LARGEST_DIFF = 200_000  # bytes
 
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
+_OTHERS = "== others\0"
 _HEAD, _STAGED, _STASH = "== HEAD", "== staged", "== stash"
 
 # What git adds to a unified diff.
@@ -32,6 +33,8 @@ class InGitsWords(NamedTuple):
     is_same: bool = False
     uncommitted: frozenset[str] = frozenset()
     """Files that held work which was in no commit, as paths below the worktree."""
+    reverted: frozenset[str] = frozenset()
+    """Those of them that are as in the last commit of before, so that the work is gone."""
 
 
 class _State(NamedTuple):
@@ -50,9 +53,12 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     ]
     lines: list[str] = []
     lost: list[str] = []
-    dirty = frozenset((await look_before(_dirty_script())).split("\0")) - {""}
+    tracked, _, others = (await look_before(_dirty_script())).partition(_OTHERS)
+    dirty = frozenset(tracked.split("\0")) - {""}
+    still = (await look_after(_changed_script(_commit(before)))).split("\0") if dirty else []
+    work = (frozenset((*dirty, *others.split("\0"))) - {""}, dirty.difference(still))
     if before == after:
-        return InGitsWords("", (), is_same=True, uncommitted=dirty)
+        return InGitsWords("", (), True, *work)
     if before.head != after.head:
         lines.append(f"HEAD: {_short(before.head)} → {_short(after.head)}")
     for name in moved[:MOST_REFS]:
@@ -74,7 +80,7 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     lines += [f"lost: {line}" for line in lost]
     said = await look_after(_diff_script(folder, _commit(before), _commit(after)))
     diff = "\n".join(line for line in said.splitlines() if not line.startswith(_GITS_OWN))
-    return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), uncommitted=dirty)
+    return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), False, *work)
 
 
 def _state_script(folder: str) -> str:
@@ -115,13 +121,15 @@ def _diff_script(folder: str, old: str, new: str) -> str:
     return f"({between}{git} --cached) 2>/dev/null | head -c {LARGEST_DIFF}; true"
 
 
+def _changed_script(commit: str) -> str:
+    """Files of the worktree that differ from a commit."""
+    return f"{_GIT} diff --no-ext-diff --name-only -z {commit or 'HEAD'} 2>/dev/null; true"
+
+
 def _dirty_script() -> str:
-    """Files with changes against the last commit, and those that git does not know, ignored ones aside."""
-    changed, unknown = (
-        f"{_GIT} diff --no-ext-diff --name-only -z HEAD",
-        f"{_GIT} ls-files -z --others --exclude-standard",
-    )
-    return f"({changed}; {unknown}) 2>/dev/null; true"
+    """Files with changes against the last commit, and behind a mark those that git neither knows nor ignores."""
+    unknown = f"{_GIT} ls-files -z --others --exclude-standard"
+    return f"{_changed_script('')}; printf '== others\\0'; {unknown} 2>/dev/null; true"
 
 
 def _short(name: str) -> str:

@@ -112,7 +112,8 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
 
 def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
     """The piece, marked where it takes away work that was in no commit."""
-    if piece.change.kind == "created" or not any(path.removeprefix(top) in words.uncommitted for path in piece.paths):
+    taken = words.uncommitted if piece.change.kind == "deleted" else words.reverted
+    if piece.change.kind == "created" or not any(path.removeprefix(top) in taken for path in piece.paths):
         return piece
     notes = ("overwrites what was not committed", *piece.change.notes)
     return piece._replace(change=replace(piece.change, notes=notes, loses="work"))
