@@ -101,7 +101,8 @@ def _hidden_in_request() -> re.Pattern[str]:
 @cache
 def _undecided() -> re.Pattern[str]:
     """The end of a text in prose whose meaning depends on what follows."""
-    return re.compile(rf"(?:\u200d|\U0001f3f4[\U000e0020-\U000e007e]{{0,6}}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
+    flag = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
+    return re.compile(rf"(?:\u200d(?:{flag})?|{flag}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -145,6 +145,7 @@ _PARTS = [
 @example(["p", "а", "ypal"], [1, 2])
 @example(["👨", "\u200d", "👩"], [1, 2])
 @example(["\n" * 100], [30, 50])
+@example(["🏴", "\u200d", "🏴"], [])
 def test_a_text_in_pieces_is_shown_like_the_whole(parts: list[str], cuts: list[int]) -> None:
     text = "".join(parts)
     stream = PrintableStream()
