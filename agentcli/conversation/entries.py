@@ -7,13 +7,12 @@ happened to the session. `conversation.py` derives from them what a request hold
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
-from agentcli.llm.messages import Block, Message, StopReason, Text, ToolResult, Usage
+from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
@@ -216,26 +215,6 @@ def reminder(text: str) -> User:
 
 def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
     return Entry(id, parent_id, time.time(), body)
-
-
-def from_messages(messages: Iterable[Message], *, provider: str, model: str) -> list[Body]:
-    """The bodies of a conversation that came from elsewhere; a `Conversation` of them has the same messages.
-
-    `provider` and `model` are noted as the source of its replies.
-    """
-    bodies: list[Body] = []
-    names: dict[str, str] = {}
-    for message in messages:
-        if message.role == "assistant":
-            names |= {use.id: use.name for use in message.tool_uses}
-            stop_reason: StopReason = "tool_use" if message.tool_uses else "end_turn"
-            bodies.append(Assistant(message.content, provider, model, stop_reason=stop_reason))
-            continue
-        results = [block for block in message.content if isinstance(block, ToolResult)]
-        bodies += [Result(result, names.get(result.tool_use_id, "")) for result in results]
-        if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
-            bodies.append(User(rest))
-    return bodies
 
 
 _encode = msgspec.json.Encoder().encode

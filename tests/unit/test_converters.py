@@ -1,11 +1,13 @@
 """Pure converters, there and back."""
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import entry_now, from_messages, from_record, to_record
-from agentcli.llm.messages import Message, Text, ToolResult, ToolUse
+from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now, from_record, to_record
+from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
@@ -28,9 +30,25 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def bodies_of(messages: Iterable[Message]) -> list[Body]:
+    bodies: list[Body] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if message.role == "assistant":
+            names |= {use.id: use.name for use in message.tool_uses}
+            stop_reason: StopReason = "tool_use" if message.tool_uses else "end_turn"
+            bodies.append(Assistant(message.content, "anthropic", "claude-sonnet-5-5", stop_reason=stop_reason))
+            continue
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        bodies += [Result(result, names.get(result.tool_use_id, "")) for result in results]
+        if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+            bodies.append(User(rest))
+    return bodies
+
+
 @given(conversations())
 def test_messages_become_entries_and_records_and_messages_again(messages: tuple[Message, ...]) -> None:
     assert is_valid(messages)
-    bodies = from_messages(messages, provider="anthropic", model="claude-sonnet-5-5")
+    bodies = bodies_of(messages)
     entries = [entry_now(str(number), None, body) for number, body in enumerate(bodies)]
     assert Conversation(from_record(to_record(entry)) for entry in entries).messages == messages
