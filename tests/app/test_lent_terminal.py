@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.terminal import Open, Terminal
+from tests.processes import is_running
 
 pytestmark = pytest.mark.slow  # each opens the program in a terminal and waits as a person would
 
@@ -192,7 +193,7 @@ def test_nothing_of_it_is_left_however_the_program_ends(
     pid = int(file.read_text())
     terminal.kill(number)
     deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and "zombie" not in Path(f"/proc/{pid}/status").read_text():
+    while is_running(pid):
         assert time.monotonic() < deadline, "it goes on"
         terminal.settle(0.1)
     if number != signal.SIGKILL:

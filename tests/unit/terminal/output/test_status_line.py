@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentcli.frontends.terminal.output.status_line import COMMAND_TIMEOUT_S, Status, custom_status, status_row
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.text_width import row_width
+from tests.processes import is_running
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]))
@@ -29,13 +30,6 @@ def script(folder: Path, text: str) -> str:
 
 def answer(command: str, status: Status = FULL) -> str:
     return asyncio.run(custom_status(command, status, ENVIRONMENT))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def ends(pid: int) -> bool:
