@@ -113,6 +113,8 @@ def _of_block(block: Block) -> str:
             return text
         case Thinking(thinking):
             return thinking
+        case ToolUse(_, "recall"):
+            return ""
         case ToolUse(_, name, input):
             return f"{name} {msgspec.json.encode(input).decode()}"
         case _:

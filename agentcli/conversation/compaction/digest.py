@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,41 +28,47 @@ class Summary(Struct, frozen=True):
     text: str
 
 
+# "brief" counts the calls of older turns and cuts answers short; "bare" leaves the prompts and what failed.
+Telling = Literal["full", "brief", "bare"]
+
+
 class Digest(Struct, frozen=True):
     """How turns are told. `newest` is the number of the conversation's last turn, from which ages count.
 
-    Turns before `brief_before` have their calls counted only. Of prompts longer than `longest_prompt` the beginning
-    stays. Turns that a summary covers have only prompts and failures of their own. What has a word of `focus` in it is
-    told at greater length.
+    Of prompts longer than `longest_prompt` the beginning stays, with `numbers_only` nothing but the number. Turns that
+    a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told at greater
+    length.
     """
 
     settings: CompactionSettings
     newest: int
-    brief_before: int = 0
+    telling: Telling = "full"
     longest_prompt: int | None = None
+    numbers_only: bool = False
     summaries: tuple[Summary, ...] = ()
     focus: frozenset[str] = frozenset()
 
     def text(self, turns: Sequence[TurnRecord]) -> str:
-        return "\n\n".join(filter(None, (self._turn(turn) for turn in turns)))
+        between = "\n" if self.telling == "bare" else "\n\n"
+        return between.join(filter(None, (self._turn(turn) for turn in turns)))
 
     def _turn(self, turn: TurnRecord) -> str:
         summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
         inputs = {use.id: use.input for use in turn.calls}
-        lines = [f"### Turn {turn.number}"]
+        lines = []
         for step in turn.steps:
             if is_prompt(step.entry):
                 lines.append(self.prompt(step))
             elif is_failure(step.entry.body):
-                lines.append(line_of(step, inputs, self.settings))
+                lines.append(line_of(step, inputs, self._settings_for(step.entry.body)))
             elif summary is None and (line := self._line(step, turn, inputs)):
                 lines.append(line)
-        if summary is None and turn.number < self.brief_before and (counted := _counted(turn)):
+        if summary is None and self.telling == "brief" and (counted := _counted(turn)):
             lines.append(f"- {counted}")
         if summary is not None and turn.number == summary.last:
             covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
             lines.append(f"Summary of {covered}: {summary.text}")
-        return "\n".join(lines) if len(lines) > 1 else ""
+        return "\n".join(lines if self.telling == "bare" or not lines else [f"### Turn {turn.number}", *lines])
 
     def prompt(self, step: Step) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
@@ -71,6 +78,8 @@ class Digest(Struct, frozen=True):
         text = "\n".join(block.text for block in typed)
         if len(typed) < len(body.content):
             text += f"\n[attached files or images: recall id={step.number}]"
+        if self.numbers_only:
+            return f"User: [recall id={step.number}]"
         if self.longest_prompt is not None and len(text) > self.longest_prompt:
             start = text[: min(_PROMPT_START, self.longest_prompt)].rstrip()
             text = f"{start}… [the whole message, {len(text):,} characters: recall id={step.number}]"
@@ -82,13 +91,13 @@ class Digest(Struct, frozen=True):
             case User() as note:
                 return f"Note: {note.text}" if age < settings.low_turns else ""
             case Result():
-                return "" if turn.number < self.brief_before else line_of(step, inputs, settings)
-            case Assistant() as reply:
-                text = text_of(reply).strip()
-                if text and not calls_in(reply):
-                    return f"Answer: {cut(text, max(LONGEST_ANSWER, settings.message_chars), step, turn.number)}"
-                is_told = bool(text) and age < settings.medium_turns
-                return f"Thought: {cut(text, settings.message_chars, step, turn.number)}" if is_told else ""
+                return line_of(step, inputs, settings) if self.telling == "full" else ""
+            case Assistant() as reply if self.telling != "bare" and (text := text_of(reply).strip()):
+                if calls_in(reply):
+                    is_told = age < settings.medium_turns
+                    return f"Thought: {cut(text, settings.message_chars, step, turn.number)}" if is_told else ""
+                most = settings.message_chars if self.telling == "brief" else LONGEST_ANSWER
+                return f"Answer: {cut(text, max(most, settings.message_chars), step, turn.number)}"
             case _:
                 return ""
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.carried import Carried
-from agentcli.conversation.compaction.digest import Digest, Summary
+from agentcli.conversation.compaction.digest import Digest, Summary, Telling
 from agentcli.conversation.compaction.stubs import is_failure, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
@@ -29,7 +29,6 @@ from agentcli.llm.transcript import is_valid
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
 _LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
-_BRIEF_AFTER = 10  # turns
 _LONG_PROMPTS = (2_000, 400, 100)  # characters
 
 Count = Callable[[Sequence[Message]], int]
@@ -58,14 +57,16 @@ class Way(Struct, frozen=True):
     """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
 
     With `stubs_results` results within that part are cut but the newest round's, with `stubs_newest` these too.
+    `telling` is how older turns are told; with `numbers_only` their prompts are numbers to recall.
     """
 
     keep_turns: int
     keep_rounds: int | None = None
     stubs_results: bool = False
     stubs_newest: bool = False
-    is_brief: bool = False
+    telling: Telling = "full"
     longest_prompt: int | None = None
+    numbers_only: bool = False
 
 
 def ways(keep_turns: int) -> Iterator[Way]:
@@ -73,11 +74,14 @@ def ways(keep_turns: int) -> Iterator[Way]:
     for count in range(keep_turns, 0, -1):
         yield Way(count)
     yield Way(1, stubs_results=True)
-    for rounds in (8, 2, 1):
-        yield Way(1, rounds, stubs_results=True, is_brief=rounds < 8)
-    yield Way(1, 1, stubs_results=True, stubs_newest=True, is_brief=True)
+    for rounds in (8, 2):
+        yield Way(1, rounds, stubs_results=True)
+    yield Way(1, 2, stubs_results=True, telling="brief")
+    yield Way(1, 2, stubs_results=True, telling="bare")
+    yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare")
     for longest in _LONG_PROMPTS:
-        yield Way(1, 1, stubs_results=True, stubs_newest=True, is_brief=True, longest_prompt=longest)
+        yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare", longest_prompt=longest)
+    yield Way(1, 1, True, True, "bare", _LONG_PROMPTS[-1], numbers_only=True)
 
 
 class Planner(Struct, frozen=True):
@@ -111,7 +115,7 @@ class Planner(Struct, frozen=True):
         elif settings.strategy == "auto":
             yield "truncate", Way(settings.keep_turns)
         if self.summaries:
-            yield from (("summarize", way) for way in ways(settings.keep_turns) if not way.is_brief)
+            yield from (("summarize", way) for way in ways(settings.keep_turns) if way.telling == "full")
         yield from (("extract", way) for way in ways(settings.keep_turns))
 
     def _made(self, strategy: CompactionStrategy, way: Way) -> Compaction:
@@ -155,8 +159,9 @@ class Planner(Struct, frozen=True):
         return Digest(
             self.settings,
             newest,
-            newest - _BRIEF_AFTER if way.is_brief else 0,
+            way.telling,
             way.longest_prompt,
+            way.numbers_only,
             self.summaries if strategy == "summarize" else (),
             frozenset(self.focus.lower().split()),
         )
