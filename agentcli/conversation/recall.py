@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import log
 
 import msgspec
 
@@ -12,7 +14,13 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Pi
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse
 
 _EXCERPT = 160  # characters to each side of what was found
-_COMMON = 3  # letters of words that say too little to be looked for beside others
+_SHORT = 3  # letters
+_MOST_PLACES = 50  # of one word in one entry
+_FOR_THE_PHRASE = 10.0
+_SAYING_LITTLE = frozenset(
+    "a an and are as at be by did do for from had has have how in is it its of on or that the this to was we were what "
+    "when where which who why with you".split()
+)
 
 
 class Recall:
@@ -30,25 +38,30 @@ class Recall:
         return None
 
     def search(self, query: str) -> list[str]:
-        """Excerpts of the entries that say it, or most of its words; the best first, then the newest."""
-        phrase, words = query.lower().strip(), _words(query)
-        scored: list[tuple[int, int, str]] = []
-        for number, entry in self._numbered():
-            text = _text(entry.body)
-            lower = text.lower()
-            found = {word for word in words if word in lower}
-            score = len(words) + 1 if phrase in lower else len(found)
-            if score and (score > len(words) or len(found) >= (len(words) + 1) // 2):
-                at = lower.find(phrase) if phrase in lower else _densest(lower, found)
-                scored.append((score, number, f"{_heading(number, entry.body)} {_excerpt(text, at)}"))
-        best = sorted(scored, key=lambda one: (-one[0], -one[1]))
-        return [text for _, _, text in best]
+        """Excerpts of the entries that say it, or most of its words: the rarer the words the better, then the newer."""
+        phrase = " ".join(query.lower().split())
+        patterns = [
+            re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if _is_short(word) else re.escape(word))
+            for word in _words(phrase)
+        ]
+        texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
+        lowered = [text.lower() for _, _, text in texts]
+        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        scored: list[tuple[float, int, str]] = []
+        for (number, body, text), lower in zip(texts, lowered, strict=True):
+            found = [n for n, pattern in enumerate(patterns) if pattern.search(lower)]
+            has_phrase = phrase in lower
+            if has_phrase or (found and 2 * len(found) >= len(patterns)):
+                score = sum(log(1 + len(texts) / holders[n]) for n in found) + (_FOR_THE_PHRASE if has_phrase else 0)
+                at = lower.find(phrase) if has_phrase else _densest(lower, [patterns[n] for n in found])
+                scored.append((score, number, f"{_heading(number, body)} {_excerpt(text, at)}"))
+        return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, Entry]]:
         """The newest first: an id that a model has used twice means its last use."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
-            if isinstance(entry.body, User | Assistant | Result | Pinned | Compaction) and not _is_own(entry.body):
+            if isinstance(entry.body, User | Assistant | Result | Pinned) and not _is_own(entry.body):
                 yield number, entry
 
 
@@ -58,18 +71,23 @@ def _is_own(body: Body) -> bool:
 
 
 def _words(query: str) -> list[str]:
-    words = re.findall(r"[\w./-]+", query.lower())
-    return [word for word in words if len(word) > _COMMON] or words
+    words = list(dict.fromkeys(re.findall(r"[\w./-]*\w", query)))
+    return [word for word in words if word not in _SAYING_LITTLE] or words
 
 
-def _densest(text: str, words: Iterable[str]) -> int:
+def _is_short(word: str) -> bool:
+    """True for a word that would be found in many others."""
+    return len(word) <= _SHORT
+
+
+def _densest(text: str, patterns: Sequence[re.Pattern[str]]) -> int:
     """Where most of the words stand near to one another."""
-    places = sorted(place for word in words for place in _places(text, word))
+    places = sorted(place for pattern in patterns for place in _places(text, pattern))
     return max(places, key=lambda at: sum(at <= other <= at + 2 * _EXCERPT for other in places), default=0)
 
 
-def _places(text: str, word: str) -> list[int]:
-    return [found.start() for found in re.finditer(re.escape(word), text)][:50]
+def _places(text: str, pattern: re.Pattern[str]) -> list[int]:
+    return [found.start() for found in islice(pattern.finditer(text), _MOST_PLACES)]
 
 
 def _excerpt(text: str, at: int) -> str:
@@ -101,8 +119,6 @@ def _text(body: Body) -> str:
             return result.text
         case Pinned(text):
             return text
-        case Compaction(carried):
-            return carried
         case _:
             return ""
 
