@@ -10,7 +10,7 @@ from math import log
 import msgspec
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Pinned, Result, User
+from agentcli.conversation.entries import Assistant, Body, Entry, Pinned, Result, User
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse
 
 _EXCERPT = 160  # characters to each side of what was found
