@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -89,7 +90,12 @@ class Compactor:
     async def made(self, asked: Asked, *, may_ask: bool = True) -> Compaction | str:
         """The compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
         turns = turn_records(asked.conversation)
-        summaries = await self._summaries(asked, turns, may_ask=may_ask)
+        made = self._planned(asked, turns, await self._summaries(asked, turns, may_ask=may_ask))
+        if isinstance(made, str) or made.strategy != "summarize":
+            return made
+        return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+
+    def _planned(self, asked: Asked, turns: Sequence[TurnRecord], summaries: tuple[Summary, ...]) -> Compaction | str:
         prefix = prefix_tokens(asked.prefix, asked.model)
         # The estimate errs: what was counted says by how much.
         estimated = prefix + message_tokens(asked.conversation.messages, asked.model)
@@ -102,7 +108,7 @@ class Compactor:
         )
         opening = [note.text for note in self.opening(asked.model)]
         carried = collect(asked.conversation, turns, opening, self.seen_hash)
-        planner = Planner(
+        return Planner(
             asked.conversation,
             turns,
             carried,
@@ -112,32 +118,28 @@ class Compactor:
             summaries,
             asked.focus,
             any(tool.name == "recall" for tool in asked.prefix.tools),
-        )
-        made = planner.plan()
-        if isinstance(made, str) or made.strategy != "summarize":
-            return made
-        return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+        ).plan()
 
     async def _summaries(self, asked: Asked, turns: Sequence[TurnRecord], *, may_ask: bool) -> tuple[Summary, ...]:
         """What a model wrote about the turns that are older than those that stay; nothing where it is not there."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(asked):
             return ()
-        ready = self.summaries.ready(older, asked.model.window, asked.focus)
-        if ready is not None or settings.strategy != "summarize" or not may_ask:
-            return ready or ()
-        try:
-            async with asyncio.timeout(settings.summary_timeout):
-                await self.summaries.write(older, asked.model, asked.focus)
-        except TimeoutError:
-            return ()
-        return self.summaries.ready(older, asked.model.window, asked.focus) or ()
+        if settings.strategy == "summarize" and may_ask:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.summary_timeout):
+                    await self.summaries.write(older, asked.model, asked.focus)
+        return self.summaries.ready(older, asked.focus)
 
     def _write_ahead(self, asked: Asked, tell: Emit) -> None:
-        """Have the summary ready by the time it is due."""
+        """Have the summary ready by the time it is due, where cutting results will not be enough."""
         turns = turn_records(asked.conversation)
         older = turns[: -self.settings.keep_turns]
-        if older and self._may_summarize(asked):
+        is_written = bool(self.summaries.ready(older)) and self.settings.strategy != "summarize"
+        if not older or is_written or not self._may_summarize(asked) or not self.summaries.is_idle:
+            return
+        by_rules = self._planned(asked, turns, ())
+        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
             self.summaries.begin(older, asked.model, tell)
 
     def _may_summarize(self, asked: Asked) -> bool:

@@ -49,6 +49,7 @@ class Summaries:
     paid: Paid
     model: str = ""
     _kept: TTLCache[str, str] = field(init=False)
+    _written: dict[str, tuple[tuple[str, ...], tuple[Summary, ...]]] = field(default_factory=dict)
     _running: asyncio.Task[None] | None = None
     _spent: list[tuple[float, float]] = field(default_factory=list)
     _unreported: float = 0.0
@@ -56,18 +57,18 @@ class Summaries:
     def __post_init__(self) -> None:
         self._kept = TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
 
-    def ready(self, turns: Sequence[TurnRecord], window: int, focus: str = "") -> tuple[Summary, ...] | None:
-        """The summaries of these turns, together within their share of the window; None if one is not written yet."""
-        written = [Summary(t.number, t.number, self._kept.get(_key(told(t), focus), "")) for t in turns]
-        while all(one.text for one in written) and (oldest := self._too_many(written, window)):
-            merged = self._kept.get(_key(*(one.text for one in oldest), focus), "")
-            written = [Summary(oldest[0].first, oldest[-1].last, merged), *written[len(oldest) :]]
-        return tuple(written) if all(one.text for one in written) else None
+    def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
+        """What is written about these turns, from the first on; the newest of them may be missing."""
+        keys, summaries = self._written.get(focus, ((), ()))
+        return summaries if keys == tuple(_key(told(turn), focus) for turn in turns[: len(keys)]) else ()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None or self._running.done()
 
     def begin(self, turns: Sequence[TurnRecord], model: ModelInfo, tell: Emit) -> None:
-        """Write in the background, unless that goes on already."""
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._write_quietly(turns, model, tell))
+        """Write in the background."""
+        self._running = asyncio.create_task(self._write_quietly(turns, model, tell))
 
     async def _write_quietly(self, turns: Sequence[TurnRecord], model: ModelInfo, tell: Emit) -> None:
         try:
@@ -94,17 +95,22 @@ class Summaries:
             tell(Notice(f"{self.model} summarises {len(missing)} older turns, for ${cost:.4f} at most."))
         gate = asyncio.Semaphore(MOST_AT_ONCE)
 
-        async def one(turn: TurnRecord) -> None:
+        async def one(turn: TurnRecord) -> Summary:
             async with gate:
-                await self._write(told(turn), focus, provider, writer)
+                text = await self._about(told(turn), focus, provider, writer)
+                return Summary(turn.number, turn.number, text)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for turn in missing:
-                    group.create_task(one(turn))
-            await self._merge(turns, model.window, focus, provider, writer)
+                tasks = [group.create_task(one(turn)) for turn in missing]
+            written = (*self.ready(turns, focus), *(task.result() for task in tasks))
+            while oldest := self._too_many(written, model.window):
+                text = await self._about("\n\n".join(one.text for one in oldest), focus, provider, writer)
+                written = (Summary(oldest[0].first, oldest[-1].last, text), *written[len(oldest) :])
         except* ProviderError as errors:
             log.warning("a summary could not be written: %s", errors.exceptions[0])
+        else:
+            self._written[focus] = tuple(_key(told(turn), focus) for turn in turns), written
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """USD that writing about these turns takes at most; None where no price is known."""
@@ -112,7 +118,8 @@ class Summaries:
         return self.estimated_cost(self._missing(turns, focus), writer)
 
     def _missing(self, turns: Sequence[TurnRecord], focus: str) -> list[TurnRecord]:
-        return [turn for turn in turns if _key(told(turn), focus) not in self._kept]
+        covered = max((summary.last for summary in self.ready(turns, focus)), default=0)
+        return [turn for turn in turns if turn.number > covered]
 
     def estimated_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
         """USD for writing about these turns, rather too much; None where no price is known."""
@@ -129,26 +136,17 @@ class Summaries:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
-    def _too_many(self, written: Sequence[Summary], window: int) -> list[Summary]:
-        """The oldest half of what is too much together."""
+    def _too_many(self, written: Sequence[Summary], window: int) -> Sequence[Summary]:
+        """The oldest half of what is too much together; at least two."""
         tokens = sum(estimate_text(one.text) for one in written)
         is_too_much = tokens > self.settings.summary_share * window and len(written) > 1
-        return list(written[: (len(written) + 1) // 2 + (len(written) == 2)]) if is_too_much else []
+        return written[: max(2, (len(written) + 1) // 2)] if is_too_much else ()
 
-    async def _merge(
-        self, turns: Sequence[TurnRecord], window: int, focus: str, provider: Provider, writer: ModelInfo
-    ) -> None:
-        written = [Summary(t.number, t.number, self._kept.get(_key(told(t), focus), "")) for t in turns]
-        while all(one.text for one in written) and (oldest := self._too_many(written, window)):
-            texts = [one.text for one in oldest]
-            key = _key(*texts, focus)
-            merged = self._kept.get(key) or await self._reply("\n\n".join(texts), focus, provider, writer)
-            self._kept[key] = merged
-            written = [Summary(oldest[0].first, oldest[-1].last, merged), *written[len(oldest) :]]
-
-    async def _write(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> None:
-        """One turn's summary; a turn that is larger than the window in parts, and then of their summaries."""
+    async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
+        """The summary of a text; of one that is larger than the window in parts, and then of their summaries."""
         key = _key(text, focus)
+        if kept := self._kept.get(key):
+            return kept
         room = int(SHARE_READ * writer.window)
         for _ in range(MOST_REDUCTIONS):
             if estimate_text(text, writer) <= room:
@@ -156,7 +154,8 @@ class Summaries:
             size = max(1, int(len(text) * room / estimate_text(text, writer)))
             parts = [text[start : start + size] for start in range(0, len(text), size)]
             text = "\n\n".join([await self._reply(part, focus, provider, writer) for part in parts])
-        self._kept[key] = await self._reply(text, focus, provider, writer)
+        self._kept[key] = written = await self._reply(text, focus, provider, writer)
+        return written
 
     async def _reply(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
         """One request. Raises `ProviderError`."""

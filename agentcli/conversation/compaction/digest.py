@@ -28,6 +28,8 @@ class Summary(Struct, frozen=True):
     text: str
 
 
+BRIEF_AFTER, BARE_AFTER = 20, 60  # turns that are so old are told so at most
+
 # "brief" counts the calls of older turns and cuts answers short; "bare" leaves the prompts and what failed.
 Telling = Literal["full", "brief", "bare"]
 
@@ -49,26 +51,31 @@ class Digest(Struct, frozen=True):
     focus: frozenset[str] = frozenset()
 
     def text(self, turns: Sequence[TurnRecord]) -> str:
-        between = "\n" if self.telling == "bare" else "\n\n"
-        return between.join(filter(None, (self._turn(turn) for turn in turns)))
+        return "\n".join(filter(None, (self._turn(turn) for turn in turns)))
+
+    def _telling_of(self, turn: TurnRecord) -> Telling:
+        age = self.newest - turn.number
+        if self.telling == "bare" or age >= BARE_AFTER:
+            return "bare"
+        return "brief" if self.telling == "brief" or age >= BRIEF_AFTER else "full"
 
     def _turn(self, turn: TurnRecord) -> str:
         summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
-        inputs = {use.id: use.input for use in turn.calls}
+        telling, inputs = self._telling_of(turn), {use.id: use.input for use in turn.calls}
         lines = []
         for step in turn.steps:
             if is_prompt(step.entry):
                 lines.append(self.prompt(step))
             elif is_failure(step.entry.body):
                 lines.append(line_of(step, inputs, self._settings_for(step.entry.body)))
-            elif summary is None and (line := self._line(step, turn, inputs)):
+            elif summary is None and (line := self._line(step, turn, telling, inputs)):
                 lines.append(line)
-        if summary is None and self.telling == "brief" and (counted := _counted(turn)):
+        if summary is None and telling == "brief" and (counted := _counted(turn)):
             lines.append(f"- {counted}")
         if summary is not None and turn.number == summary.last:
             covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
             lines.append(f"Summary of {covered}: {summary.text}")
-        return "\n".join(lines if self.telling == "bare" or not lines else [f"### Turn {turn.number}", *lines])
+        return "\n".join(lines if telling == "bare" or not lines else [f"\n### Turn {turn.number}", *lines])
 
     def prompt(self, step: Step) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
@@ -85,18 +92,18 @@ class Digest(Struct, frozen=True):
             text = f"{start}… [the whole message, {len(text):,} characters: recall id={step.number}]"
         return f"User [#{step.number}]: {text}"
 
-    def _line(self, step: Step, turn: TurnRecord, inputs: dict[str, dict[str, object]]) -> str:
+    def _line(self, step: Step, turn: TurnRecord, telling: Telling, inputs: dict[str, dict[str, object]]) -> str:
         age, settings = self.newest - turn.number, self._settings_for(step.entry.body)
         match step.entry.body:
             case User() as note:
                 return f"Note: {note.text}" if age < settings.low_turns else ""
             case Result():
-                return line_of(step, inputs, settings) if self.telling == "full" else ""
-            case Assistant() as reply if self.telling != "bare" and (text := text_of(reply).strip()):
+                return line_of(step, inputs, settings) if telling == "full" else ""
+            case Assistant() as reply if telling != "bare" and (text := text_of(reply).strip()):
                 if calls_in(reply):
                     is_told = age < settings.medium_turns
                     return f"Thought: {cut(text, settings.message_chars, step, turn.number)}" if is_told else ""
-                most = settings.message_chars if self.telling == "brief" else LONGEST_ANSWER
+                most = settings.message_chars if telling == "brief" else LONGEST_ANSWER
                 return f"Answer: {cut(text, max(most, settings.message_chars), step, turn.number)}"
             case _:
                 return ""

@@ -28,12 +28,16 @@ from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.transcript import is_valid
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
+_ENOUGH = 0.7  # of that: where cutting frees less, extracting lasts longer
 _LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
 _LONG_PROMPTS = (2_000, 400, 100)  # characters
 
 Count = Callable[[Sequence[Message]], int]
 
-_HEADING = "The conversation was compacted: {what}. The user's words are quoted as they were."
+_HEADING = (
+    "The conversation was compacted: {what}. The user's words are quoted as they were; … [turn 3 #12] marks a cut in "
+    "entry #12."
+)
 _RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="12") gives entry #12 whole.'
 
 
@@ -215,6 +219,8 @@ class Planner(Struct, frozen=True):
     def _problem(self, compaction: Compaction) -> str:
         """Why a compaction will not do; empty if it will."""
         limit = self.budget.limit(self.settings.target)
+        if self.settings.strategy == "auto" and compaction.strategy == "truncate":
+            limit = int(limit * _ENOUGH)
         if compaction.tokens_after > limit:
             return f"what must stay takes {compaction.tokens_after:,} tokens, and {limit:,} are meant for it"
         if compaction.tokens_after >= compaction.tokens_before:

@@ -11,6 +11,7 @@ from agentcli.llm.messages import ToolResult
 from agentcli.tools.summary import call_title
 
 LONGEST_ERROR = 500  # characters
+_MARK = 20  # characters that a mark takes, so that cutting less would save nothing
 
 
 def stub_of(step: Step, turn: int, settings: CompactionSettings) -> str | None:
@@ -28,10 +29,8 @@ def stub_of(step: Step, turn: int, settings: CompactionSettings) -> str | None:
 
 
 def cut(text: str, most: int, step: Step, turn: int) -> str:
-    """The first characters, then where they come from and how the rest is read."""
-    if len(text) <= most:
-        return text
-    return f"{text[:most].rstrip()}… [{len(text) - most:,} more characters of turn {turn}: recall id={step.number}]"
+    """The first characters, then the turn and the number by which the rest is recalled."""
+    return text if len(text) <= most + _MARK else f"{text[:most].rstrip()}… [turn {turn} #{step.number}]"
 
 
 def line_of(step: Step, calls: dict[str, dict[str, Any]], settings: CompactionSettings) -> str:
