@@ -28,7 +28,7 @@ from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.transcript import is_valid
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
-_ENOUGH = 0.7  # of that: where cutting frees less, extracting lasts longer
+_ENOUGH = 0.6  # of that: where cutting frees less, extracting lasts longer
 _LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
 _LONG_PROMPTS = (2_000, 400, 100)  # characters
 
