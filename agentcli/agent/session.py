@@ -286,7 +286,12 @@ class Session:
         return text
 
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
-        """Compact the conversation now, unless it is a dry run; gives the compaction, or why there is none."""
+        """Compact the conversation now, unless it is a dry run; gives the compaction, or why there is none.
+
+        Raises `UserError` while a turn runs.
+        """
+        if self.is_busy:
+            raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
         state, runtime = self.state, self.runtime
         if runtime.compactor is None:
             return "this session has no compactor"

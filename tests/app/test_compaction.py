@@ -21,7 +21,7 @@ from agentcli.conversation.entries import Paid, Pinned
 from agentcli.conversation.turns import turn_records
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
-from tests.app.running import call
+from tests.app.running import Place, call
 
 WINDOW = 16_000
 LINES = "".join(f"line {number} of a file with nothing of note in it\n" for number in range(60))
@@ -378,6 +378,56 @@ async def test_a_summary_is_bounded_and_one_larger_than_the_window_is_made_in_pa
     assert written
     assert all(len(one.partition(": ")[2].split()) <= 20 for one in written)
     assert len(paid) > len(written)
+
+
+# By hand.
+
+
+def small_window(place: Place, *told: dict[str, Any]) -> tuple[str, ...]:
+    model = place.script(*told)
+    settings = place.folder.parent / "small.json"
+    settings.write_text(json.dumps({"models": {"scripted": {model.partition("/")[2]: {"window": 50_000}}}}))
+    for number in range(9):
+        (place.folder / f"f{number}.txt").write_text(LINES)
+    return ("-m", model, "--settings", str(settings))
+
+
+@pytest.mark.slow
+def test_a_command_compacts_in_a_stream_and_shows_first_what_it_would_do(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    flags = small_window(place, *replies(8))
+    with place.start(*flags, "--output-format", "stream-json", "--input-format", "stream-json", stdin=True) as running:
+        for number in range(8):
+            running.say(prompt_of(number))
+            running.wait_for(lambda line, wanted=f"Decision {number}": wanted in str(line.get("result", "")))
+        running.control("command", text="/pin The port is 8143.")
+        running.control("command", text="/compact --dry-run")
+        running.control("command", text="/compact the customers")
+        running.control("command", text="/compact --wet")
+        ran = running.ended()
+    pinned, dry, done, wrong = ran.of("system", "command")
+    assert (pinned["output"], wrong["is_error"]) == ("Pinned: The port is 8143.", True)
+    assert "10 entries would be cut to their beginning. It would cost nothing." in dry["output"]
+    assert "The port is 8143." in dry["output"]
+    (boundary,) = ran.of("system", "compact_boundary")
+    assert boundary["trigger"] == "manual"
+    assert boundary["tokens_after"] < boundary["tokens_before"]
+    assert f"{boundary['tokens_after']:,} tokens" in done["output"]
+    shown = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)
+    assert "The port is 8143." in json.dumps(shown["messages"][0])
+    assert "the customers" in json.dumps(shown["messages"][0])
+    assert len([entry for entry in shown["entries"] if entry["kind"] == "compaction"]) == 1
+
+
+@pytest.mark.slow
+def test_a_stored_conversation_goes_on_behind_its_compaction(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    flags = small_window(place, *replies(1))
+    for number in range(8):
+        assert place.run(*flags, *(("-c",) if number else ()), "-p", prompt_of(number)).code == 0
+    assert "Compacted: " in place.run(*flags, "-c", "-p", "/compact").out
+    flags = small_window(place, {"tool_calls": [call("recall", query="customer 2")]}, {"text": "{{last_result}}"})
+    assert "is 15849." in place.run(*flags, "-c", "-p", "What was the number of customer 2?").out
 
 
 # The parts, and message lists of other programs.
