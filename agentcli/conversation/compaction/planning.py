@@ -116,7 +116,7 @@ class Planner(Struct, frozen=True):
         settings = self.settings
         if settings.strategy == "truncate":
             yield from (("truncate", way) for way in ways(settings.keep_turns) if way.keep_rounds is None)
-        elif settings.strategy == "auto":
+        elif settings.strategy == "auto" and self.trigger != "manual":  # who asks for it wants more room than that
             yield "truncate", Way(settings.keep_turns)
         if self.summaries:
             yield from (("summarize", way) for way in ways(settings.keep_turns) if way.telling == "full")
