@@ -56,6 +56,28 @@ def test_one_change_can_be_kept_and_the_rest_dropped(open_terminal: Open, tmp_pa
     assert not (tmp_path / "project/made").exists()
 
 
+def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> None:
+    lines = "".join(f"{number}\n" for number in range(60))
+    (tmp_path / "project/list").write_text(lines)
+    change = "sed -i -e 's/^5$/five/' -e 's/^50$/fifty/' list; echo more >>a.py"
+    terminal = open_terminal([{"tool_calls": [call("bash", command=change)]}, {"text": "the end"}], "go")
+    screen = terminal.asked()
+    for said in ("made 2 changes", "+ five", "+ fifty", "+ more"):
+        assert said in screen
+    assert screen.count("  list\n") == 1
+    terminal.type("h")
+    terminal.see("Change 1 of 3: a.py")
+    terminal.type("n")
+    terminal.see("Change 2 of 3: list")
+    terminal.type("n")
+    terminal.see("Change 3 of 3: list")
+    terminal.type("y")
+    terminal.see(r"kept 1 of 2 · list \(1 of 2 hunks\)")
+    terminal.see("the end")
+    assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
+    assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
+
+
 def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()

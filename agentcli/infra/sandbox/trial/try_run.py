@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,12 +27,18 @@ from agentcli.infra.sandbox.trial.keep_plan import finish_plan, write_plan
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import without_others_data
-from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of, with_worktree
+from agentcli.infra.sandbox.trial.tree_changes import (
+    LONGEST_DIFFS,
+    Piece,
+    pieces_of,
+    with_parts,
+    with_worktree,
+)
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.tools.command import Command, CommandResult, Profile
-from agentcli.tools.trial import Kept, TriedChange, TryLimits
+from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
 
 _LONGEST_LOOK_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
@@ -62,9 +68,12 @@ class TryRun:
         self._private = private
         self._is_open = True
 
-    async def keep(self, names: Collection[str] | None = None) -> Kept:
+    async def keep(
+        self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
+    ) -> Kept:
         """Bring changes into the real folders: those named, or all. The others are dropped.
 
+        Of a change that `parts` names only these hunks are kept, by number.
         A file that was changed by something else since the command started is a conflict: it stays as it is. Raises
         `ToolError` (invalid_parameters) for a name that no change has, and when the try is over already.
         """
@@ -76,16 +85,35 @@ class TryRun:
             raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
         self._is_open = False
         chosen = [piece for piece in self._pieces if names is None or piece.change.name in names]
-        return await asyncio.shield(asyncio.to_thread(self._keep, chosen))
+        return await asyncio.shield(asyncio.to_thread(self._keep, chosen, parts or {}))
 
-    def _keep(self, pieces: Sequence[Piece]) -> Kept:
+    def _keep(self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]) -> Kept:
         try:
+            pieces, conflicts = self._narrowed(pieces, parts)
             write_plan(self._private.path, pieces)
-            return keep_pieces(pieces, self._private.path.name)
+            kept = keep_pieces(pieces, self._private.path.name)
+            return msgspec.structs.replace(kept, conflicts=(*conflicts, *kept.conflicts))
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
         finally:
             self._private.close()
+
+    def _narrowed(
+        self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]
+    ) -> tuple[list[Piece], list[Conflict]]:
+        """The pieces with only the hunks that are wanted of them, and those of which no part can be made any more."""
+        narrowed: list[Piece] = []
+        conflicts: list[Conflict] = []
+        for number, piece in enumerate(pieces):
+            chosen = parts.get(piece.change.name)
+            is_whole = chosen is None or {*chosen} == {*range(piece.change.hunks)}
+            try:
+                narrowed.append(
+                    piece if is_whole else with_parts(piece, chosen or (), self._private.path / f"part-{number}")
+                )
+            except OSError as error:
+                conflicts.append(Conflict(piece.change.name, error.strerror or str(error)))
+        return narrowed, conflicts
 
     async def drop(self) -> None:
         """Forget what the command did; nothing happens when the try is over already."""
