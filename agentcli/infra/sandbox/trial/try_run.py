@@ -23,7 +23,7 @@ from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.git_words import told_by_git
-from agentcli.infra.sandbox.trial.keep_plan import finish_plan, write_plan
+from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import without_others_data
@@ -257,26 +257,13 @@ class TryRuns:
         with self._beginning:
             try:
                 if self._session is None:
-                    self.finish_interrupted()
+                    list(left_behind(self._folder, spares=PLAN))  # the next start finishes what has one, and says so
                     self._session = PrivateFolder(self._folder)
                     self._caches = CacheLayers(self._session.path)
                 return PrivateFolder(self._folder)
             except OSError as error:
                 message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
-
-    def finish_interrupted(self) -> str:
-        """Finish what killed sessions had begun to keep, drop the rest, and say so. Raises nothing."""
-        finished = [kept for folder in left_behind(self._folder) if (kept := finish_plan(folder)) is not None]
-        names = [name for kept in finished for name in kept.names]
-        conflicts = [conflict for kept in finished for conflict in kept.conflicts]
-        said = []
-        if names:
-            said.append(
-                f"A session that was killed had begun to keep changes of a command; kept now: {', '.join(names)}."
-            )
-        said += [f"{conflict.name} was not kept: {conflict.why}." for conflict in conflicts]
-        return " ".join(said)
 
     def close(self) -> None:
         """Forget the caches. Raises nothing."""
