@@ -147,6 +147,7 @@ class Builder:
         registry = self._offered(self.tool_registry())
         log, entries = await self._open(choice)
         rules = self.rules()
+        await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
             AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=rules),
@@ -284,6 +285,14 @@ class Builder:
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home, preload=lazy.load)
 
+    def _finish_interrupted(self) -> None:
+        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        tries = self.config.paths.state / "tries"
+        if not any(tries.glob("*/plan")):
+            return
+        if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
+            self._on_notice(told)
+
     def _check_lists(self) -> None:
         """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""
         settings = self.config.settings
@@ -321,6 +330,7 @@ class Builder:
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""
+        self._finish_interrupted()
         return self._workspace("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
