@@ -27,9 +27,10 @@ from agentcli.llm.wire.ollama import ReplyReader, to_body
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
 from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded
+from tests.conformance.wire_rules import picture
 
 INFO = ModelInfo("qwen3:8b", "ollama", thinking="toggle", max_output=8_192)
-PICTURE = Image(Base64Source("image/png", "iVBO"))
+PICTURE = Image(Base64Source("image/png", picture()))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
@@ -104,7 +105,7 @@ def test_a_last_line_without_its_line_end_counts() -> None:
     assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
 
 
-def heard_from(*replies: Reply, request: Any = None, **options: Any) -> Any:
+def heard_from(*replies: Reply, request: Any = None, show: Reply | None = None, **options: Any) -> Any:
     async def run(server: LoopbackServer) -> Any:
         provider = OllamaProvider(**{"info": INFO, "base_url": server.url} | options)
         try:
@@ -112,7 +113,7 @@ def heard_from(*replies: Reply, request: Any = None, **options: Any) -> Any:
         finally:
             await provider.aclose()
 
-    with ollama_server(replies) as server:
+    with ollama_server(replies, show=show) as server:
         return asyncio.run(run(server))
 
 
@@ -146,7 +147,8 @@ def test_a_prompt_that_was_read_whole_is_no_overflow() -> None:
 
 def test_a_few_cheap_images_are_no_overflow() -> None:
     request = asking(Message("user", (PICTURE,) * 6))
-    assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request).error is None
+    sees = json_reply(OLLAMA_SHOW | {"capabilities": ["completion", "tools", "vision"]})
+    assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request, show=sees).error is None
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
                 {"function": {"name": "list_files", "arguments": {}}},
             ],
         },
-        {"role": "tool", "tool_name": "read_file", "content": "seen", "images": ["iVBO"]},
+        {"role": "tool", "tool_name": "read_file", "content": "seen", "images": [picture()]},
         {"role": "tool", "tool_name": "list_files", "content": "Error: gone"},
         {"role": "user", "content": "Go on."},
     ]
