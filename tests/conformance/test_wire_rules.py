@@ -87,7 +87,7 @@ OLLAMA: dict[str, Break] = {
     "parts": lambda b: b["messages"][1].update(content=[{"type": "text", "text": "x"}]),
     "picture": lambda b: b["messages"][1].update(images=[picture()]),
     "no picture": lambda b: b["messages"][1].update(images=["x"]),
-    "window": lambda b: b["options"].pop("num_ctx"),
+    "window": lambda b: b["options"].update(num_ctx=0),
     "assistant last": lambda b: b["messages"].append({"role": "assistant", "content": "x"}),
 }
 LOCAL: dict[str, Break] = CHAT | {

@@ -415,9 +415,8 @@ def refusals_of_ollama(body: Body, *, vision: bool = False, thinks: bool = True,
 def _ollama(body: Body, vision: bool, thinks: bool, tools: bool) -> Iterator[str]:
     if not body.get("model"):
         yield "model is required"
-    options = body.get("options", {})
-    if not isinstance(options.get("num_ctx"), int) or options["num_ctx"] < 1:
-        yield "the window is the server's own default"
+    if (body.get("options") or {}).get("num_ctx", 1) < 1:
+        yield "options.num_ctx: no window"
     if body.get("think") and not thinks:
         yield f'"{body["model"]}" does not support thinking'
     if body.get("tools") and not tools:

@@ -769,7 +769,8 @@ def test_results_are_tool_messages_and_come_before_the_person_s_words() -> None:
 def test_pictures_in_a_result_follow_in_a_user_message() -> None:
     seen = Image(Base64Source("image/png", picture()))
     result = Message("user", (ToolResult("a", (seen,)), Text("What is it?")))
-    sent = body_of("Hi", Message("assistant", (ToolUse("a", "read_file", {}),)), result)["messages"][3:]
+    asked = Message("assistant", (ToolUse("a", "read_file", {}),))
+    sent = body_of("Hi", asked, result, info=msgspec.structs.replace(INFO, takes_images=True))["messages"][3:]
     assert sent[0]["content"] == "(the file follows in the next message)"
     assert sent[1]["content"] == [
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture()}"}},
@@ -778,9 +779,10 @@ def test_pictures_in_a_result_follow_in_a_user_message() -> None:
 
 
 def test_a_document_is_a_file_part() -> None:
-    sent = body_of(Message("user", (Document(Base64Source("application/pdf", "JVBE")),)))["messages"][1]["content"]
+    pdf = Message("user", (Document(Base64Source("application/pdf", "JVBERi0=")),))
+    sent = body_of(pdf, quirks=Quirks(documents=True))["messages"][1]["content"]
     assert sent == [
-        {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"}}
+        {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}
     ]
 
 
