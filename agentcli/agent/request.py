@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
+from agentcli.agent.repairs import with_repairs
 from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
@@ -19,6 +21,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import stream_with_retry, with_wait
 from agentcli.llm.tokens import estimate
+from agentcli.llm.transcript import doctor
 
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
@@ -54,7 +57,7 @@ async def _request(turn: Turn) -> llm.Done:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
     turn.state.sent_messages = len(request.messages)
-    reply = await _streamed(turn, provider, info, request)
+    reply = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
     await store_reply(turn, reply, provider, info)
     return reply
 
@@ -105,7 +108,10 @@ async def shrink(turn: Turn) -> bool:
 async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     """The prefix, and the conversation's messages as library users have them transformed."""
     state, runtime = turn.state, turn.runtime
-    messages = await runtime.context_transform(state.conversation.valid_messages())
+    valid = state.conversation.valid_messages()
+    messages = await runtime.context_transform(valid)
+    if messages is not valid:
+        messages = doctor(tuple(messages))
     return Request(
         prefix.system,
         messages,

@@ -417,7 +417,7 @@ def test_a_command_compacts_in_a_stream_and_shows_first_what_it_would_do(tmp_pat
     shown = json.loads(place.run("sessions", "show", boundary["session_id"], "--json").out)
     assert "The port is 8143." in json.dumps(shown["messages"][0])
     assert "the customers" in json.dumps(shown["messages"][0])
-    assert len([entry for entry in shown["entries"] if entry["kind"] == "compaction"]) == 1
+    assert len([entry for entry in shown["entries"] if entry["body"]["kind"] == "compaction"]) == 1
 
 
 @pytest.mark.slow
