@@ -20,6 +20,7 @@ from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
@@ -159,6 +160,8 @@ class Builder:
         self.models.provider(state.model)
         state.notes.extend(self._opening_notes(state, info))
         state.notes.extend(mode_notes("default", state.mode))
+        cwd, home = self.config.cwd, home_of(self.config.environment)
+        nested = None if self._extras.bare else NestedInstructions(cwd, project_root(cwd), home)
         watch = watch_context(
             settings.compaction,
             state,
@@ -166,6 +169,7 @@ class Builder:
             resolve=self._extras.resolve or self._resolve,
             of_model=self._of_model,
             opening=self._opening,
+            nested=nested,
         )
         runtime = Runtime(
             self._extras.resolve or self._resolve,
@@ -188,6 +192,7 @@ class Builder:
             self._extras.context_policy or watch,
             self._extras.context_transform,
             watch,
+            nested,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid

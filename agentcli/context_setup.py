@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.context_watch import ContextWatch
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.entries import User
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
 from agentcli.tools.tool import Workspace
@@ -29,8 +31,17 @@ def watch_context(
     resolve: Resolve,
     of_model: OfModel,
     opening: Opening,
+    nested: NestedInstructions | None,
 ) -> ContextWatch:
     """`resolve` gives the session's model, `of_model` another by its name; `opening` the notes of a session's start."""
+
+    def opening_now(info: ModelInfo) -> Sequence[User]:
+        notes = [*opening(info)]
+        if nested is not None and (
+            note := nested.read_again(state.conversation, "".join(n.text for n in notes)).note()
+        ):
+            notes.append(note)
+        return notes
 
     async def writer() -> tuple[Provider, ModelInfo]:
         return of_model(settings.summary_model) if settings.summary_model else await resolve(state)
@@ -41,7 +52,7 @@ def watch_context(
     def make() -> Compactor:
         compaction, summaries = (import_module(f"agentcli.agent.{name}") for name in ("compaction", "summaries"))
         writing = summaries.Summaries(settings, writer, watch.paid)
-        made: Compactor = compaction.Compactor(settings, opening, seen_hash, writing)
+        made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, writing)
         return made
 
     watch = ContextWatch(settings, make)
