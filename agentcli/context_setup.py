@@ -1,4 +1,4 @@
-"""Makes what keeps a session's conversation within its model's window; what compacts is imported when it is needed."""
+"""Makes what keeps a conversation within its model's window, and what remembers beyond it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from agentcli.agent.context_watch import ContextWatch
 from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.compaction_settings import CompactionSettings
+from agentcli.config import Config
 from agentcli.conversation.entries import User
+from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
+from agentcli.paths import project_root
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
@@ -58,6 +61,13 @@ def watch_context(
     watch = ContextWatch(settings, make)
     workspace.past = partial(_recall, state)
     return watch
+
+
+def make_memory(config: Config) -> MemoryFiles:
+    """The memory files of the project that is worked on."""
+    settings = config.settings.memory
+    limits = MemoryLimits(settings.max_file_kb * 1024, settings.max_total_kb * 1024, settings.max_files)
+    return MemoryFiles(memory_folder(config.paths.state, project_root(config.cwd)), limits)
 
 
 def _recall(state: AgentState) -> Any:
