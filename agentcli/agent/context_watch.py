@@ -62,7 +62,7 @@ class ContextWatch:
 
 def request_tokens(conversation: Conversation, model: ModelInfo, prefix: Prefix) -> int:
     """Tokens of the next request: the newest reply's count, if it is one of now, and an estimate of what came since."""
-    entries = conversation.request_entries
+    entries = conversation.path
     for number in range(len(entries) - 1, -1, -1):
         body = entries[number].body
         if isinstance(body, Compaction):
