@@ -18,7 +18,7 @@ from agentcli.llm.messages import Text, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import stream_with_retry, with_wait
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
