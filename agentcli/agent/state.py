@@ -20,7 +20,7 @@ class AgentState:
 
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
     settings. `notes` are told to the model with its next request. `sent_messages` is how many messages the newest
-    request held, `window_share` how full it made the model's window.
+    request held, `window_share` how full it made the model's window, `refused` what a provider did not take.
     """
 
     model: str
@@ -34,6 +34,7 @@ class AgentState:
     last_used: str = ""
     sent_messages: int = 0
     window_share: float = 0.0
+    refused: frozenset[str] = frozenset()
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:

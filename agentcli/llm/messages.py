@@ -28,6 +28,9 @@ class Text(Struct, frozen=True, tag="text"):
     text: str
 
 
+GO_ON = Text("Go on.")  # said by us where APIs want the last message to be the user's
+
+
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
     """The model's reasoning. A `signature` is opaque: the provider wants the block back unchanged."""
 

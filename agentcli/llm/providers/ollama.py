@@ -110,6 +110,6 @@ def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
         effort = details.get("general.architecture") == "gptoss"
         thinking = ("effort" if effort else "toggle") if "thinking" in can else "none"
         info = msgspec.structs.replace(
-            info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can
+            info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can, is_known=True
         )
     return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
