@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import add, sub
 from typing import NamedTuple
 
 import msgspec
@@ -18,14 +20,37 @@ TOKENS_PER_MESSAGE = 4
 SAFETY = 1.1
 
 
-class Size(NamedTuple):
-    """Bytes of text, and the tokens of what is no text."""
+_WORDS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ "
+_FOREIGN = bytes(range(128, 256))
 
-    bytes: int = 0
+
+class Size(NamedTuple):
+    """Bytes of text, of which tokens hold differently many, and the tokens of what is no text.
+
+    `words` are bytes of letters and spaces, `symbols` of the rest of ASCII, `foreign` of all other characters.
+    """
+
+    words: int = 0
+    symbols: int = 0
+    foreign: int = 0
     media: int = 0
 
+    @property
+    def bytes(self) -> int:
+        return self.words + self.symbols + self.foreign
+
     def plus(self, other: Size) -> Size:
-        return Size(self.bytes + other.bytes, self.media + other.media)
+        return Size(*map(add, self, other))
+
+    def minus(self, other: Size) -> Size:
+        return Size(*map(sub, self, other))
+
+
+def text_size(text: str | bytes) -> Size:
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    ascii = len(data.translate(None, _FOREIGN))
+    symbols = len(data.translate(None, _FOREIGN + _WORDS))
+    return Size(ascii - symbols, symbols, len(data) - ascii)
 
 
 def estimate(request: Request, model: ModelInfo) -> TokenCount:
@@ -36,10 +61,8 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def request_size(request: Request, model: ModelInfo) -> Size:
-    size = prefix_size(request.system, request.tools)
-    for message in request.messages:
-        size = size.plus(size_of(message.content, model.id))
-    return size
+    blocks = (block for message in request.messages for block in message.content)
+    return size_of(blocks, model.id).plus(prefix_size(request.system, request.tools))
 
 
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:
@@ -49,32 +72,25 @@ def estimate_text(text: str, model: ModelInfo | None = None) -> int:
 
 
 def prefix_size(system: str, tools: Iterable[ToolSpec]) -> Size:
-    return Size(len(system.encode(errors="replace")) + sum(len(msgspec.json.encode(tool)) for tool in tools))
+    return reduce(Size.plus, (text_size(msgspec.json.encode(tool)) for tool in tools), text_size(system))
 
 
 def size_of(content: Iterable[Block], model: str) -> Size:
     """What the blocks of a message hold; images and documents cost what the model's family takes for them."""
-    size = Size()
-    for block in content:
-        size = size.plus(_size(block, model))
-    return size
+    return reduce(Size.plus, (_size(block, model) for block in content), Size())
 
 
 def _size(block: Block, model: str) -> Size:
     match block:
-        case Text(text):
-            return Size(len(text.encode(errors="replace")))
-        case Thinking(thinking):
-            return Size(len(thinking.encode(errors="replace")))
+        case Text(text) | Thinking(text) | ToolResult(_, str(text)):
+            return text_size(text)
         case ToolUse():
-            return Size(len(msgspec.json.encode(block.input)) + len(block.name) + len(block.unparsed))
-        case ToolResult(_, str(content)):
-            return Size(len(content.encode(errors="replace")))
+            return text_size(msgspec.json.encode(block.input)).plus(text_size(block.name + block.unparsed))
         case ToolResult(_, tuple(parts)):
             return size_of(parts, model)
         case Image(source):
-            return Size(0, image_tokens(source.data, family_of(model)))
+            return Size(media=image_tokens(source.data, family_of(model)))
         case Document(source):
-            return Size(0, document_tokens(source.data, family_of(model)))
+            return Size(media=document_tokens(source.data, family_of(model)))
         case _:
-            return Size(len(msgspec.json.encode(block)))
+            return text_size(msgspec.json.encode(block))
