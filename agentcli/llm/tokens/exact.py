@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,10 +28,18 @@ def exact_count(address: str, model: str, text: str) -> int | None:
     if time.monotonic() < _rests_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}
+    answer: Future[int] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(asyncio.run(_ask(address, body)))
+        except (AgentcliError, OSError, ValueError, RuntimeError) as error:
+            answer.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
     try:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, _ask(address, body)).result()
-    except (AgentcliError, TimeoutError, ValueError) as error:
+        return answer.result(TIMEOUT_S + 1)  # looking up a name can take longer, and cannot be ended
+    except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
         why = str(error) or f"no answer within {TIMEOUT_S:g} s"
         log.warning("The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why)
         _rests_until[address] = time.monotonic() + REST_S

@@ -237,6 +237,18 @@ def test_a_wrong_file_is_named_with_the_model(home: Path, text: str, said: str) 
     assert raised.value.file == str(home / "encoders.toml")
 
 
+def test_a_wrong_yaml_file_is_named(home: Path) -> None:
+    settle(home, "acme: [", "encoders.yml")
+    with pytest.raises(ConfigError, match=r"encoders\.yml.*could not be read"):
+        get_model_info("acme")
+
+
+def test_a_file_that_is_not_there_is_named(home: Path) -> None:
+    (home / "config.toml").write_text('[tokens]\nencoders = "none.toml"\n')
+    with pytest.raises(ConfigError, match=r"none\.toml.*could not be read"):
+        count_tokens("hi", "acme")
+
+
 @pytest.mark.parametrize("parameters", ["{ bytes_per_token = 0 }", '{ bytes_per_token = "3" }', "{ size = 2 }"])
 def test_parameters_that_an_encoder_does_not_take_are_told(home: Path, parameters: str) -> None:
     settle(home, f'[acme]\nencoder = "bytes"\nparameters = {parameters}\n')
