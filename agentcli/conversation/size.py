@@ -54,6 +54,8 @@ class RequestSize:
         self._follow(self._conversation, name)
         counted = self._counted.get(name, Counted(0, Size(), 0))
         added = self._now.minus(counted.size)
+        if not model.takes_images:  # it is sent a short text in their place
+            added = added._replace(media=0)
         return max(0, counted.tokens + self.calibration.tokens(name, added, model.token_factor * SAFETY))
 
     def now(self) -> int:

@@ -46,7 +46,17 @@ def document_tokens(data: str, family: Family) -> int:
 
 
 def pdf_pages(data: str) -> int:
-    """How many pages a PDF has; a guess by its size where it cannot be read."""
+    """How many pages a PDF has; a guess by its size where it cannot be read. Each content is looked at once."""
+    key = hash(data)  # strings keep theirs
+    if key not in _pages:
+        _pages[key] = _read_pages(data)
+    return _pages[key]
+
+
+_pages: dict[int, int] = {}
+
+
+def _read_pages(data: str) -> int:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     pypdf = import_module("pypdf")  # 200 ms, which most sessions never need
     content = b""
