@@ -57,6 +57,15 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     initial_delay: Seconds = 1.0
 
 
+class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The model's notes on a project, in the state folder: how large a file, how large and how many all may be."""
+
+    enabled: bool = True
+    max_file_kb: Positive = 64
+    max_total_kb: Positive = 1_024
+    max_files: Positive = 200
+
+
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
 
@@ -134,6 +143,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     tokens: TokenSettings = TokenSettings()
     retry: RetrySettings = RetrySettings()
     compaction: CompactionSettings = CompactionSettings()
+    memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()

@@ -338,6 +338,9 @@ class TerminalController(OpenerHost):
     def log_out(self, provider: str) -> str:
         return self._opener.forget_key(provider)
 
+    async def edit(self, text: str) -> str | None:
+        return await self._terminal.edit(text)
+
     def put_into_input(self, text: str) -> None:
         self._terminal.put_into_input(text)
 
