@@ -38,12 +38,16 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
+
+    `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
+    """
 
     max_output: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     ollama_num_ctx: Positive = 32_768
+    encoders: str = ""
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -46,7 +46,9 @@ class SessionSnapshot(Struct, frozen=True):
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the newest reply and of its request, or of what a compaction left; 0 before the first reply."""
+        """Tokens of the next request; before this run's first one, of the newest reply or what a compaction left."""
+        if tokens := self.conversation.size.now():
+            return tokens
         for entry in reversed(self.conversation.path):
             match entry.body:
                 case Assistant(usage=usage):

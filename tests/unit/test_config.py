@@ -175,6 +175,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tokens.temperature", 2.1, "<= 2"),
     ("tokens.effort", "extreme", "Invalid enum value 'extreme'"),
     ("tokens.ollama_num_ctx", 0, ">= 1"),
+    ("tokens.encoders", 3, "Expected `str`"),
     ("retry.max", -1, ">= 0"),
     ("retry.max", 21, "<= 20"),
     ("retry.max", 1.5, "Expected `int`"),
@@ -423,6 +424,7 @@ OTHER: dict[str, Any] = {
     "tokens.temperature": 0.5,
     "tokens.effort": "high",
     "tokens.ollama_num_ctx": 1024,
+    "tokens.encoders": "encoders.toml",
     "retry.max": 0,
     "retry.initial_delay": 0.25,
     "compaction.warn_at": 0.5,
@@ -658,6 +660,15 @@ def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
     (notice,) = found.notices
     assert f"[{section}] is not taken from a project" in notice
     assert str(paths.user_config) in notice
+
+
+@pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
+def test_who_counts_tokens_is_never_a_project_s_choice(file: str, paths: Paths, project: Path) -> None:
+    write(project / ".agentcli" / file, {"tokens": {"encoders": "evil.toml", "max_output": 7}})
+    found = load(paths, project, trust=True)
+    assert found.settings == Settings(tokens=TokenSettings(max_output=7))
+    (notice,) = found.notices
+    assert "tokens.encoders is not taken from a project" in notice
 
 
 def test_a_project_reaches_up_to_the_folder_that_holds_git(tmp_path: Path, project: Path) -> None:
