@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from agentcli.conversation.entries import Paid
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
@@ -43,9 +42,7 @@ async def ask_aside(session: Session, question: str) -> str:
     def book(*about_a_retry: object) -> None:
         nonlocal used
         if used != Usage():
-            name, cost = f"{provider.name}/{provider.model}", info.cost(used)
-            state.meter.add(name, used, cost)
-            session.append(Paid(name, used, cost))
+            session.paid(f"{provider.name}/{provider.model}", used, info.cost(used))
         used = Usage()
 
     try:
