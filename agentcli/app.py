@@ -40,7 +40,7 @@ from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.errors import ConfigError, UsageError
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
@@ -138,6 +138,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
