@@ -34,7 +34,7 @@ from agentcli.configured_rules import configured_rules
 from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ConfigError, UsageError
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
@@ -135,6 +135,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 

@@ -78,6 +78,17 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
 
 
+class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
+
+    What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
+    """
+
+    max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    max_size_gb: Annotated[float, Meta(gt=0)] = 10.0
+    clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
+
+
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
@@ -145,6 +156,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     compaction: CompactionSettings = CompactionSettings()
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
+    data: DataSettings = DataSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()

@@ -42,7 +42,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
             raise
         turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
-        turn.state.model = fallback
+        turn.state.model, turn.state.switch_reason = fallback, "fallback"
         return await _request(turn)
 
 
@@ -70,11 +70,12 @@ def add_notes(turn: Turn) -> None:
 
 def note_switch(turn: Turn, now: str) -> bool:
     """Tell that another model answers now; False if it is the same."""
-    before = turn.state.last_used
+    before, reason = turn.state.last_used, turn.state.switch_reason
+    turn.state.switch_reason = "chosen"
     if before in ("", now):
         return False
-    add(turn, log.ProviderSwitched(before, now))
-    turn.emit(ProviderSwitched(before, now))
+    add(turn, log.ProviderSwitched(before, now, reason))
+    turn.emit(ProviderSwitched(before, now, reason))
     turn.state.last_used = now
     return True
 

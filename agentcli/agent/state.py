@@ -10,7 +10,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
 from agentcli.llm.provider import Effort
 
 
@@ -21,6 +21,7 @@ class AgentState:
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
     settings. `notes` are told to the model with its next request. `sent_messages` is how many messages the newest
     request held, `window_share` how full it made the model's window, `refused` what a provider did not take.
+    `switch_reason` says why the next request goes to another model; a resolver may set it.
     """
 
     model: str
@@ -35,6 +36,7 @@ class AgentState:
     sent_messages: int = 0
     window_share: float = 0.0
     refused: frozenset[str] = frozenset()
+    switch_reason: SwitchReason = "chosen"
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:

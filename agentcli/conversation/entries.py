@@ -108,11 +108,18 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     ids: tuple[str, ...]
 
 
-class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched"):
-    """Names as `provider/model`."""
+SwitchReason = Literal["chosen", "fallback", "budget"]
+
+
+class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
+    """Names as `provider/model`.
+
+    `reason`: the person, the program or its resolver chose it; the one before failed; the money runs short.
+    """
 
     before: str
     after: str
+    reason: SwitchReason = "chosen"
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):

@@ -88,7 +88,8 @@ _OVERFLOW = re.compile(
     r"|exceeds the available context size|greater than the context length|reduce the length of the messages"
     r"|too large for model with \d+ maximum|input token count.*exceeds the maximum|maximum prompt length is \d+"
     r"|input is too long for requested model|exceeds the limit of \d+|exceeded model token limit"
-    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context",
+    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context"
+    r"|context size (has been )?exceeded|exceed context window",
     re.IGNORECASE,
 )
 _NOT_TAKEN = re.compile(r"image input|does not support images|mmproj", re.IGNORECASE)
