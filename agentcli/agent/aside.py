@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from agentcli.agent.budgets import PromptSize
+from agentcli.agent.paid_request import PaidRequest
 from agentcli.conversation.entries import Paid
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
-from agentcli.llm.provider import Done, Request, UsageUpdate
-from agentcli.llm.retry import stream_with_retry
+from agentcli.llm.provider import Request
+from agentcli.llm.tokens import estimate
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -38,27 +39,20 @@ async def ask_aside(session: Session, question: str) -> str:
         effort=state.effort or runtime.effort,
         earlier_messages=state.sent_messages,
     )
-    reply, used = None, Usage()
+    name = f"{provider.name}/{provider.model}"
 
-    def book(*about_a_retry: object) -> None:
-        nonlocal used
-        if used != Usage():
-            name, cost = f"{provider.name}/{provider.model}", info.cost(used)
-            state.meter.add(name, used, cost)
-            session.append(Paid(name, used, cost))
-        used = Usage()
+    def book(used: Usage, reason: Literal["aside", "broken"] = "broken") -> None:
+        cost = info.cost(used)
+        state.meter.add(name, used, cost)
+        session.append(Paid(name, used, cost, reason, duration_ms=round(paid.duration_ms)))
 
+    def size() -> PromptSize:
+        return PromptSize(0, estimate(request, info).tokens)
+
+    paid = PaidRequest(provider, info, state.budgets, runtime.retry, size, book, lambda *about_a_retry: None)
     try:
-        stream = stream_with_retry(provider, request, policy=runtime.retry, on_retry=book)
-        async with aclosing(stream) as events:
-            async for event in events:
-                if isinstance(event, UsageUpdate | Done):
-                    used = event.usage
-                if isinstance(event, Done):
-                    reply = event
+        reply = await paid.reply(request, lambda event: None)
     except ProviderError as error:
         raise UserError(f"The question could not be answered: {error}") from error
-    finally:  # a broken answer was paid for too
-        book()
-    assert reply is not None, "a stream ends with Done"
+    book(reply.usage, "aside")
     return reply.message.text.strip() or "(The model said nothing.)"

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from agentcli.agent.budgets import Amounts
 from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
@@ -28,13 +29,14 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 class Limits(msgspec.Struct, frozen=True):
     """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
 
-    With `asks` the person is asked at the limit of requests whether the turn goes on.
+    With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
+    `budgets` are those of each turn.
     """
 
     max_turns: int = 25
     max_tokens: int | None = None
-    max_budget_usd: float | None = None
     asks: bool = False
+    budgets: Amounts = {}
 
 
 class Prefix(msgspec.Struct, frozen=True):

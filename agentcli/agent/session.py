@@ -107,7 +107,7 @@ class Session:
             meter.total,
             meter.cost_usd,
             meter.by_model,
-            runtime.limits.max_budget_usd,
+            state.budgets.limit("session", "usd"),
             runtime.limits.max_turns,
             self.is_busy,
         )

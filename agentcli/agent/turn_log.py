@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentcli.agent.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
@@ -39,6 +40,7 @@ class Turn:
     emit: Emit
     calls: TurnCalls
     most_rounds: int
+    budgets: Budgets
     round: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
@@ -138,11 +140,6 @@ def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
     turn.usage = turn.usage + usage
     turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
     return cost
-
-
-def over_budget(turn: Turn) -> bool:
-    budget, spent = turn.runtime.limits.max_budget_usd, turn.state.meter.cost_usd
-    return budget is not None and spent is not None and spent >= budget
 
 
 async def hook_allows(turn: Turn, usage: Usage) -> bool:

@@ -30,7 +30,10 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
-    """One reply. `cost_usd` is None where the model's price is not known."""
+    """One reply. `cost_usd` is None where the model's price is not known.
+
+    It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate.
+    """
 
     content: tuple[Block, ...]
     provider: str
@@ -38,6 +41,8 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     usage: Usage = Usage()
     stop_reason: StopReason = "end_turn"
     cost_usd: float | None = None
+    duration_ms: int = 0
+    retries: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
@@ -115,13 +120,14 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
-    """A request that was paid for and left no reply: a side question, a retried or refused request."""
+    """A request that was paid for and left no reply: a side question, one that was refused, or broke off."""
 
     model: str
     usage: Usage = Usage()
     cost_usd: float | None = None
-    reason: Literal["aside", "refused"] = "aside"
+    reason: Literal["aside", "refused", "broken"] = "aside"
     note: str = ""
+    duration_ms: int = 0
 
 
 class CallsStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_started"):
