@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
@@ -28,7 +29,7 @@ def list_models(json: AsJson = False) -> None:
     if json:
         print_json([msgspec.to_builtins(info) for info in models])
         return
-    print_rows([_row(info) for info in models], empty="The table is empty.")
+    print_table(("model", "window", "reply", "USD per million"), list(map(_row, models)), numeric={"window", "reply"})
     tell("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
 
 
