@@ -7,6 +7,7 @@ from agentcli.version import __version__
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.agent import events, ops
+    from agentcli.agent.context_transform import create_context_transform
     from agentcli.agent.events import (
         ApprovalRequested,
         ApprovalSettled,
@@ -45,6 +46,7 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library": "Agent AgentFailed",
+        "agentcli.agent.context_transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "ToolSpec",
@@ -68,7 +70,7 @@ __all__ = [
     "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
     "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",
     "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageError",
-    "UsageReported", "UserError", "__version__", "events", "ops", "tool",
+    "UsageReported", "UserError", "__version__", "create_context_transform", "events", "ops", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -28,7 +28,6 @@ from agentcli.agent.runtime import (
     Prefix,
     Resolve,
     Runtime,
-    no_policy,
     unchanged,
 )
 from agentcli.agent.session import Session
@@ -36,6 +35,7 @@ from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.configured_limits import session_budgets, turn_limits
 from agentcli.configured_rules import configured_rules
+from agentcli.context_setup import watch_context
 from agentcli.conversation.entries import Entry, User
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
@@ -95,7 +95,7 @@ class Extras(Struct, frozen=True):
     call_hooks: tuple[CallHooks, ...] = ()
     locks: Locks | None = None
     resolve: Resolve | None = None
-    context_policy: ContextPolicy = no_policy
+    context_policy: ContextPolicy | None = None
     context_transform: ContextTransform = unchanged
 
 
@@ -144,6 +144,7 @@ class Builder:
         registry = self._offered(self.tool_registry())
         log, entries = await self._open(choice)
         rules = self.rules()
+        await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
             AgentState(
@@ -160,6 +161,14 @@ class Builder:
         self.models.provider(state.model)
         state.notes.extend(self._opening_notes(state, info))
         state.notes.extend(mode_notes("default", state.mode))
+        watch = watch_context(
+            settings.compaction,
+            state,
+            workspace,
+            resolve=self._extras.resolve or self._resolve,
+            of_model=self._of_model,
+            opening=self._opening,
+        )
         runtime = Runtime(
             self._extras.resolve or self._resolve,
             self.session_calls(registry, workspace),
@@ -173,10 +182,13 @@ class Builder:
             settings.tokens.temperature,
             settings.tokens.effort,
             self._extras.hooks or NoHooks(),
-            self._extras.context_policy,
+            self._extras.context_policy or watch,
             self._extras.context_transform,
+            watch,
         )
-        return Session(state, runtime, can_ask=self._can_ask)
+        session = Session(state, runtime, can_ask=self._can_ask)
+        watch.paid = session.paid
+        return session
 
     async def _open(self, choice: SessionChoice) -> tuple[SessionLog, list[Entry]]:
         cwd = self.config.cwd
@@ -270,6 +282,14 @@ class Builder:
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
         return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home, preload=lazy.load)
 
+    def _finish_interrupted(self) -> None:
+        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        tries = self.config.paths.state / "tries"
+        if not any(tries.glob("*/plan")):
+            return
+        if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
+            self._on_notice(told)
+
     def _check_lists(self) -> None:
         """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""
         settings = self.config.settings
@@ -307,6 +327,7 @@ class Builder:
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""
+        self._finish_interrupted()
         return self._workspace("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
@@ -327,8 +348,11 @@ class Builder:
             await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
-        provider = self.models.provider(state.model)
-        return provider, getattr(provider, "info", None) or self.models.info(state.model)
+        return self._of_model(state.model)
+
+    def _of_model(self, name: str) -> tuple[Provider, ModelInfo]:
+        provider = self.models.provider(name)
+        return provider, getattr(provider, "info", None) or self.models.info(name)
 
     def _prefixes(self) -> Callable[[ModelInfo, ToolRegistry], Prefix]:
         made: dict[tuple[bool, ToolRegistry], Prefix] = {}
@@ -356,6 +380,10 @@ class Builder:
 
     def _opening_notes(self, state: AgentState, info: ModelInfo) -> Sequence[User]:
         """Where the session runs and what the project says; on resuming only what is new."""
+        said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
+        return [note for note in self._opening(info) if note.text not in said]
+
+    def _opening(self, info: ModelInfo) -> Sequence[User]:
         cwd = self.config.cwd
         root = project_root(cwd)
         today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
@@ -369,10 +397,8 @@ class Builder:
             self._on_notice(f"{file} was left out: {why}.")
         if note := instructions.note():
             notes.append(note)
-        said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
-        notes = [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
-        return [note for note in notes if note.text not in said]
+        return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""

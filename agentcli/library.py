@@ -17,7 +17,7 @@ from agentcli.agent.events import ApprovalRequested, Done, Event, TurnFailed
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Locks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
-from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, no_policy, unchanged
+from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.config import load_config
@@ -59,7 +59,7 @@ class Agent:
 
     `hooks` are called around turns, `call_hooks` in order around each call; `locks` keep calls on one file apart,
     also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
-    conversation before it, `context_transform` changes the messages of that one request.
+    conversation before it in place of the built-in one, `context_transform` changes the messages of that one request.
 
     The conversation lives as long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises
     `UserError` for a wrong model, setting or tool.
@@ -80,7 +80,7 @@ class Agent:
         call_hooks: Sequence[CallHooks] = (),
         locks: Locks | None = None,
         resolve: Resolve | None = None,
-        context_policy: ContextPolicy = no_policy,
+        context_policy: ContextPolicy | None = None,
         context_transform: ContextTransform = unchanged,
     ) -> None:
         flags = {**(settings or {})}

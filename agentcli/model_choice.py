@@ -219,7 +219,8 @@ class Models:
         if provider == "local":
             return self._local_info(model)
         if provider == "scripted":
-            return msgspec.structs.replace(self.table().find(provider, model), takes_images=True, prices=Prices())
+            found = self.table().find(provider, model)
+            return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
         return self.table().find(provider, model)
 
     def table(self) -> ModelTable:

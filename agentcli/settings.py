@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from agentcli.compaction_settings import CompactionSettings
 from agentcli.look_settings import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
-Share = Annotated[float, Meta(gt=0, le=1)]
 _A_DAY = 86_400
 Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
 MODEL_PATTERN, VARIABLE_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
@@ -51,12 +51,6 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     max: Annotated[int, Meta(ge=0, le=20)] = 3
     initial_delay: Seconds = 1.0
-
-
-class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`warn_at`: from this share of the model's window on, each reply says how full it is."""
-
-    warn_at: Share = 0.8
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -136,7 +130,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     day_tokens: Positive | None = None
     day_seconds: Annotated[float, Meta(gt=0)] | None = None
     day_calls: Positive | None = None
-    warn_at: Share = 0.8
+    warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agentcli.agent.budgets import PromptSize
 from agentcli.agent.paid_request import PaidRequest
-from agentcli.conversation.entries import Paid
+from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
@@ -41,10 +41,8 @@ async def ask_aside(session: Session, question: str) -> str:
     )
     name = f"{provider.name}/{provider.model}"
 
-    def book(used: Usage, reason: Literal["aside", "broken"] = "broken") -> None:
-        cost = info.cost(used)
-        state.meter.add(name, used, cost)
-        session.append(Paid(name, used, cost, reason, duration_ms=round(paid.duration_ms)))
+    def book(used: Usage, reason: PaidReason = "broken") -> None:
+        session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))
 
     def size() -> PromptSize:
         return PromptSize(0, estimate(request, info).tokens)

@@ -168,7 +168,7 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     command, or leave the sandbox. With `can_try` the answer may be to try it first.
 
     A request of the kind `keep` asks what stays of the `changes` that a command made on a stand-in of the workspace;
-    its `hunks` are these changes, one by one, with the diffs.
+    its `hunks` are these changes with their diffs, one by one, each with as many of them as its `hunks` say.
 
     At the limit of rounds the call has no name: the question is whether the turn goes on.
     """

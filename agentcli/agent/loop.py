@@ -271,7 +271,7 @@ def continue_reply(turn: Turn, reply: llm.Done) -> bool:
     if reply.lost_tool_call:
         turn.more_tokens = max(turn.more_tokens, 1) * 2
         note = "Your reply was cut off inside a tool call, which was not run. Make the call again, in smaller parts."
-    elif reply.stop_reason == "max_tokens":
+    elif reply.stop_reason in ("max_tokens", "model_context_window_exceeded"):
         note = "Your reply was cut off by its length limit. Go on exactly where it stopped."
     elif reply.stop_reason == "end_turn" and after_results and turn.continuations == 0:
         note = "Go on: answer with what the results say."

@@ -6,13 +6,13 @@ import asyncio
 from functools import partial
 
 from agentcli.agent.budgets import PromptSize
-from agentcli.agent.events import Compaction, Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
+from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.paid_request import PaidRequest
 from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
-from agentcli.agent.turn_log import Turn, add, book, settled
+from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
-from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted
+from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
@@ -26,8 +26,15 @@ MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """One request to the model, its text passed on as it arrives; the reply is stored before this returns."""
+    """One request to the model, its text passed on as it arrives; the reply is stored before this returns.
+
+    After one that was too long the conversation is compacted, once a turn, and the request made again.
+    """
     try:
+        return await _request(turn)
+    except ContextOverflow:
+        if not await shrink(turn):
+            raise
         return await _request(turn)
     except ProviderError as error:
         fallback = turn.runtime.fallback_model
@@ -75,19 +82,26 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
     """Let the context policy compact the conversation."""
     conversation = turn.state.conversation
     compaction = await turn.runtime.context_policy(conversation, model=info, prefix=prefix, tell=turn.emit)
-    if compaction is None:
-        return
-    add(turn, compaction)
-    turn.state.sent_messages = 0
-    turn.emit(
-        Compaction(
-            compaction.tokens_before,
-            compaction.tokens_after,
-            compaction.strategy,
-            compaction.trigger,
-            compaction.cost_usd,
-        )
-    )
+    if compaction is not None:
+        add(turn, compaction)
+        compacted(turn.state, turn.emit, compaction)
+        add_notes(turn)
+
+
+async def shrink(turn: Turn) -> bool:
+    """Compact the conversation after it did not fit; False where that cannot be done, or has been."""
+    compactor, state = turn.runtime.compactor, turn.state
+    if compactor is None or turn.has_overflowed:
+        return False
+    turn.has_overflowed = True
+    _, info = await turn.runtime.resolve(state)
+    made = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
+    if isinstance(made, str):
+        turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {made}."))
+        return False
+    add(turn, made)
+    compacted(state, turn.emit, made)
+    return True
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
@@ -212,7 +226,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     if reply.note:
         turn.emit(Notice(reply.note))
     warn_when_full(turn, reply.usage, info)
-    if reply.stop_reason == "model_context_window_exceeded":
+    if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
@@ -234,9 +248,13 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
 
 
 def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+    """Tell the person and the model, once until there is room again."""
+    before, warn_at = turn.state.window_share, turn.runtime.warn_at
     used = turn.state.window_share = usage.context_tokens / info.window
-    if info.is_known and used >= turn.runtime.warn_at:
-        turn.emit(Notice(f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."))
+    if info.is_known and used >= warn_at > before:
+        text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
+        turn.emit(Notice(text))
+        turn.state.notes.append(reminder(f"{text} Older parts will soon be shortened; recall finds them again."))
 
 
 def told(error: ProviderError | UserError) -> str:

@@ -56,6 +56,22 @@ class ContextPolicy(Protocol):
         ...
 
 
+class OnRequest(Protocol):
+    """Compacts when it is asked to. Each method gives the compaction, or says why there is none."""
+
+    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
+        """As the provider refused a request for its length."""
+        ...
+
+    async def by_hand(
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
+    ) -> Compaction | str:
+        """As the person asks, with what is to be kept in mind; a dry run asks no model."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 async def no_policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> Compaction | None:
     """Let the conversation grow."""
     return None
@@ -72,7 +88,8 @@ class Runtime:
 
     `fallback_model` is used when the chosen one is overloaded. From the share `warn_at` of the window on, the person
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
-    `context_policy` may compact the conversation; `context_transform` may change the messages of one request.
+    `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
+    person asks; `context_transform` may change the messages of one request.
     """
 
     resolve: Resolve
@@ -89,6 +106,7 @@ class Runtime:
     hooks: TurnHooks = field(default_factory=NoHooks)
     context_policy: ContextPolicy = no_policy
     context_transform: ContextTransform = unchanged
+    compactor: OnRequest | None = None
 
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""

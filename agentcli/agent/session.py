@@ -39,11 +39,11 @@ from agentcli.agent.rewind import forget_request, going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import Turn, queue_changed, store
-from agentcli.conversation.entries import Body, User
+from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
+from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.llm.messages import Block, Text, without_surrogates
+from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolOutput
@@ -285,6 +285,31 @@ class Session:
         state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
 
+    async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
+        """Compact the conversation now, unless it is a dry run; gives the compaction, or why there is none.
+
+        Raises `UserError` while a turn runs.
+        """
+        if self.is_busy:
+            raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
+        state, runtime = self.state, self.runtime
+        if runtime.compactor is None:
+            return "this session has no compactor"
+        _, info = await runtime.resolve(state)
+        prefix = runtime.prefix(info)
+        made = await runtime.compactor.by_hand(state.conversation, info, prefix, focus=focus, is_dry=is_dry)
+        if isinstance(made, Compaction) and not is_dry:
+            self.append(made)
+            compacted(state, self._publish, made)
+        return made
+
+    def paid(
+        self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
+    ) -> None:
+        """Book a request that is no turn's."""
+        self.state.meter.add(model, usage, cost_usd)
+        self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
+
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Events from now on; starts listening before the first `await`."""
         queue = EventQueue()
@@ -376,6 +401,8 @@ class Session:
             if task is not None:
                 task.cancel()
         await self.idle()
+        if self.runtime.compactor is not None:
+            await self.runtime.compactor.aclose()
         while self._storing:  # what is kept of a command is made ready first
             await asyncio.wait(self._storing)
         await self.runtime.calls.workspace.sandbox.aclose()

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Compaction
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 from agentcli.tools.tool import Workspace
@@ -40,6 +41,13 @@ class SessionSnapshot(Struct, frozen=True):
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the newest reply and of its request; 0 before the first reply."""
-        usages = (getattr(entry.body, "usage", None) for entry in reversed(self.conversation.path))
-        return next((usage.context_tokens for usage in usages if usage is not None), 0)
+        """Tokens of the newest reply and of its request, or of what a compaction left; 0 before the first reply."""
+        for entry in reversed(self.conversation.path):
+            match entry.body:
+                case Assistant(usage=usage):
+                    return usage.context_tokens
+                case Compaction(tokens_after=tokens):
+                    return tokens
+                case _:
+                    pass
+        return 0

@@ -7,15 +7,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentcli.agent import events
 from agentcli.agent.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
+from agentcli.agent.permissions.modes import untold_mode
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, Rewound
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound
 from agentcli.errors import StorageError, UserError
 from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -32,7 +34,8 @@ class Turn:
     """One prompt being answered. `round` counts its requests, from 1.
 
     `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
-    broke off in its text, and no other has come since. `pending` are entries being stored, oldest first.
+    broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
+    was compacted for it. `pending` are entries being stored, oldest first.
     """
 
     state: AgentState
@@ -50,6 +53,7 @@ class Turn:
     continuations: int = 0
     breaks: int = 0
     has_half_answer: bool = False
+    has_overflowed: bool = False
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
@@ -122,6 +126,22 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
 def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
     if calls:
         add(turn, *(not_run(call, why) for call in calls))
+
+
+def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
+    """What follows from a compaction: the cache is gone, and the mode is told again where that was left out."""
+    state.sent_messages, state.window_share = 0, 0.0
+    told = [entry.body for entry in state.conversation.request_entries]
+    state.notes.extend(untold_mode(state.mode, [*told, *state.notes]))
+    emit(
+        events.Compaction(
+            compaction.tokens_before,
+            compaction.tokens_after,
+            compaction.strategy,
+            compaction.trigger,
+            compaction.cost_usd,
+        )
+    )
 
 
 def queue_changed(state: AgentState) -> QueueChanged:

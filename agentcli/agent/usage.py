@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agentcli.agent.budgets import Amounts
-from agentcli.conversation.entries import Assistant, Body, Compaction, Paid, Result
+from agentcli.conversation.entries import Assistant, Body, Paid, Result
 from agentcli.llm.messages import Usage
 
 
@@ -31,7 +31,7 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
             return None  # it broke off before the server had counted anything
         case Assistant():
             return f"{body.provider}/{body.model}", body.usage, body.cost_usd
-        case Paid() | Compaction() if body.usage != Usage():
+        case Paid() if body.usage != Usage():
             return body.model, body.usage, body.cost_usd
         case _:
             return None
@@ -42,8 +42,8 @@ def amounts_of(body: Body) -> Amounts:
     match body:
         case Result():
             return {"calls": 1.0, "seconds": body.duration_ms / 1000}
-        case Assistant() | Paid() | Compaction():
-            seconds = getattr(body, "duration_ms", 0) / 1000
+        case Assistant() | Paid():
+            seconds = body.duration_ms / 1000
             return {"usd": body.cost_usd or 0.0, "tokens": body.usage.context_tokens, "seconds": seconds}
         case _:
             return {}

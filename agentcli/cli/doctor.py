@@ -98,7 +98,7 @@ def _keys(config: Config) -> tuple[bool, str]:
 
 def _sandbox(config: Config) -> tuple[bool | Mark, str]:
     """Whether commands are confined as the settings want it, and by what."""
-    builder = Builder(config, store=MemorySessions())
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
     try:
         sandbox = builder.workspace().sandbox
         warning, told = sandbox.warning(), " ".join(sandbox.told())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from agentcli.conversation.entries import (
     CallTried,
     Compaction,
     Entry,
+    Pinned,
     Queued,
     Result,
     Retracted,
@@ -22,8 +24,19 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.queue import Queue
-from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, without_empty_text
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    without_empty_text,
+)
 from agentcli.llm.transcript import doctor, is_valid
+
+LONGEST_OLD_ARGUMENT = 100  # characters of a text among the arguments of a call that a compaction has shortened
 
 
 class Conversation:
@@ -67,11 +80,17 @@ class Conversation:
         at = next(newest, None)
         if at is None:
             return list(self.path)
-        compaction = self.path[at].body
-        assert isinstance(compaction, Compaction)
-        first = next((n for n in range(at) if self.path[n].id == compaction.first_kept), at)
-        kept = [entry for entry in self.path[first:at] if not isinstance(entry.body, Compaction)]
-        return [self.path[at], *(_stubbed(entry, compaction.stubs) for entry in kept), *self.path[at + 1 :]]
+        return [*compacted(self.path[:at], self.path[at]), *self.path[at + 1 :]]
+
+    @property
+    def pins(self) -> list[str]:
+        """The facts that are pinned now, in the order they were."""
+        facts: list[str] = []
+        for entry in self.path:
+            if isinstance(entry.body, Pinned):
+                text = entry.body.text
+                facts = [fact for fact in facts if fact != text] + ([] if entry.body.is_removed else [text])
+        return facts
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -145,15 +164,13 @@ class Conversation:
 
     def _rebuild(self) -> None:
         self.open_calls, self.unanswered, self.tried, self.last_reply = {}, set(), set(), None
-        self._messages, self._valid = [], 0
         for entry in self.path:
             self._note_calls(entry)
-        for entry in self.request_entries:
-            self._add_message(entry.body)
+        self._messages, self._valid = messages_of(self.request_entries), 0
 
     def _follow(self, entry: Entry) -> None:
         self._note_calls(entry)
-        self._add_message(entry.body)
+        _add_message(self._messages, entry.body)
 
     def _note_calls(self, entry: Entry) -> None:
         match entry.body:
@@ -174,21 +191,38 @@ class Conversation:
             case _:
                 pass
 
-    def _add_message(self, body: Body) -> None:
-        message = _message(body)
-        if message is None:
-            return
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last.role == message.role == "user":
-            self._messages[-1] = Message("user", _results_first(last.content + message.content))
-        else:
-            self._messages.append(message)
-
     def _stored_queue(self) -> tuple[tuple[Block, ...], ...]:
         """The messages that waited when the log ended, in the order they were to be said."""
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())
         return (*queued.steering, *queued.follow_ups)
+
+
+def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
+    """A compaction and what it keeps of the entries before it."""
+    body = compaction.body
+    assert isinstance(body, Compaction)
+    first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
+    kept = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
+    return [compaction, *(_kept(entry, body.stubs) for entry in kept)]
+
+
+def messages_of(entries: Iterable[Entry]) -> list[Message]:
+    messages: list[Message] = []
+    for entry in entries:
+        _add_message(messages, entry.body)
+    return messages
+
+
+def _add_message(messages: list[Message], body: Body) -> None:
+    message = _message(body)
+    if message is None:
+        return
+    last = messages[-1] if messages else None
+    if last is not None and last.role == message.role == "user":
+        messages[-1] = Message("user", _results_first(last.content + message.content))
+    else:
+        messages.append(message)
 
 
 def _message(body: Body) -> Message | None:
@@ -212,19 +246,43 @@ def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
     return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
 
 
-def _stubbed(entry: Entry, stubs: dict[str, str]) -> Entry:
-    """The entry with its stub in place of its content; calls stay, since their results do."""
-    if entry.id not in stubs:
-        return entry
-    stub, body = stubs[entry.id], entry.body
+def _kept(entry: Entry, stubs: dict[str, str]) -> Entry:
+    """The entry without signed thinking, which is bound to what stood before it, and with its stub for its content.
+
+    Calls stay, since their results do; those of a stubbed reply are cut.
+    """
+    stub, body = stubs.get(entry.id), entry.body
     match body:
-        case User():
+        case User() if stub is not None:
             shown: Body = User((Text(stub),), body.is_reminder)
-        case Result(result):
+        case Result(result) if stub is not None:
             shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
-        case Assistant(content):
-            calls = tuple(block for block in content if isinstance(block, ToolUse))
+        case Assistant(content) if stub is not None:
+            calls = (
+                replace(block, input=shortened_input(block.input)) for block in content if isinstance(block, ToolUse)
+            )
             shown = replace(body, content=(Text(stub), *calls))
+        case Assistant(content):
+            shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
         case _:
             return entry
     return replace(entry, body=shown)
+
+
+def _is_bound(block: Block) -> bool:
+    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
+
+
+def shortened_input(input: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an old call, its long texts cut."""
+    shortened: dict[str, Any] = _shortened(input)
+    return shortened
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > LONGEST_OLD_ARGUMENT:
+        more = len(value) - LONGEST_OLD_ARGUMENT
+        return f"{value[:LONGEST_OLD_ARGUMENT]}… [+{more:,} characters]"
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    return [_shortened(item) for item in value] if isinstance(value, list) else value

@@ -16,6 +16,7 @@ from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
+PaidReason = Literal["aside", "refused", "summary", "broken"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
@@ -93,6 +94,13 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
     text: str
 
 
+class Pinned(msgspec.Struct, frozen=True, tag_field="kind", tag="pinned", omit_defaults=True):
+    """A fact that every compaction carries word for word, or one that is carried no longer."""
+
+    text: str
+    is_removed: bool = False
+
+
 class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
     """The person went back to a prompt: the conversation goes on from the entry that precedes `before`."""
 
@@ -120,12 +128,12 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
-    """A request that was paid for and left no reply: a side question, one that was refused, or broke off."""
+    """A request that left no reply: a side question, a summary, one that was refused, or that broke off."""
 
     model: str
     usage: Usage = Usage()
     cost_usd: float | None = None
-    reason: Literal["aside", "refused", "broken"] = "aside"
+    reason: PaidReason = "aside"
     note: str = ""
     duration_ms: int = 0
 
@@ -186,6 +194,7 @@ Body = (
     | Result
     | Compaction
     | ContextNote
+    | Pinned
     | Rewound
     | Retracted
     | ProviderSwitched

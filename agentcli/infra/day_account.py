@@ -38,7 +38,7 @@ SELECT
     ), 0),
     coalesce(sum(body ->> '$.duration_ms') / 1000.0, 0.0),
     coalesce(sum(kind = 'tool_result'), 0)
-FROM entries WHERE time >= ? AND kind IN ('assistant', 'paid', 'compaction', 'tool_result')
+FROM entries WHERE time >= ? AND kind IN ('assistant', 'paid', 'tool_result')
 """
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 from msgspec import Struct
@@ -78,6 +78,10 @@ class FileLedger:
         """As `saw`, for a file that was read piece by piece. `digest` is its SHA-256."""
         self._seen[path] = digest
 
+    def hash_of(self, path: Path) -> str:
+        """The beginning of a file's SHA-256 as it was last seen; empty where it was not."""
+        return self._seen[path].hex()[:12] if path in self._seen else ""
+
     def replaced(self, path: Path, before: bytes, after: bytes) -> None:
         """Note a change of our own: who knew the contents before knows them now, nobody else."""
         if self._seen.get(path) == digest_of(before):
@@ -110,13 +114,25 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
+class Past(Protocol):
+    """All that was said and done in a session, also what its requests no longer hold."""
+
+    def entry(self, id: str) -> str | None:
+        """An entry whole, by its number in the log or its id."""
+        ...
+
+    def search(self, query: str) -> list[str]:
+        """Excerpts of entries, each with its number, the best first."""
+        ...
+
+
 @dataclass
 class Workspace:
     """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
 
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
-    call; it is called in a thread.
+    call; it is called in a thread. `past` gives the session's log.
     """
 
     cwd: Path
@@ -128,6 +144,7 @@ class Workspace:
     home: Path = field(default_factory=Path.home)
     exposed: set[Path] = field(default_factory=set)
     preload: Callable[[], object] = lambda: None
+    past: Callable[[], Past] | None = None
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self.lexical_path(path), "read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -14,7 +14,8 @@ class TriedChange(Struct, frozen=True):
     """One change that can be kept by itself.
 
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
-    the contents are the same, are no text or are too long; of a repository it is what git says. `files` and `size`
+    the contents are the same, are no text or are too long; of a repository it is what git says. With more than one of
+    `hunks` each of the diff's (`diff_hunks`) can be kept by itself. `files` and `size`
     count what a folder, a tree or a repository consists of, in files and bytes. `notes` are what a person should know
     before they keep it. What `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away:
     work (commits, stashes, what was not committed), or most of the tree.
@@ -24,6 +25,7 @@ class TriedChange(Struct, frozen=True):
     kind: Literal["created", "changed", "deleted", "mode"]
     what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
     diff: str = ""
+    hunks: int = 1
     files: int = 1
     size: int = 0
     notes: tuple[str, ...] = ()
@@ -73,8 +75,13 @@ class Trial(Protocol):
         """Says why nothing of it can be kept, where it took or changed more than a try can hold; else empty."""
         ...
 
-    async def keep(self, names: Collection[str] | None = None) -> Kept:
-        """Bring changes into the real folders: those named, or all. Raises `ToolError`."""
+    async def keep(
+        self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
+    ) -> Kept:
+        """Bring changes into the real folders: those named, or all. Raises `ToolError`.
+
+        Of a change that `parts` names only these hunks are kept, by number.
+        """
         ...
 
     async def drop(self) -> None: ...

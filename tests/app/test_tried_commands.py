@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,28 @@ def test_one_change_can_be_kept_and_the_rest_dropped(open_terminal: Open, tmp_pa
     assert not (tmp_path / "project/made").exists()
 
 
+def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> None:
+    lines = "".join(f"{number}\n" for number in range(60))
+    (tmp_path / "project/list").write_text(lines)
+    change = "sed -i -e 's/^5$/five/' -e 's/^50$/fifty/' list; echo more >>a.py"
+    terminal = open_terminal([{"tool_calls": [call("bash", command=change)]}, {"text": "the end"}], "go")
+    screen = terminal.asked()
+    for said in ("made 2 changes", "+ five", "+ fifty", "+ more"):
+        assert said in screen
+    assert screen.count("  list\n") == 1
+    terminal.type("h")
+    terminal.see("Change 1 of 3: a.py")
+    terminal.type("n")
+    terminal.see("Change 2 of 3: list")
+    terminal.type("n")
+    terminal.see("Change 3 of 3: list")
+    terminal.type("y")
+    terminal.see(r"kept 1 of 2 · list \(1 of 2 hunks\)")
+    terminal.see("the end")
+    assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
+    assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
+
+
 def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
@@ -77,3 +100,30 @@ def test_one_shot_tells_the_output_and_drops_the_files(tmp_path: Path) -> None:
     kept = place.run(*flags, "--permission-mode", "acceptEdits")
     assert (kept.code, kept.result["permission_denials"]) == (0, [])
     assert (place.folder / "a.py").read_text() == "hello"
+
+
+STARTS = {
+    "one-shot": ("-p", "go"),
+    "stream-json": ("-p", "go", "--output-format", "stream-json"),
+    "tools run": ("tools", "run", "think", '{"thought": "x"}'),
+    "doctor": ("doctor",),
+}
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, how: str) -> None:
+    place = Place(tmp_path)
+    for number in range(400):
+        (place.folder / f"f{number}").write_text("old\n")
+    change = {"tool_calls": [call("bash", command="sed -i s/old/new/ f*")]}
+    flags = ("-m", place.script(change, {"text": "the end"}), "-p", "go", "--permission-mode", "acceptEdits")
+    with place.start(*flags) as running:
+        while not list(place.home.glob("state/tries/*/plan")):
+            assert os.waitpid(running.pid, os.WNOHANG) == (0, 0)
+        running.signal(signal.SIGKILL)
+        assert running.left().code == -signal.SIGKILL
+    model = () if how in ("tools run", "doctor") else ("-m", place.script({"text": "the end"}))
+    ran = place.run(*STARTS[how], *model)
+    assert "kept now: f0, f1, f10" in ran.err
+    assert {(place.folder / f"f{number}").read_text() for number in range(400)} == {"new\n"}
+    assert not list(place.home.glob("state/tries/try-*/plan"))

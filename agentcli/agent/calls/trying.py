@@ -19,6 +19,7 @@ from agentcli.agent.permissions.suggestions import suggested_rules
 from agentcli.conversation.entries import CallAllowed, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.summary import call_title
+from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
 from agentcli.tools.trial import Kept, TriedChange
 
@@ -41,9 +42,14 @@ class Try(Struct, frozen=True):
 
 
 class _Chosen(Struct, frozen=True):
-    """The changes to keep, by name, and who says so; `why` nothing was asked where something is dropped."""
+    """The changes to keep, by name, and who says so; `why` nothing was asked where something is dropped.
+
+    Of those in `parts` only these hunks are kept; `left_out` is the text of the others.
+    """
 
     names: tuple[str, ...] = ()
+    parts: dict[str, tuple[int, ...]] = {}
+    left_out: str = ""
     is_answered: bool = False
     comment: str = ""
     why: str = ""
@@ -80,7 +86,7 @@ async def try_first(
             if not chosen.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
             async with hold(chosen.names):
-                kept = await trial.keep(chosen.names)
+                kept = await trial.keep(chosen.names, parts=chosen.parts)
     finally:
         await trial.drop()
     call.report.answer = _answer_told(chosen, kept, trial.changes)
@@ -91,6 +97,7 @@ async def try_first(
         **(told.structured if isinstance(told.structured, dict) else {}),
         "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
         "kept": list(kept.names),
+        **({"kept_hunks": {name: list(taken) for name, taken in chosen.parts.items()}} if chosen.parts else {}),
     }
     is_error = told.is_error or (not kept.names and (chosen.is_answered or chosen.is_denied)) or bool(kept.conflicts)
     return replace(told, structured=structured, is_error=is_error)
@@ -200,6 +207,8 @@ def _both(one: _Chosen, other: _Chosen) -> _Chosen:
     comment = "; ".join(filter(None, (one.comment, other.comment)))
     return _Chosen(
         (*one.names, *other.names),
+        one.parts | other.parts,
+        one.left_out + other.left_out,
         one.is_answered or other.is_answered,
         comment,
         other.why or one.why,
@@ -220,18 +229,36 @@ async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[Trie
         return _by_itself(answer, changes)
     if not answer.allowed or answer.hunks == ():
         return _Chosen(is_answered=True, comment=answer.comment)
-    names = [change.name for number, change in enumerate(changes) if answer.hunks is None or number in answer.hunks]
     if answer.scope in ("session", "always"):
         await wanted.grant(answer, request.rules)
-    return _Chosen(tuple(names), is_answered=True, comment=answer.comment)
+    return _taken(request, answer)
+
+
+def _taken(request: ApprovalRequested, answer: Approve) -> _Chosen:
+    """The changes of which a hunk was taken."""
+    names, parts, left_out, hunk = [], {}, "", 0
+    for change in request.changes:
+        own = range(change.hunks)
+        taken = tuple(number for number in own if answer.hunks is None or hunk + number in answer.hunks)
+        if taken:
+            names.append(change.name)
+        if 0 < len(taken) < change.hunks:
+            parts[change.name] = taken
+            left_out += "".join(request.hunks[hunk + number] for number in own if number not in taken)
+        hunk += change.hunks
+    return _Chosen(tuple(names), parts, left_out, is_answered=True, comment=answer.comment)
 
 
 def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> ApprovalRequested:
-    """The changes as hunks: all are kept, some, or none."""
+    """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]
     if (mask := call.report.mask) is not None:
         texts = [mask.text(text) for text in texts]
-    bare = tuple(replace(change, diff="") for change in changes)  # the hunks have the diffs
+    hunks = [_hunks(change, text) for change, text in zip(changes, texts, strict=True)]
+    bare = tuple(
+        replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
+        for change, text, own in zip(changes, texts, hunks, strict=True)
+    )
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
     rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
@@ -240,9 +267,17 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
     title = f"{_short(str(use.input.get('command', use.name)))} made {_counted(changes)}"
-    return ApprovalRequested(
-        use.id, use, title, reason, "\n".join(texts), rules, tuple(texts), kind="keep", changes=bare
-    )
+    every = tuple(hunk for own in hunks for hunk in own)
+    return ApprovalRequested(use.id, use, title, reason, "\n".join(texts), rules, every, kind="keep", changes=bare)
+
+
+def _hunks(change: TriedChange, text: str) -> tuple[str, ...]:
+    """The parts of a change that can be kept, each with the lines that name the file."""
+    parts = diff_hunks(text)
+    if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
+        return (text,)
+    head = text[: text.index("\n@@ ") + 1]
+    return tuple(head + part for part in parts)
 
 
 def shown_change(change: TriedChange) -> str:
@@ -288,13 +323,23 @@ def _remark(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
         who = "the user dropped its changes" if chosen.is_answered else f"its changes were dropped: {chosen.why}"
         said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
     else:
-        said = [f"Kept: {_named(kept.names)}."] if kept.names else []
+        whole = [name for name in kept.names if name not in chosen.parts]
+        some = [_part(name, chosen, changes) for name in kept.names if name in chosen.parts]
+        said = [f"Kept: {_named(whole)}."] if whole else []
+        said += [f"Kept in part: {_named(some)}."] if some else []
         if dropped:
             said.append(f"Dropped, so not changed: {_named(dropped)}.")
         said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
     if chosen.comment:
         said.append(f"The user says: {chosen.comment}")
-    return " ".join(said) if dropped or kept.conflicts or chosen.comment else ""
+    if chosen.left_out:
+        said.append(f"The user rejected this part, so it is not in the workspace:\n{chosen.left_out.rstrip()}")
+    return " ".join(said) if dropped or kept.conflicts or chosen.comment or chosen.parts else ""
+
+
+def _part(name: str, chosen: _Chosen, changes: Sequence[TriedChange]) -> str:
+    hunks = next(change.hunks for change in changes if change.name == name)
+    return f"{name} ({len(chosen.parts[name])} of {hunks} hunks)"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -307,6 +352,7 @@ def _answer_told(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) ->
     if not chosen.is_answered:
         return ""
     said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
+    said += "".join(f" · {_part(name, chosen, changes)}" for name in kept.names if name in chosen.parts)
     said = said if kept.names else "dropped"
     return f"{said} · “{chosen.comment}”" if chosen.comment else said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentcli.agent.commands.command import Command, CommandHost, Commands, Outcome
+from agentcli.agent.commands.compaction import COMPACTION_COMMANDS
 from agentcli.agent.commands.jobs import JOB_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
@@ -19,7 +20,7 @@ LONGEST_NAME = 12  # characters
 def conversation_commands() -> Commands:
     groups = {
         "Model": MODEL_COMMANDS,
-        "Conversation": SESSION_COMMANDS,
+        "Conversation": (*SESSION_COMMANDS, *COMPACTION_COMMANDS),
         "Project": PROJECT_COMMANDS,
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,

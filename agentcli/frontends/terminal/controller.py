@@ -11,6 +11,7 @@ from agentcli.agent.commands.command import Command, Commands, Picked
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
+    Compaction,
     Done,
     EntryStored,
     Event,
@@ -159,6 +160,8 @@ class TerminalController(OpenerHost):
                     self._status.refresh()
             case UsageReported(usage):
                 self._status.refresh(usage.context_tokens)
+            case Compaction(tokens_after=tokens):
+                self._status.refresh(tokens)
             case ModeChanged() | ProviderSwitched():
                 self._status.refresh()
             case EntryStored(Entry(body=Retracted(ids))):

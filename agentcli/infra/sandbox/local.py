@@ -192,14 +192,6 @@ class LocalSandbox(SessionConfinement):
         why_not = self._tries.why_not()
         return (*super().told(), why_not or "Commands that would ask are tried on a stand-in of the workspace first.")
 
-    def warning(self) -> str:
-        return " ".join(filter(None, (super().warning(), self._finish_interrupted())))
-
-    def _finish_interrupted(self) -> str:
-        """Finish what a killed session had begun to keep of a tried command."""
-        tries = self.limits.tries
-        return self._tries.finish_interrupted() if tries is not None and any(tries.glob("*/plan")) else ""
-
     async def aclose(self) -> None:
         if self._started_shell is not None:
             await self._started_shell.aclose()

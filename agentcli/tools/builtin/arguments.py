@@ -71,6 +71,11 @@ class ReadMore(Struct, frozen=True):
     page: Annotated[int, Meta(ge=1)] = 2
 
 
+class Recall(Struct, frozen=True):
+    query: str | None = None
+    id: str | None = None
+
+
 class Think(Struct, frozen=True):
     thought: str
 

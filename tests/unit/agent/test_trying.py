@@ -99,6 +99,31 @@ async def test_what_the_person_keeps_is_all_that_stays(
     assert stage.results["c"].is_error == (left == BEFORE)
 
 
+async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(tmp_path: Folder) -> None:
+    command = "sed -i -e 's/^2$/two/' -e 's/^5$/five/' -e 's/^50$/fifty/' long.txt; echo more >>x.txt"
+    async with trying(tmp_path, command=command) as stage:
+        lines = [str(number) for number in range(60)]
+        (stage.workspace / "long.txt").write_text("\n".join(lines))
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert [(change.name, change.hunks) for change in request.changes] == [("long.txt", 3), ("x.txt", 1)]
+        assert len(request.hunks) == 4
+        assert all(hunk.startswith("--- a/long.txt\n+++ b/long.txt\n@@ ") for hunk in request.hunks[:3])
+        assert request.hunks[1].count("\n+") == 2
+        stage.submit(Approve("c", True, hunks=(0, 2)))
+        await stage.ended()
+        kept = ["two" if line == "2" else "fifty" if line == "50" else line for line in lines]
+        assert (stage.workspace / "long.txt").read_text() == "\n".join(kept)
+        assert (stage.workspace / "x.txt").read_text() == BEFORE["x.txt"]
+    told = str(stage.results["c"].content)
+    assert "Kept in part: long.txt (2 of 3 hunks). Dropped, so not changed: x.txt." in told
+    assert "-5\n+five" in told
+    assert "fifty" not in told
+    finished = stage.of(ToolFinished)[0]
+    assert (finished.structured["kept"], finished.structured["kept_hunks"]) == (["long.txt"], {"long.txt": [0, 2]})
+    assert finished.answer == "kept 1 of 2 · long.txt (2 of 3 hunks)"
+
+
 async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_on(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")

@@ -173,15 +173,22 @@ def test_a_conversation_that_grew_is_the_one_that_was_read_whole(log: list[Entry
 
 
 def test_a_compaction_keeps_the_entries_it_names_and_shows_stubs_for_what_they_held() -> None:
-    use = Assistant((Thinking("Hm.", "sig"), Text("Let me look."), ToolUse("call_1", "think", {})), "p", "m")
+    call, long = ToolUse("call_1", "think", {}), ToolUse("call_2", "think", {"thought": "t" * 200})
+    use = Assistant((Thinking("Hm.", "sig"), Text("Let me look."), call), "p", "m")
+    early = Assistant((Text("a long thought"), long), "p", "m")
     result = Result(ToolResult("call_1", "a long result"), "think")
-    compaction = Compaction("so far", ("e0", "e1"), first_kept="e2", stubs={"call_1": "a lo… (recall call_1)"})
-    log = made(User((Text("one"),)), Assistant((Text("1"),), "p", "m"), User((Text("two"),)), use, result, compaction)
-    log += made(*[ContextNote("")] * 6, User((Text("three"),)))[6:]
+    stubs = {"call_1": "a lo… (recall call_1)", "e3": "a lo…"}
+    compaction = Compaction("so far", ("e0", "e1"), first_kept="e2", stubs=stubs)
+    log = made(
+        User((Text("one"),)), Assistant((Text("1"),), "p", "m"), User((Text("two"),)),
+        early, Result(ToolResult("call_2", "ok"), "think"), use, result, compaction,
+    )  # fmt: skip
+    log += made(*[ContextNote("")] * 8, User((Text("three"),)))[8:]
     messages = Conversation(log).messages
-    assert [message.text for message in messages] == ["so fartwo", "Let me look.", "three"]
-    assert messages[2].content[0] == ToolResult("call_1", "a lo… (recall call_1)")
-    assert messages[1].content == use.content
+    assert [message.text for message in messages] == ["so fartwo", "a lo…", "", "Let me look.", "three"]
+    assert messages[4].content[0] == ToolResult("call_1", "a lo… (recall call_1)")
+    assert messages[3].content == (Text("Let me look."), call)  # signed thinking is bound to what stood before it
+    assert messages[1].tool_uses[0].input == {"thought": "t" * 100 + "… [+100 characters]"}
     assert is_valid(messages)
 
 

@@ -25,6 +25,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
+from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
 from agentcli.infra.sandbox.trial.try_run import TryRuns
 from agentcli.tools.command import Command
 from agentcli.tools.trial import TryLimits
@@ -192,6 +193,68 @@ def test_any_subset_can_be_kept(base: Path, names: tuple[str, ...]) -> None:
     subprocess.run(["bash", "-c", "\n".join(STEPS[name] for name in names)], cwd=base / "twin", check=True)
     assert (set(told(outcome)), set(outcome.kept.names)) == (set(STEPS), set(names))
     assert tree_of(base / "ws") == tree_of(base / "twin")
+
+
+OLD = [f"{number}" for number in range(40)]
+EDITS = {2: [], 9: ["nine"], 12: ["12", "more"], 30: ["x", "y"], 39: ["the end"]}  # the lines that take a line's place
+
+
+def edited(chosen: tuple[int, ...]) -> list[str]:
+    wanted = {line for number, line in enumerate(EDITS) if number in chosen}
+    return [new for number, line in enumerate(OLD) for new in (EDITS[number] if number in wanted else [line])]
+
+
+@pytest.mark.parametrize(
+    "chosen", [c for count in range(1, 6) for c in itertools.combinations(range(len(EDITS)), count)], ids=str
+)
+def test_any_subset_of_a_files_hunks_can_be_kept(base: Path, chosen: tuple[int, ...]) -> None:
+    """Line ends, a BOM, the last line's missing end and other bytes are those of the file; its mode is the try's."""
+    endings = {"lf": ("", "\n", "\n"), "crlf": ("\ufeff", "\r\n", "\r\n"), "open": ("", "\n", "")}
+    every = tuple(range(len(EDITS)))
+
+    def text(name: str, chosen: tuple[int, ...]) -> bytes:
+        first, between, last = endings[name]
+        return f"{first}{between.join(edited(chosen))}{last}".encode()
+
+    for name in endings:
+        (base / "ws" / name).write_bytes(text(name, ()))
+    news = "".join(f"cat >{name} <<'EOF'\n{text(name, every).decode()}\nEOF\n" for name in endings)
+    command = (
+        f"{news} for name in {' '.join(endings)}; do truncate -s -1 $name; chmod 755 $name; done; echo more >>a.txt"
+    )
+    outcome = tried(base, command, parts={name: list(chosen) for name in endings})
+    assert {change.name: change.hunks for change in outcome.changes} == {
+        "a.txt": 1,
+        **dict.fromkeys(endings, len(EDITS)),
+    }
+    assert outcome.kept.conflicts == ()
+    for name in endings:
+        assert (base / "ws" / name).read_bytes() == text(name, chosen)
+        assert (base / "ws" / name).stat().st_mode & 0o777 == 0o755
+    assert (base / "ws/a.txt").read_text() == "a\nmore\n"
+    assert_nothing_left(base)
+
+
+def test_what_no_hunk_shows_is_kept_whole(base: Path) -> None:
+    lines = "".join(f"{line}\n" for line in OLD)
+    for name in ("ends", "gone", "linked"):
+        (base / "ws" / name).write_text(lines)
+    command = """
+        sed -i -e 's/$/\\r/' -e '2d;30d' ends; rm gone; seq 0 3 99 >new; ln -sf new linked; printf '\\0' >>a.txt
+        mkdir .idea; seq 9 >.idea/x
+    """
+    outcome = tried(base, command, drops=True)
+    assert {change.name: change.hunks for change in outcome.changes} == dict.fromkeys(
+        ("ends", "gone", "new", "linked", "a.txt", ".idea/x"), 1
+    )
+
+
+def test_a_part_of_a_file_that_changed_meanwhile_is_a_conflict(base: Path) -> None:
+    (base / "ws/a.txt").write_text("".join(f"{line}\n" for line in OLD))
+    for between in ("echo mine >>a.txt", "rm a.txt", "rm a.txt; mkfifo a.txt"):
+        outcome = tried(base, "sed -i '2d;30d' a.txt; echo x >>b.txt", between=between, parts={"a.txt": [1]})
+        assert outcome.kept.names == ("b.txt",)
+        subprocess.run(["bash", "-c", "rm -f a.txt; seq 0 39 >a.txt"], cwd=base / "ws", check=True)
 
 
 def test_a_diff_is_shown_of_text_and_sizes_of_the_rest(base: Path) -> None:
@@ -698,9 +761,9 @@ def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after
     child.wait()
     for path, at in tree_of(base / "ws").items():
         assert at in (before.get(path), wanted.get(path)) or path.rpartition("/")[2].startswith("."), path
-    runs = try_runs(base, US)
+    tried(base, "true", drops=True)  # what goes on meanwhile leaves it to the next start
     was_begun = bool(list((base / "state/tries").glob("try-*/plan")))
-    said = runs.finish_interrupted()
+    said = finish_interrupted(base / "state/tries")
     assert bool(said) == was_begun
     assert tree_of(base / "ws") == wanted
     assert_nothing_left(base)

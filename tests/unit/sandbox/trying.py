@@ -27,13 +27,14 @@ NAMESPACES = {"root": "all but user", "root in a user namespace": "all", "user":
 
 
 class Case(Struct):
-    """`between` runs outside the sandbox before anything is kept; `keep` None keeps all, empty drops."""
+    """`between` runs outside the sandbox before anything is kept; `keep` None is all, in `parts` are hunks."""
 
     base: str
     who: str
     command: str
     between: str = ""
     keep: list[str] | None = None
+    parts: dict[str, list[int]] = {}
     drops: bool = False
 
 
@@ -82,7 +83,7 @@ async def run_case(case: Case) -> Outcome:
     async with await runs.try_command(Command(case.command, base / "ws", timeout_s=30)) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
-        kept = Kept() if case.drops else await tried.keep(case.keep)
+        kept = Kept() if case.drops else await tried.keep(case.keep, parts=case.parts)
     runs.close()
     result = tried.result
     return Outcome(result.output, result.exit_code, result.timed_out, list(tried.changes), kept)

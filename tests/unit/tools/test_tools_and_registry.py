@@ -33,6 +33,7 @@ CONTRACT = {
     "web_fetch": (["url"], ["max_chars", "output_level"]),
     "web_search": (["query"], ["max_results"]),
     "read_more": (["result_id"], ["page"]),
+    "recall": ([], ["query", "id"]),
     "think": (["thought"], []),
     "todo": (["items"], []),
 }
@@ -170,6 +171,7 @@ def test_effects_say_what_the_permission_step_must_know() -> None:
         "web_fetch": "web",
         "web_search": "web",
         "read_more": "none",
+        "recall": "none",
         "think": "none",
         "todo": "none",
     }
@@ -185,6 +187,7 @@ def test_only_tools_that_change_nothing_may_overlap() -> None:
         "web_fetch",
         "web_search",
         "read_more",
+        "recall",
         "think",
         "todo",
     ]

@@ -168,15 +168,19 @@ class ApprovalPanel:
     def _changes(self, columns: int, most_lines: int) -> list[Fragment]:
         """The changes that a tried command made, file by file."""
         shown: list[Fragment] = []
-        each = max(LAST_LINES, most_lines // len(self.request.hunks))
-        for hunk in self.request.hunks[:most_lines]:
-            parts = _parts_of(hunk)
+        hunks, texts = iter(self.request.hunks), []
+        for change in self.request.changes:
+            first, *_ = [next(hunks) for _ in range(change.hunks)]
+            texts.append(change.diff or first)
+        each = max(LAST_LINES, most_lines // len(texts))
+        for text in texts[:most_lines]:
+            parts = _parts_of(text)
             for part in parts[:each]:
                 lines = max(LAST_LINES, each // len(parts))
                 shown += [("", f"  {_file_of(part)}\n"), *(_diff_of(part, columns, lines))]
             if len(parts) > each:
                 shown.append(("warning", f"  … {len(parts) - each:,} more files{_REST}\n"))
-        if (left := len(self.request.hunks) - most_lines) > 0:
+        if (left := len(texts) - most_lines) > 0:
             shown.append(("warning", f"  … {left:,} more changes{_REST}\n"))
         return shown
 

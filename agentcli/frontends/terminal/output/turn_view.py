@@ -141,8 +141,8 @@ class TurnView:
                 titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
                 more = "…" if len(skipped) > 3 else ""
                 self.line(f"Not run, because your message came first: {titles}{more}", "muted")
-            case Compaction(before, after):
-                self.line(f"Compacted: {before:,} → {after:,} tokens", "muted")
+            case Compaction(before, after, strategy, trigger) if trigger != "manual":  # the command tells of that
+                self.line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
             case _:
                 pass
 

@@ -11,9 +11,10 @@ from typing import Any
 from agentcli.infra.sandbox.trial.tree_changes import Piece
 from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
+from agentcli.infra.sandbox.trial.try_folders import left_behind
 from agentcli.tools.trial import Kept, TriedChange
 
-_NAME = "plan"
+PLAN = "plan"
 
 
 def write_plan(folder: Path, pieces: Sequence[Piece]) -> None:
@@ -30,21 +31,33 @@ def write_plan(folder: Path, pieces: Sequence[Piece]) -> None:
         }
         for piece in pieces
     ]
-    with (folder / f"{_NAME}.new").open("w") as file:
+    with (folder / f"{PLAN}.new").open("w") as file:
         json.dump(rows, file)  # names that are no text are escaped, where msgspec refuses them
         file.flush()
         os.fsync(file.fileno())
-    (folder / f"{_NAME}.new").rename(folder / _NAME)
+    (folder / f"{PLAN}.new").rename(folder / PLAN)
 
 
-def finish_plan(folder: Path) -> Kept | None:
+def finish_interrupted(tries: Path) -> str:
+    """Finish what killed sessions had begun to keep, drop the rest of what they tried, and say so. Raises nothing."""
+    finished = [kept for folder in left_behind(tries) if (kept := _finish_plan(folder)) is not None]
+    names = [name for kept in finished for name in kept.names]
+    conflicts = [conflict for kept in finished for conflict in kept.conflicts]
+    said = []
+    if names:
+        said.append(f"A session that was killed had begun to keep changes of a command; kept now: {', '.join(names)}.")
+    said += [f"{conflict.name} was not kept: {conflict.why}." for conflict in conflicts]
+    return " ".join(said)
+
+
+def _finish_plan(folder: Path) -> Kept | None:
     """Finish a keep that was interrupted; None where none was. Raises nothing."""
     try:
-        rows = json.loads((folder / _NAME).read_text())
+        rows = json.loads((folder / PLAN).read_text())
     except (OSError, ValueError):
         return None
     kept = keep_pieces([_piece(row) for row in rows], folder.name, is_resumed=True)
-    (folder / _NAME).unlink(missing_ok=True)
+    (folder / PLAN).unlink(missing_ok=True)
     return kept
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from agentcli.infra.sandbox.trial.git_words import InGitsWords
-from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, has_same_content, open_content
+from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, copy_attributes, has_same_content, open_content
 from agentcli.safety.paths.protected import is_protected
-from agentcli.tools.text_diff import unified_diff
+from agentcli.tools.text_diff import diff_hunks, unified_diff, with_hunks
 from agentcli.tools.trial import TriedChange
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
@@ -110,6 +110,20 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
     return sorted([whole, *(piece for piece in others if id(piece) not in gone)], key=_by_weight)
 
 
+def with_parts(piece: Piece, chosen: Collection[int], made: Path) -> Piece:
+    """The piece with only some of the hunks of its one file, whose contents are written to `made`. Raises `OSError`."""
+    path = piece.paths[0]
+    before, after = piece.touched.of(path)
+    assert before is not None
+    assert after is not None
+    old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
+    made.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
+    with open_content(after) as source, made.open("rb") as target:
+        copy_attributes(source, target.fileno())
+    entry = after._replace(where=str(made), size=made.stat().st_size)
+    return piece._replace(touched=Touched({path: before}, {path: entry}, {path} & piece.touched.stale))
+
+
 def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
     """The piece, marked where it takes away work that was in no commit."""
     taken = words.uncommitted if piece.change.kind == "deleted" else words.reverted
@@ -189,15 +203,18 @@ def _change(
     if is_mode and before is not None and after is not None:
         same = before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
         is_mode = same and before.target == after.target
-    diff = None if is_mode else _diff(name, before, after, budget)
+    told = None if is_mode else _diff(name, before, after, budget)
+    diff, hunks = told or ("", 1)
+    is_obeyed = is_protected(PurePath(path))
     return TriedChange(
         name,
         "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         entry.kind if entry.kind != "other" else "file",
-        diff or "",
+        diff,
+        1 if is_obeyed else hunks,
         size=entry.size if entry.kind == "file" else 0,
-        notes=tuple(_notes(path, before, after, is_shown=is_mode or diff is not None)),
-        is_obeyed=is_protected(PurePath(path)),
+        notes=tuple(_notes(path, before, after, is_shown=is_mode or told is not None)),
+        is_obeyed=is_obeyed,
     )
 
 
@@ -260,14 +277,18 @@ def _counted(what: str, found: Sequence[str], path: str) -> list[str]:
     return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {named}{more}"]
 
 
-def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int]) -> str | None:
-    """None where there is none although something else is there."""
-    texts = [_text(entry) for entry in (before, after)]
-    if budget[0] <= 0 or texts[0] is None or texts[1] is None:
+def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int]) -> tuple[str, int] | None:
+    """The diff, and the number of its parts that can be kept; None where there is none although something is there."""
+    old, new = _text(before), _text(after)
+    if budget[0] <= 0 or old is None or new is None:
         return None
-    diff = unified_diff(name, texts[0], texts[1])
+    diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
-    return diff if budget[0] >= 0 else None
+    hunks = len(diff_hunks(diff))
+    shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
+    if shows_less or "\n" in name:
+        hunks = 1
+    return (diff, max(hunks, 1)) if budget[0] >= 0 else None
 
 
 def _text(entry: Entry | None) -> str | None:
@@ -277,11 +298,15 @@ def _text(entry: Entry | None) -> str | None:
     if entry.size > LARGEST_TEXT:
         return None
     try:
-        with open_content(entry) as file:
-            text = os.read(file, LARGEST_TEXT + 1).decode()
+        text = _content(entry).decode()
     except (OSError, UnicodeDecodeError):
         return None
     return None if "\0" in text else text
+
+
+def _content(entry: Entry) -> bytes:
+    with open_content(entry) as file:
+        return os.read(file, LARGEST_TEXT + 1)
 
 
 def _is_folder(entry: Entry | None) -> bool:

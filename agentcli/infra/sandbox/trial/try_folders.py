@@ -14,10 +14,10 @@ from agentcli.infra.sandbox.trial.tree_entries import Entry
 from agentcli.tools.trial import TryLimits
 
 
-def left_behind(folder: Path) -> Iterator[Path]:
+def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
     """The tries of processes that are gone, each removed after it was looked at. Raises nothing.
 
-    Those of others that run now are not among them.
+    Those of others that run now are not among them, nor those in which a file that `spares` names is.
     """
     try:
         entries = list(folder.iterdir())
@@ -33,6 +33,8 @@ def left_behind(folder: Path) -> Iterator[Path]:
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if spares and (entry / spares).exists():
+                    continue
                 yield entry
                 remove_tree(entry)
             finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,16 +23,22 @@ from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.git_words import told_by_git
-from agentcli.infra.sandbox.trial.keep_plan import finish_plan, write_plan
+from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import without_others_data
-from agentcli.infra.sandbox.trial.tree_changes import LONGEST_DIFFS, Piece, pieces_of, with_worktree
+from agentcli.infra.sandbox.trial.tree_changes import (
+    LONGEST_DIFFS,
+    Piece,
+    pieces_of,
+    with_parts,
+    with_worktree,
+)
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.tools.command import Command, CommandResult, Profile
-from agentcli.tools.trial import Kept, TriedChange, TryLimits
+from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
 
 _LONGEST_LOOK_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
@@ -62,9 +68,12 @@ class TryRun:
         self._private = private
         self._is_open = True
 
-    async def keep(self, names: Collection[str] | None = None) -> Kept:
+    async def keep(
+        self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
+    ) -> Kept:
         """Bring changes into the real folders: those named, or all. The others are dropped.
 
+        Of a change that `parts` names only these hunks are kept, by number.
         A file that was changed by something else since the command started is a conflict: it stays as it is. Raises
         `ToolError` (invalid_parameters) for a name that no change has, and when the try is over already.
         """
@@ -76,16 +85,35 @@ class TryRun:
             raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
         self._is_open = False
         chosen = [piece for piece in self._pieces if names is None or piece.change.name in names]
-        return await asyncio.shield(asyncio.to_thread(self._keep, chosen))
+        return await asyncio.shield(asyncio.to_thread(self._keep, chosen, parts or {}))
 
-    def _keep(self, pieces: Sequence[Piece]) -> Kept:
+    def _keep(self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]) -> Kept:
         try:
+            pieces, conflicts = self._narrowed(pieces, parts)
             write_plan(self._private.path, pieces)
-            return keep_pieces(pieces, self._private.path.name)
+            kept = keep_pieces(pieces, self._private.path.name)
+            return msgspec.structs.replace(kept, conflicts=(*conflicts, *kept.conflicts))
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
         finally:
             self._private.close()
+
+    def _narrowed(
+        self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]
+    ) -> tuple[list[Piece], list[Conflict]]:
+        """The pieces with only the hunks that are wanted of them, and those of which no part can be made any more."""
+        narrowed: list[Piece] = []
+        conflicts: list[Conflict] = []
+        for number, piece in enumerate(pieces):
+            chosen = parts.get(piece.change.name)
+            is_whole = chosen is None or {*chosen} == {*range(piece.change.hunks)}
+            try:
+                narrowed.append(
+                    piece if is_whole else with_parts(piece, chosen or (), self._private.path / f"part-{number}")
+                )
+            except OSError as error:
+                conflicts.append(Conflict(piece.change.name, error.strerror or str(error)))
+        return narrowed, conflicts
 
     async def drop(self) -> None:
         """Forget what the command did; nothing happens when the try is over already."""
@@ -229,26 +257,13 @@ class TryRuns:
         with self._beginning:
             try:
                 if self._session is None:
-                    self.finish_interrupted()
+                    list(left_behind(self._folder, spares=PLAN))  # the next start finishes what has one, and says so
                     self._session = PrivateFolder(self._folder)
                     self._caches = CacheLayers(self._session.path)
                 return PrivateFolder(self._folder)
             except OSError as error:
                 message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
-
-    def finish_interrupted(self) -> str:
-        """Finish what killed sessions had begun to keep, drop the rest, and say so. Raises nothing."""
-        finished = [kept for folder in left_behind(self._folder) if (kept := finish_plan(folder)) is not None]
-        names = [name for kept in finished for name in kept.names]
-        conflicts = [conflict for kept in finished for conflict in kept.conflicts]
-        said = []
-        if names:
-            said.append(
-                f"A session that was killed had begun to keep changes of a command; kept now: {', '.join(names)}."
-            )
-        said += [f"{conflict.name} was not kept: {conflict.why}." for conflict in conflicts]
-        return " ".join(said)
 
     def close(self) -> None:
         """Forget the caches. Raises nothing."""

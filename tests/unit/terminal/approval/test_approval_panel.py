@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
@@ -12,6 +13,7 @@ from agentcli.frontends.terminal.approval.panel import LAST_LINES, ApprovalPanel
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.text_width import row_width
 from agentcli.llm.messages import ToolUse
+from agentcli.tools.trial import TriedChange
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))
 HUNK = "@@ -1 +1 @@\n-old\n+new\n"
@@ -20,9 +22,11 @@ HUNK = "@@ -1 +1 @@\n-old\n+new\n"
 def panel(
     preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
 ) -> ApprovalPanel:
-    kind = "keep" if name == "bash" and hunks else "run"
-    request = ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks, kind=kind)
-    return ApprovalPanel(request)
+    asked = ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks)
+    if name == "bash" and hunks:
+        changes = tuple(TriedChange(f"{number}.py", "changed", "file") for number in range(len(hunks)))
+        asked = replace(asked, kind="keep", changes=changes)
+    return ApprovalPanel(asked)
 
 
 def rows(asked: ApprovalPanel, columns: int = 100, more: int = 0) -> list[str]:

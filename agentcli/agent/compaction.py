@@ -1,0 +1,159 @@
+"""Compacts a session's conversation: before a request that would fill the window, after one that did, when asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.agent.context_watch import message_tokens, prefix_tokens, request_tokens
+from agentcli.agent.events import Emit, Notice
+from agentcli.agent.runtime import Prefix
+from agentcli.agent.summaries import Summaries
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.compaction.carried import SeenHash, collect
+from agentcli.conversation.compaction.digest import Summary
+from agentcli.conversation.compaction.planning import Budget, Planner
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
+from agentcli.conversation.turns import TurnRecord, turn_records
+from agentcli.llm.models import ModelInfo
+
+FORCED_AT = 0.95  # share of the window from which nothing is waited for
+
+Opening = Callable[[ModelInfo], Sequence[User]]  # the notes of a session's start, read anew
+
+
+class Asked(Struct, frozen=True):
+    """What one compaction is about: the conversation, the model that goes on with it, tokens of the next request."""
+
+    conversation: Conversation
+    model: ModelInfo
+    prefix: Prefix
+    used: int
+    trigger: CompactionTrigger = "auto"
+    focus: str = ""
+
+
+@dataclass
+class Compactor:
+    """`opening` gives the notes of a session's start as they are now, `seen_hash` a file's hash as it was last seen."""
+
+    settings: CompactionSettings
+    opening: Opening
+    seen_hash: SeenHash
+    summaries: Summaries
+    _told: str = ""
+
+    async def when_due(
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, used: int, tell: Emit
+    ) -> Compaction | None:
+        """The compaction a request needs; None where there is room, or where it is too soon or too late for one."""
+        asked = Asked(conversation, model, prefix, used)
+        share, is_forced = used / model.window, used >= FORCED_AT * model.window
+        if share < self.settings.at:
+            self._write_ahead(asked, tell)
+            return None
+        is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
+        if not is_forced and (is_short or _replies_since(conversation) < self.settings.cooldown):
+            return None
+        made = await self.made(asked)
+        if isinstance(made, Compaction):
+            self._told = ""
+            return made
+        if made != self._told:
+            self._told = made
+            tell(Notice(f"The conversation could not be compacted: {made}. /clear begins a new one."))
+        return None
+
+    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
+        """As the provider refused the request for its length: its window may be smaller than is known here."""
+        used = request_tokens(conversation, model, prefix)
+        model = replace(model, window=min(model.window, max(used, 1)))
+        return await self.made(Asked(conversation, model, prefix, used, "overflow"))
+
+    async def by_hand(
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
+    ) -> Compaction | str:
+        """As the person asks. A dry run asks no model; its cost is what one would take at most."""
+        asked = Asked(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus)
+        made = await self.made(asked, may_ask=not is_dry)
+        if is_dry and isinstance(made, Compaction) and made.strategy != "summarize" and self._may_summarize(asked):
+            older = turn_records(conversation)[: -self.settings.keep_turns]
+            return replace(made, cost_usd=await self.summaries.cost_of(older, focus))
+        return made
+
+    async def made(self, asked: Asked, *, may_ask: bool = True) -> Compaction | str:
+        """The compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
+        turns = turn_records(asked.conversation)
+        made = self._planned(asked, turns, await self._summaries(asked, turns, may_ask=may_ask))
+        if isinstance(made, str) or made.strategy != "summarize":
+            return made
+        return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+
+    def _planned(self, asked: Asked, turns: Sequence[TurnRecord], summaries: tuple[Summary, ...]) -> Compaction | str:
+        prefix = prefix_tokens(asked.prefix, asked.model)
+        # The estimate errs: what was counted says by how much.
+        estimated = prefix + message_tokens(asked.conversation.messages, asked.model)
+        scale = min(1.0, asked.used / max(1, estimated))
+        budget = Budget(
+            asked.model.window,
+            int(scale * prefix),
+            asked.used,
+            lambda messages: int(scale * message_tokens(tuple(messages), asked.model)),
+        )
+        opening = [note.text for note in self.opening(asked.model)]
+        carried = collect(asked.conversation, turns, opening, self.seen_hash)
+        return Planner(
+            asked.conversation,
+            turns,
+            carried,
+            self.settings,
+            budget,
+            asked.trigger,
+            summaries,
+            asked.focus,
+            any(tool.name == "recall" for tool in asked.prefix.tools),
+        ).plan()
+
+    async def _summaries(self, asked: Asked, turns: Sequence[TurnRecord], *, may_ask: bool) -> tuple[Summary, ...]:
+        """What a model wrote about the turns that are older than those that stay; nothing where it is not there."""
+        settings, older = self.settings, turns[: -self.settings.keep_turns]
+        if not older or not self._may_summarize(asked):
+            return ()
+        if settings.strategy == "summarize" and may_ask:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.summary_timeout):
+                    await self.summaries.write(older, asked.model, asked.focus)
+        return self.summaries.ready(older, asked.focus)
+
+    def _write_ahead(self, asked: Asked, tell: Emit) -> None:
+        """Have the summary ready by the time it is due, where cutting results will not be enough."""
+        turns = turn_records(asked.conversation)
+        older = turns[: -self.settings.keep_turns]
+        is_written = bool(self.summaries.ready(older)) and self.settings.strategy != "summarize"
+        if not older or is_written or not self._may_summarize(asked) or not self.summaries.is_idle:
+            return
+        by_rules = self._planned(asked, turns, ())
+        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
+            self.summaries.begin(older, asked.model, tell)
+
+    def _may_summarize(self, asked: Asked) -> bool:
+        settings = self.settings
+        if not settings.enable_llm_summarization or settings.strategy in ("truncate", "extract"):
+            return False
+        return settings.strategy == "summarize" or len(asked.conversation.messages) >= settings.summary_messages
+
+
+def _replies_since(conversation: Conversation) -> int:
+    """Replies since the newest compaction; where there is none, more than any cool-down asks for."""
+    count = 0
+    for entry in reversed(conversation.path):
+        if isinstance(entry.body, Compaction):
+            return count
+        count += isinstance(entry.body, Assistant)
+    return 1_000_000

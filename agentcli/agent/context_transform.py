@@ -1,0 +1,98 @@
+"""Keeps the messages of a program's own loop within a window: the same compaction as a session's, for message lists."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from agentcli.agent.compaction import Asked, Compactor
+from agentcli.agent.context_watch import message_tokens
+from agentcli.agent.runtime import ContextTransform, Prefix
+from agentcli.agent.summaries import Summaries
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User, entry_now
+from agentcli.llm.messages import Message, Text, ToolResult
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider
+
+ResolveProvider = Callable[[], Provider | Awaitable[Provider]]
+
+
+def create_context_transform(
+    resolve_provider: ResolveProvider | None = None,
+    max_context_tokens: int = 32_768,
+    threshold_ratio: float = 0.80,
+) -> ContextTransform:
+    """A function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
+
+    `resolve_provider` gives the model that writes summaries of long conversations; without it none are written. The
+    function remembers what it compacted: given the same messages and more, it changes no earlier byte until they fill
+    the window again. Use one for each conversation.
+    """
+    settings = CompactionSettings(
+        at=threshold_ratio, min_messages=0, enable_llm_summarization=resolve_provider is not None
+    )
+    model = ModelInfo("", "", window=max_context_tokens)
+
+    async def writer() -> tuple[Provider, ModelInfo]:
+        assert resolve_provider is not None, "without a provider nothing is summarised"
+        made = resolve_provider()
+        provider = await made if inspect.isawaitable(made) else made
+        return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
+
+    summaries = Summaries(settings, writer, lambda *request: None)
+    compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
+    followed = _Followed()
+
+    async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        conversation = followed.with_messages(messages)
+        used = message_tokens(conversation.messages, model)
+        if used >= threshold_ratio * max_context_tokens:
+            made = await compactor.made(Asked(conversation, model, Prefix("", ()), used))
+            if isinstance(made, Compaction):
+                followed.add(made)
+        return conversation.valid_messages()
+
+    return transform
+
+
+class _Followed:
+    """A conversation made of the messages of one request after another."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.conversation = Conversation()
+        self._seen: tuple[Message, ...] = ()
+        self._names: dict[str, str] = {}
+        self._ids = count()
+
+    def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
+        if messages[: len(self._seen)] != self._seen:
+            self._begin()  # it is another conversation, or was changed
+        for message in messages[len(self._seen) :]:
+            self._take(message)
+        self._seen = messages
+        return self.conversation
+
+    def _take(self, message: Message) -> None:
+        if message.role == "assistant":
+            self._names |= {use.id: use.name for use in message.tool_uses}
+            self.add(Assistant(message.content, "", ""))
+            return
+        rest = []
+        for block in message.content:
+            if isinstance(block, ToolResult):
+                self.add(Result(block, self._names.get(block.tool_use_id, "")), id=block.tool_use_id)
+            else:
+                rest.append(block)
+        if rest:
+            is_note = all(isinstance(block, Text) and block.text.startswith("<system-reminder>") for block in rest)
+            self.add(User(tuple(rest), is_note))
+
+    def add(self, body: Body, *, id: str = "") -> None:
+        path = self.conversation.path
+        self.conversation.add(entry_now(id or f"m{next(self._ids)}", path[-1].id if path else None, body))

@@ -1,0 +1,80 @@
+"""Looks before each request whether the conversation has to shrink; what shrinks it is imported when it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from agentcli.agent.events import Emit
+from agentcli.agent.runtime import Prefix
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.conversation import Conversation, messages_of
+from agentcli.conversation.entries import Assistant, Compaction, PaidReason
+from agentcli.llm.messages import Message, Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request
+from agentcli.llm.tokens import estimate
+
+if TYPE_CHECKING:
+    from agentcli.agent.compaction import Compactor
+
+
+Paid = Callable[[str, Usage, float | None, PaidReason], None]
+
+
+@dataclass
+class ContextWatch:
+    """The context policy and the compactor of sessions; `make` gives what does the work.
+
+    `paid` is told of each request for a summary: model, tokens, USD.
+    """
+
+    settings: CompactionSettings
+    make: Callable[[], Compactor]
+    paid: Paid = lambda model, usage, cost_usd, reason: None
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        return self.make()
+
+    async def __call__(
+        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+    ) -> Compaction | None:
+        used = request_tokens(conversation, model, prefix)
+        if used < min(self.settings.warn_at, self.settings.at) * model.window:
+            return None
+        return await self.compactor.when_due(conversation, model, prefix, used, tell)
+
+    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
+        return await self.compactor.after_overflow(conversation, model, prefix)
+
+    async def by_hand(
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
+    ) -> Compaction | str:
+        return await self.compactor.by_hand(conversation, model, prefix, focus=focus, is_dry=is_dry)
+
+    async def aclose(self) -> None:
+        if "compactor" in self.__dict__:
+            await self.compactor.summaries.aclose()
+
+
+def request_tokens(conversation: Conversation, model: ModelInfo, prefix: Prefix) -> int:
+    """Tokens of the next request: the newest reply's count, if it is one of now, and an estimate of what came since."""
+    entries = conversation.request_entries
+    for number in range(len(entries) - 1, -1, -1):
+        body = entries[number].body
+        if isinstance(body, Compaction):
+            break
+        if isinstance(body, Assistant) and body.usage.prompt_tokens and body.model == model.id:
+            return body.usage.context_tokens + message_tokens(tuple(messages_of(entries[number + 1 :])), model)
+    return prefix_tokens(prefix, model) + message_tokens(conversation.messages, model)
+
+
+def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
+    return estimate(Request("", messages), model).tokens
+
+
+def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
+    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

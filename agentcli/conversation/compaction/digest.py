@@ -1,0 +1,128 @@
+"""Writes older turns as text: the person's words as they are, the rest by how much it matters and how old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.compaction.stubs import cut, is_failure, line_of
+from agentcli.conversation.entries import Assistant, Result, User
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, text_of
+from agentcli.llm.messages import Text
+
+LONGEST_ANSWER = 300  # characters of an answer that is decided in
+_FOCUS = 5  # times longer is what has a word of the focus in it
+_PROMPT_START = 200  # characters of a prompt that is too long to be carried whole
+
+
+class Summary(Struct, frozen=True):
+    """What a model wrote about the turns from `first` to `last`."""
+
+    first: int
+    last: int
+    text: str
+
+
+BRIEF_AFTER, BARE_AFTER = 20, 60  # turns that are so old are told so at most
+
+# "brief" counts the calls of older turns and cuts answers short; "bare" leaves the prompts and what failed.
+Telling = Literal["full", "brief", "bare"]
+
+
+class Digest(Struct, frozen=True):
+    """How turns are told. `newest` is the number of the conversation's last turn, from which ages count.
+
+    Of prompts longer than `longest_prompt` the beginning stays, with `numbers_only` nothing but the number. Turns that
+    a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told at greater
+    length.
+    """
+
+    settings: CompactionSettings
+    newest: int
+    telling: Telling = "full"
+    longest_prompt: int | None = None
+    numbers_only: bool = False
+    summaries: tuple[Summary, ...] = ()
+    focus: frozenset[str] = frozenset()
+
+    def text(self, turns: Sequence[TurnRecord]) -> str:
+        return "\n".join(filter(None, (self._turn(turn) for turn in turns)))
+
+    def _telling_of(self, turn: TurnRecord) -> Telling:
+        age = self.newest - turn.number
+        if self.telling == "bare" or age >= BARE_AFTER:
+            return "bare"
+        return "brief" if self.telling == "brief" or age >= BRIEF_AFTER else "full"
+
+    def _turn(self, turn: TurnRecord) -> str:
+        summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
+        telling, inputs = self._telling_of(turn), {use.id: use.input for use in turn.calls}
+        lines = []
+        for step in turn.steps:
+            if is_prompt(step.entry):
+                lines.append(self.prompt(step))
+            elif is_failure(step.entry.body):
+                lines.append(line_of(step, inputs, self._settings_for(step.entry.body)))
+            elif summary is None and (line := self._line(step, turn, telling, inputs)):
+                lines.append(line)
+        if summary is None and telling == "brief" and (counted := _counted(turn)):
+            lines.append(f"- {counted}")
+        if summary is not None and turn.number == summary.last:
+            covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
+            lines.append(f"Summary of {covered}: {summary.text}")
+        return "\n".join(lines if telling == "bare" or not lines else [f"\n### Turn {turn.number}", *lines])
+
+    def prompt(self, step: Step) -> str:
+        """The person's message word for word; where it is too long, its beginning and its number."""
+        body = step.entry.body
+        assert isinstance(body, User)
+        typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
+        text = "\n".join(block.text for block in typed)
+        if len(typed) < len(body.content):
+            text += f"\n[attached files or images: recall id={step.number}]"
+        if self.numbers_only:
+            return f"User: [recall id={step.number}]"
+        if self.longest_prompt is not None and len(text) > self.longest_prompt:
+            start = text[: min(_PROMPT_START, self.longest_prompt)].rstrip()
+            text = f"{start}… [the whole message, {len(text):,} characters: recall id={step.number}]"
+        return f"User [#{step.number}]: {text}"
+
+    def _line(self, step: Step, turn: TurnRecord, telling: Telling, inputs: dict[str, dict[str, object]]) -> str:
+        age, settings = self.newest - turn.number, self._settings_for(step.entry.body)
+        match step.entry.body:
+            case User() as note:
+                return f"Note: {note.text}" if age < settings.low_turns else ""
+            case Result():
+                return line_of(step, inputs, settings) if telling == "full" else ""
+            case Assistant() as reply if telling != "bare" and (text := text_of(reply).strip()):
+                if calls_in(reply):
+                    is_told = age < settings.medium_turns
+                    return f"Thought: {cut(text, settings.message_chars, step, turn.number)}" if is_told else ""
+                most = settings.message_chars if telling == "brief" else LONGEST_ANSWER
+                return f"Answer: {cut(text, max(most, settings.message_chars), step, turn.number)}"
+            case _:
+                return ""
+
+    def _settings_for(self, body: object) -> CompactionSettings:
+        if not self.focus or not isinstance(body, Assistant | Result):
+            return self.settings
+        text = (body.result.text if isinstance(body, Result) else text_of(body)).lower()
+        if not any(word in text for word in self.focus):
+            return self.settings
+        chars, results = self.settings.message_chars, self.settings.result_chars
+        return replace(self.settings, message_chars=_FOCUS * chars, result_chars=_FOCUS * results)
+
+
+def _counted(turn: TurnRecord) -> str:
+    """The calls of a turn that worked, by tool, and between which numbers they stand."""
+    found = [
+        (s.number, body.name) for s in turn.steps if isinstance(body := s.entry.body, Result) and not is_failure(body)
+    ]
+    names = [name for _, name in found]
+    tools = ", ".join(f"{name} ×{names.count(name)}" for name in dict.fromkeys(names))
+    return one_line(f"{tools} [#{found[0][0]} to #{found[-1][0]}]", LONGEST_ANSWER) if found else ""

@@ -1,0 +1,261 @@
+"""Plans a compaction: tries one way after another, from the most generous on, until the conversation fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.compaction.carried import Carried
+from agentcli.conversation.compaction.digest import Digest, Summary, Telling
+from agentcli.conversation.compaction.stubs import is_failure, stub_of
+from agentcli.conversation.conversation import Conversation, compacted, messages_of
+from agentcli.conversation.entries import (
+    Assistant,
+    Compaction,
+    CompactionStrategy,
+    CompactionTrigger,
+    Entry,
+    Result,
+    User,
+)
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.turns import Step, TurnRecord, is_prompt
+from agentcli.llm.messages import Message, Text, ToolResult
+from agentcli.llm.transcript import is_valid
+
+LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
+_ENOUGH = 0.6  # of that: where cutting frees less, extracting lasts longer
+_LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
+_LONG_PROMPTS = (2_000, 400, 100)  # characters
+
+Count = Callable[[Sequence[Message]], int]
+
+_HEADING = (
+    "The conversation was compacted: {what}. The user's words are quoted as they were; … [turn 3 #12] marks a cut in "
+    "entry #12."
+)
+_RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="12") gives entry #12 whole.'
+
+
+class Budget(Struct, frozen=True):
+    """Tokens: the model's window, what the system text and the tools take of it, what the request would take now.
+
+    `count` gives the tokens of messages.
+    """
+
+    window: int
+    prefix: int
+    before: int
+    count: Count
+
+    def limit(self, target: float) -> int:
+        """How large the request may be afterwards."""
+        return int(max(target * self.window, self.prefix + LEAST_LEFT * (self.window - self.prefix)))
+
+
+class Way(Struct, frozen=True):
+    """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
+
+    With `stubs_results` results within that part are cut but the newest round's, with `stubs_newest` these too.
+    `telling` is how older turns are told; with `numbers_only` their prompts are numbers to recall.
+    """
+
+    keep_turns: int
+    keep_rounds: int | None = None
+    stubs_results: bool = False
+    stubs_newest: bool = False
+    telling: Telling = "full"
+    longest_prompt: int | None = None
+    numbers_only: bool = False
+
+
+def ways(keep_turns: int) -> Iterator[Way]:
+    """From the most generous to the last resort."""
+    for count in range(keep_turns, 0, -1):
+        yield Way(count)
+    yield Way(1, stubs_results=True)
+    for rounds in (8, 2):
+        yield Way(1, rounds, stubs_results=True)
+    yield Way(1, 2, stubs_results=True, telling="brief")
+    yield Way(1, 2, stubs_results=True, telling="bare")
+    yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare")
+    for longest in _LONG_PROMPTS:
+        yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare", longest_prompt=longest)
+    yield Way(1, 1, True, True, "bare", _LONG_PROMPTS[-1], numbers_only=True)
+
+
+class Planner(Struct, frozen=True):
+    """All that a compaction is made of. `can_recall` says that the model has the tool of that name."""
+
+    conversation: Conversation
+    turns: Sequence[TurnRecord]
+    carried: Carried
+    settings: CompactionSettings
+    budget: Budget
+    trigger: CompactionTrigger = "auto"
+    summaries: tuple[Summary, ...] = ()
+    focus: str = ""
+    can_recall: bool = True
+
+    def plan(self) -> Compaction | str:
+        """The compaction, or why there is none: nothing to leave out, or too much that must stay."""
+        if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
+            return "there is nothing to leave out yet"
+        why = ""
+        for strategy, way in self._ladder():
+            compaction = self._made(strategy, way)
+            if not (why := self._problem(compaction)):
+                return compaction
+        return why
+
+    def _ladder(self) -> Iterator[tuple[CompactionStrategy, Way]]:
+        settings = self.settings
+        if settings.strategy == "truncate":
+            yield from (("truncate", way) for way in ways(settings.keep_turns) if way.keep_rounds is None)
+        elif settings.strategy == "auto" and self.trigger != "manual":  # who asks for it wants more room than that
+            yield "truncate", Way(settings.keep_turns)
+        if self.summaries:
+            yield from (("summarize", way) for way in ways(settings.keep_turns) if way.telling == "full")
+        yield from (("extract", way) for way in ways(settings.keep_turns))
+
+    def _made(self, strategy: CompactionStrategy, way: Way) -> Compaction:
+        covered, kept = self._parted(way)
+        stubs: dict[str, str] = {}
+        for turn in kept:
+            stubs |= self._stubs_of_kept(turn, way)
+        first = kept[0].steps[0].entry.id
+        carried = self.carried.parts
+        what = "its older part is told below"
+        if strategy == "truncate":
+            what = "older results and replies are cut"
+            first = self.turns[0].steps[0].entry.id
+            stubs |= {
+                step.entry.id: stub
+                for turn in covered
+                for step in turn.steps
+                if (stub := stub_of(step, turn.number, self.settings)) is not None
+            }
+        elif covered:
+            carried = [f"## What was said and done\n\n{self._digest(strategy, way).text(covered)}", *carried]
+        if self.focus:
+            carried.append(f"## The user asked to keep in mind\n{self.focus}")
+        heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
+        told = "\n\n".join([heading, *carried])
+        ends = [step.entry.id for turn in covered or kept for step in turn.steps]
+        compaction = Compaction(
+            "\n".join([f"<system-reminder>{told}</system-reminder>", *self.carried.opening]),
+            (ends[0], ends[-1]),
+            first,
+            stubs,
+            strategy,
+            self.trigger,
+            self.budget.before,
+        )
+        after = self.budget.prefix + self.budget.count(self._messages(compaction))
+        return replace(compaction, tokens_after=after)
+
+    def _digest(self, strategy: CompactionStrategy, way: Way) -> Digest:
+        newest = self.turns[-1].number
+        return Digest(
+            self.settings,
+            newest,
+            way.telling,
+            way.longest_prompt,
+            way.numbers_only,
+            self.summaries if strategy == "summarize" else (),
+            frozenset(self.focus.lower().split()),
+        )
+
+    def _parted(self, way: Way) -> tuple[list[TurnRecord], list[TurnRecord]]:
+        """The turns that are covered and those that stay; a turn is cut between rounds, so it may be in both."""
+        covered, kept = list(self.turns[: -way.keep_turns]), list(self.turns[-way.keep_turns :])
+        if way.keep_rounds is None:
+            return covered, kept
+        last = kept[0]
+        rounds = [n for n, step in enumerate(last.steps) if isinstance(step.entry.body, Assistant)]
+        if len(rounds) > way.keep_rounds:
+            cut = rounds[-way.keep_rounds]
+            covered.append(TurnRecord(last.number, last.steps[:cut], last.skills))
+            kept = [TurnRecord(last.number, last.steps[cut:], last.skills)]
+        return covered, kept
+
+    def _stubs_of_kept(self, turn: TurnRecord, way: Way) -> dict[str, str]:
+        stubs: dict[str, str] = {}
+        newest_reply = max(
+            (n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)), default=0
+        )
+        is_newest_turn = turn.number == self.turns[-1].number
+        for position, step in enumerate(turn.steps):
+            body = step.entry.body
+            if is_prompt(step.entry):
+                if way.longest_prompt is not None:
+                    stubs[step.entry.id] = self._digest("extract", way).prompt(step)
+            elif is_newest_turn and position >= newest_reply:
+                if way.stubs_newest and isinstance(body, Result):
+                    stubs |= self._stub(step, turn, max(_LAST_RESULT, self.settings.result_chars))
+            elif way.stubs_results and isinstance(body, Result | Assistant):
+                stubs |= self._stub(step, turn, self.settings.result_chars)
+            elif not isinstance(body, Result | Assistant) and self._is_said_anew(step):
+                stubs[step.entry.id] = ""
+        return stubs
+
+    def _stub(self, step: Step, turn: TurnRecord, most: int) -> dict[str, str]:
+        stub = stub_of(step, turn.number, replace(self.settings, result_chars=most))
+        return {} if stub is None else {step.entry.id: stub}
+
+    def _is_said_anew(self, step: Step) -> bool:
+        """True for the notes of the start: the compaction carries them as they are now."""
+        text = getattr(step.entry.body, "text", "")
+        return "<instructions path=" in text or text in self.carried.opening
+
+    def _messages(self, compaction: Compaction) -> list[Message]:
+        at = Entry("", None, time.time(), compaction)
+        return messages_of(compacted(self.conversation.path, at))
+
+    def _problem(self, compaction: Compaction) -> str:
+        """Why a compaction will not do; empty if it will."""
+        limit = self.budget.limit(self.settings.target)
+        if self.settings.strategy == "auto" and compaction.strategy == "truncate":
+            limit = int(limit * _ENOUGH)
+        if compaction.tokens_after > limit:
+            return f"what must stay takes {compaction.tokens_after:,} tokens, and {limit:,} are meant for it"
+        if compaction.tokens_after >= compaction.tokens_before:
+            return "it would not get smaller"
+        messages = self._messages(compaction)
+        if not is_valid(tuple(messages)):
+            return "the provider would refuse it"
+        missing = self._missing(messages)
+        return f"{missing} would be lost" if missing else ""
+
+    def _missing(self, messages: Sequence[Message]) -> str:
+        """The first thing that must be carried and is not there; empty if all is."""
+        text = "\n".join(_texts(messages))
+        answered = {
+            block.tool_use_id for message in messages for block in message.content if isinstance(block, ToolResult)
+        }
+        for turn in self.turns:
+            for step in turn.steps:
+                number = f"recall id={step.number}]"
+                if is_prompt(step.entry) and number not in text and any(said not in text for said in _typed(step)):
+                    return f"the message of turn {turn.number}"
+                if is_failure(step.entry.body) and step.entry.id not in answered and f"[#{step.number}]" not in text:
+                    return f"a failed call of turn {turn.number}"
+        wanted = (*self.carried.pins, *self.carried.tasks, *self.carried.opening)
+        return next((part[:80] for part in wanted if part not in text), "")
+
+
+def _typed(step: Step) -> Iterator[str]:
+    body = step.entry.body
+    assert isinstance(body, User)
+    return (block.text for block in typed_blocks(body.content) if isinstance(block, Text))
+
+
+def _texts(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        for block in message.content:
+            if isinstance(block, Text):
+                yield block.text
