@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UsageReported,
     )
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
+    from agentcli.agent.metrics import UsageCollector
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
@@ -58,6 +59,7 @@ _HOMES = {
             "Notice OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished "
             "ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
+        "agentcli.agent.metrics": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()
@@ -69,8 +71,8 @@ __all__ = [
     "HookAnswer", "Image", "Interrupt", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
     "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
     "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",
-    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageError",
-    "UsageReported", "UserError", "__version__", "create_context_transform", "events", "ops", "tool",
+    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector",
+    "UsageError", "UsageReported", "UserError", "__version__", "create_context_transform", "events", "ops", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -15,7 +15,7 @@ from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Compaction
+from agentcli.conversation.entries import Compaction, Entry
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, ToolSpec
@@ -89,7 +89,7 @@ class Runtime:
     `fallback_model` is used when the chosen one is overloaded. From the share `warn_at` of the window on, the person
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
-    person asks; `context_transform` may change the messages of one request.
+    person asks; `context_transform` may change the messages of one request. `collect` gets each new entry.
     """
 
     resolve: Resolve
@@ -107,6 +107,7 @@ class Runtime:
     context_policy: ContextPolicy = no_policy
     context_transform: ContextTransform = unchanged
     compactor: OnRequest | None = None
+    collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""

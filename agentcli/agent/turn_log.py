@@ -77,6 +77,8 @@ def store(
         case _:
             appended = runtime.log.append(*bodies)
     state.conversation.add(*appended.entries)
+    for entry in appended.entries:
+        runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
     # One failure ends the turn; nobody waits for the tasks behind it, which must not complain of theirs.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -50,7 +50,8 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     """The result of a call; `structured` is for programs, `summary` one line for the person.
 
     `retry_count` tries failed before, the last of them with `last_error`. `caller` is the id of the agent that made
-    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked.
+    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked. An
+    `error_code` is finer than its kind, `output_level` how detailed the result was made.
     """
 
     result: ToolResult
@@ -65,6 +66,8 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     caller: str = "main"
     mode: str = ""
     answer: str = ""
+    error_code: str = ""
+    output_level: str = ""
 
 
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
