@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
-    from agentcli.llm.messages import Document, Image, Text
+    from agentcli.llm.messages import CacheControl, Document, Image, Text
     from agentcli.llm.provider import ToolSpec
     from agentcli.tools.own_tools import tool
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -51,7 +51,7 @@ _HOMES = {
         "agentcli.tools.own_tools": "tool",
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "ToolSpec",
-        "agentcli.llm.messages": "Document Image Text",
+        "agentcli.llm.messages": "CacheControl Document Image Text",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
@@ -66,8 +66,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CallHooks",
-    "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event",
+    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CacheControl",
+    "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored",
+    "Event",
     "HookAnswer", "Image", "Interrupt", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
     "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
     "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",

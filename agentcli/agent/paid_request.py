@@ -17,7 +17,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request, StreamEvent
+from agentcli.llm.provider import Provider, Request, StreamEvent, lasts_an_hour
 from agentcli.llm.retry import OnRetry, RetryPolicy, stream_with_retry
 from agentcli.llm.tokens import estimate
 
@@ -27,8 +27,8 @@ class PaidRequest:
     """A request and its retries.
 
     `size` tells how large the prompt is. `on_broken` is told what a try that ended without a reply is booked with: what
-    its stream reported, else an estimate; the budgets are charged with the worst case. `retries` and `duration_ms` (of
-    the newest try) are read afterwards.
+    its stream reported, else an estimate; the budgets are charged with the worst case. `retries`, and of
+    the newest try `sent`, `sent_at` (seconds since 1970) and `duration_ms`, are read afterwards.
     """
 
     provider: Provider
@@ -39,6 +39,7 @@ class PaidRequest:
     on_broken: Callable[[Usage], None]
     on_retry: OnRetry
     retries: int = 0
+    sent_at: float = 0.0
     duration_ms: float = 0.0
 
     async def reply(self, request: Request, on_event: Callable[[StreamEvent], None]) -> llm.Done:
@@ -70,12 +71,20 @@ class PaidRequest:
         raise AssertionError(f"{self.provider.name} ended its stream without Done")
 
     def _begin(self, request: Request) -> Request:
-        self._held = self.budgets.reserve(self.size, request.max_tokens, self.info)
-        self._request = structs.replace(request, max_tokens=self._held.max_tokens)
+        self._held = self.budgets.reserve(self.size, request.max_tokens, self._dearest(request))
+        self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
+        self.sent_at = time.time()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
-        return self._request
+        return self.sent
+
+    def _dearest(self, request: Request) -> ModelInfo:
+        """The model, at the price of keeping its prompt for an hour where the request asks for that."""
+        prices = self.info.prices
+        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):
+            return self.info
+        return structs.replace(self.info, prices=structs.replace(prices, cache_write=prices.cache_write_1h))
 
     def _failed(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._break(error)
@@ -107,7 +116,7 @@ class PaidRequest:
         is_counted = bool(self._used.prompt_tokens or self._used.cost_usd is not None)
         used, worst = self._with_output(self._used, 4), self._with_output(self._used, 2)
         if not is_counted:
-            used = structs.replace(used, input_tokens=estimate(self._request, self.info).tokens)
+            used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
             worst = structs.replace(worst, cache_creation_input_tokens=self.size().worst)
         self._settle(worst)
         self.on_broken(used)

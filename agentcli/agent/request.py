@@ -12,6 +12,7 @@ from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
+from agentcli.conversation.cache_ledger import Asked, cache_use, prefix_hash
 from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
@@ -212,11 +213,20 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
-    took = round(paid.duration_ms)
-    content = reply.message.content
-    bodies: list[Body] = [
-        Assistant(content, provider.name, provider.model, reply.usage, reply.stop_reason, cost, took, paid.retries)
-    ]
+    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, turn.runtime.changes_messages)
+    stored = Assistant(
+        reply.message.content,
+        provider.name,
+        provider.model,
+        reply.usage,
+        reply.stop_reason,
+        cost,
+        round(paid.duration_ms),
+        paid.retries,
+        asked.prefix,
+        cache_use(state.conversation.path, asked, info),
+    )
+    bodies: list[Body] = [stored]
     if reply.message.tool_uses:
         bodies.append(CallsStarted(tuple(use.id for use in reply.message.tool_uses)))
     add(turn, *bodies)

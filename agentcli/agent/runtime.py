@@ -109,6 +109,10 @@ class Runtime:
     compactor: OnRequest | None = None
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
+    @property
+    def changes_messages(self) -> bool:
+        return self.context_transform is not unchanged
+
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""
         return self.prefix_for(info, self.calls.tools)

@@ -1,4 +1,4 @@
-"""What a session used: tokens and money, the newest turn, its tools, its budgets."""
+"""What a session used: tokens, money and time, by model and tool, and of its budgets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentcli.agent.budgets import in_words
+from agentcli.agent.commands.cache import CACHE_COMMAND
 from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, User
@@ -82,4 +83,7 @@ def _seconds(used: UsageCollector) -> str:
     return f"{used.total.duration_ms / 1000:,.1f} s of requests"
 
 
-USAGE_COMMANDS = (Command("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),)
+USAGE_COMMANDS = (
+    Command("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
+    CACHE_COMMAND,
+)

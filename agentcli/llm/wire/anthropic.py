@@ -40,6 +40,7 @@ from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 
 CACHE = {"type": "ephemeral"}
+HOUR = "1h"
 MOST_BREAKPOINTS = 4  # the API's limit
 
 _STOP_REASONS: dict[str, StopReason] = {
@@ -82,6 +83,7 @@ def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
     if request.system:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
     body["messages"] = _messages(request)
+    _keep_to_limits(body)
     return body
 
 
@@ -116,8 +118,25 @@ def _messages(request: Request) -> list[dict[str, Any]]:
 def _mark(content: list[dict[str, Any]]) -> None:
     for block in reversed(content):  # thinking blocks take no breakpoint
         if block["type"] not in ("thinking", "redacted_thinking"):
-            block["cache_control"] = CACHE
+            block.setdefault("cache_control", CACHE)
             return
+
+
+def _keep_to_limits(body: dict[str, Any]) -> None:
+    """Make room for a caller's breakpoints: ours go first, from the beginning; those for an hour come before others."""
+    blocks = [*body.get("tools", ()), *body.get("system", ())]
+    for block in (block for message in body["messages"] for block in message["content"]):
+        parts = block.get("content")  # of a tool's result
+        blocks += (*(parts if isinstance(parts, list) else ()), block)
+    marked = [block for block in blocks if "cache_control" in block]
+    for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
+        if len(marked) <= MOST_BREAKPOINTS:
+            break
+        del block["cache_control"]
+        marked = [other for other in marked if other is not block]
+    lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
+    for block in marked[: lasting[-1] if lasting else 0]:
+        block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
 def sendable(message: Message, provider: str) -> tuple[Block, ...]:
