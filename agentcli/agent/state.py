@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agentcli.agent.budgets import Budgets, MemoryAccount
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.usage import Meter, spent
+from agentcli.agent.usage import Meter, amounts_of, spent
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
 from agentcli.llm.provider import Effort
@@ -29,6 +30,7 @@ class AgentState:
     conversation: Conversation = field(default_factory=Conversation)
     rules: Rules = field(default_factory=Rules)
     meter: Meter = field(default_factory=Meter)
+    budgets: Budgets = field(default_factory=lambda: Budgets((MemoryAccount("session"),)))
     notes: deque[User] = field(default_factory=deque)
     effort: Effort | None = None
     mode_before_plan: Mode = "default"
@@ -47,4 +49,5 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
         if cost := spent(entry.body):
             state.meter.add(*cost)
+        state.budgets.recall(amounts_of(entry.body))
     return state
