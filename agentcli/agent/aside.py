@@ -9,6 +9,7 @@ from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
 from agentcli.llm.provider import Done, Request, UsageUpdate
+from agentcli.llm.refused_blocks import without
 from agentcli.llm.retry import stream_with_retry
 from agentcli.llm.transcript import doctor
 
@@ -30,7 +31,7 @@ async def ask_aside(session: Session, question: str) -> str:
     asked = Message("user", (Text(_ASKED + question),))
     request = Request(
         prefix.system,
-        doctor((*state.conversation.messages, asked)),
+        without(doctor((*state.conversation.messages, asked)), state.refused),
         prefix.tools,
         max_tokens=min(LONGEST_ANSWER, info.max_output),
         temperature=runtime.temperature,
