@@ -38,12 +38,16 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
+
+    `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
+    """
 
     max_output: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     ollama_num_ctx: Positive = 32_768
+    encoders: str = ""
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -51,6 +55,15 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     max: Annotated[int, Meta(ge=0, le=20)] = 3
     initial_delay: Seconds = 1.0
+
+
+class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The model's notes on a project, in the state folder: how large a file, how large and how many all may be."""
+
+    enabled: bool = True
+    max_file_kb: Positive = 64
+    max_total_kb: Positive = 1_024
+    max_files: Positive = 200
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -141,6 +154,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     tokens: TokenSettings = TokenSettings()
     retry: RetrySettings = RetrySettings()
     compaction: CompactionSettings = CompactionSettings()
+    memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
     data: DataSettings = DataSettings()
     permissions: PermissionSettings = PermissionSettings()

@@ -20,7 +20,7 @@ from agentcli.llm.messages import Text, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import stream_with_retry, with_wait
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
@@ -214,7 +214,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
-    warn_when_full(turn, reply.usage, info)
+    warn_when_full(turn, info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
@@ -237,10 +237,11 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
         turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
 
 
-def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model, once until there is room again."""
-    before, warn_at = turn.state.window_share, turn.runtime.warn_at
-    used = turn.state.window_share = usage.context_tokens / info.window
+    before, warn_at, prefix = turn.state.window_share, turn.runtime.warn_at, turn.runtime.prefix(info)
+    tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
+    used = turn.state.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))

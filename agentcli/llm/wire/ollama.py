@@ -33,7 +33,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
+from agentcli.llm.tokens.estimates import request_size
 from agentcli.llm.transcript import joined
 from agentcli.llm.wire.arguments import parse_arguments
 from agentcli.llm.wire.call_ids import CallIds, plain_name
@@ -123,12 +123,6 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
     return wire
 
 
-def _image_count(request: Request) -> int:
-    blocks = [block for message in request.messages for block in message.content]
-    parts = [part for b in blocks if isinstance(b, ToolResult) and isinstance(b.content, tuple) for part in b.content]
-    return sum(isinstance(block, Image) for block in [*blocks, *parts])
-
-
 class ReplyReader:
     """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
 
@@ -193,8 +187,7 @@ class ReplyReader:
     def _refuse_truncation(self, request: Request, info: ModelInfo) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
         # What an image costs differs with the model, so only the text is judged.
-        text_tokens = estimate(request, info).tokens - TOKENS_PER_IMAGE * _image_count(request)
-        expected = text_tokens / SAFETY * (BYTES_PER_TOKEN / 4)
+        expected = request_size(request, info).bytes / 4 * info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
             raise ContextOverflow(
