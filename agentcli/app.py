@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
