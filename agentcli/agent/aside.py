@@ -11,7 +11,8 @@ from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate
+from agentcli.llm.refused_blocks import without
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def ask_aside(session: Session, question: str) -> str:
     asked = Message("user", (Text(_ASKED + question),))
     request = Request(
         prefix.system,
-        doctor((*state.conversation.messages, asked)),
+        without(doctor((*state.conversation.messages, asked)), state.refused),
         prefix.tools,
         max_tokens=min(LONGEST_ANSWER, info.max_output),
         temperature=runtime.temperature,
