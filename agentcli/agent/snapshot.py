@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
@@ -10,6 +12,9 @@ from agentcli.conversation.entries import Assistant, Compaction
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 from agentcli.tools.tool import Workspace
+
+if TYPE_CHECKING:
+    from agentcli.agent.session import Session
 
 
 class SessionSnapshot(Struct, frozen=True):
@@ -53,3 +58,23 @@ class SessionSnapshot(Struct, frozen=True):
                 case _:
                     pass
         return 0
+
+
+def snapshot_of(session: Session) -> SessionSnapshot:
+    state, runtime, meter = session.state, session.runtime, session.state.meter
+    return SessionSnapshot(
+        session.id,
+        state.model,
+        state.mode,
+        state.mode_before_plan,
+        state.effort,
+        runtime.calls.workspace,
+        tuple(tool.name for tool in runtime.calls.tools),
+        state.conversation,
+        meter.total,
+        meter.cost_usd,
+        meter.by_model,
+        runtime.limits.max_budget_usd,
+        runtime.limits.max_turns,
+        session.is_busy,
+    )
