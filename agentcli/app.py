@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
@@ -22,7 +22,6 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
-    Limits,
     Resolve,
     Runtime,
     unchanged,
@@ -30,11 +29,12 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
+from agentcli.configured_limits import session_budgets, turn_limits
 from agentcli.configured_rules import configured_rules
 from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ConfigError, UsageError
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
@@ -93,9 +93,6 @@ class Extras(Struct, frozen=True):
     context_transform: ContextTransform = unchanged
 
 
-ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
-
-
 @runtime_checkable
 class Warmable(Protocol):
     """A provider that gains from a request ahead of the first one."""
@@ -135,6 +132,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
@@ -147,7 +145,12 @@ class Builder:
         await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
-            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=rules),
+            AgentState(
+                model or await self.models.default(),
+                parse_mode(settings.permissions.mode),
+                rules=rules,
+                budgets=session_budgets(self.config),
+            ),
             entries,
         )
         if not self._can_ask:
@@ -171,12 +174,7 @@ class Builder:
             self.session_calls(registry, workspace),
             log,
             self.opening.prefix,
-            Limits(
-                settings.limits.max_turns or (INTERACTIVE_ROUNDS if self._is_interactive else ROUNDS),
-                settings.tokens.max_output,
-                settings.limits.max_budget_usd,
-                asks=self._is_interactive,
-            ),
+            turn_limits(settings, asks=self._is_interactive),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
             int(self._goes_on),

@@ -78,6 +78,17 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
 
 
+class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
+
+    What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
+    """
+
+    max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    max_size_gb: Annotated[float, Meta(gt=0)] = 10.0
+    clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
+
+
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
@@ -118,6 +129,34 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
 
 
+Usd = Annotated[float, Meta(gt=0)]
+
+
+class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a turn, a session and a day may spend, in US dollars, tokens, seconds of requests and calls, and calls.
+
+    The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
+    it is not sent. The terminal then asks whether there is more; elsewhere the run ends (exit code 54). Calls that run
+    are not cut short. Where a price is not known no budget in money holds, which is said. `limits.max_budget_usd` is
+    one of the session, too; the smaller one holds. A day is one of this machine's calendar, over all its sessions.
+    From the share `warn_at` on it is said once.
+    """
+
+    turn_usd: Usd | None = None
+    turn_tokens: Positive | None = None
+    turn_seconds: Annotated[float, Meta(gt=0)] | None = None
+    turn_calls: Positive | None = None
+    session_usd: Usd | None = None
+    session_tokens: Positive | None = None
+    session_seconds: Annotated[float, Meta(gt=0)] | None = None
+    session_calls: Positive | None = None
+    day_usd: Usd | None = None
+    day_tokens: Positive | None = None
+    day_seconds: Annotated[float, Meta(gt=0)] | None = None
+    day_calls: Positive | None = None
+    warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+
+
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What goes to logs/agentcli.log in the state folder."""
 
@@ -145,10 +184,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     compaction: CompactionSettings = CompactionSettings()
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
+    data: DataSettings = DataSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()
     limits: LimitSettings = LimitSettings()
+    budgets: BudgetSettings = BudgetSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
     terminal: TerminalSettings = TerminalSettings()
     local: LocalSettings = LocalSettings()

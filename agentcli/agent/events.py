@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
-from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
+from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.trial import TriedChange
 
@@ -149,6 +149,7 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
     before: str
     after: str
+    reason: SwitchReason = "chosen"
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):

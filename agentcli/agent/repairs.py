@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from agentcli.agent.events import Notice
 from agentcli.agent.turn_log import Turn
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.provider import Done, Request
+from agentcli.llm.provider import Request
 from agentcli.llm.refused_blocks import blamed, without
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
-async def with_repairs(turn: Turn, request: Request, send: Callable[[Request], Awaitable[Done]]) -> Done:
-    """The reply to a request. What it is refused for stays out of the session's later requests, too.
+async def with_repairs(turn: Turn, request: Request, send: Callable[[Request], Awaitable[T]]) -> T:
+    """What `send` gives for a request. What it is refused for stays out of the session's later requests, too.
 
     That is the reasoning of earlier replies, then images and documents. Raises `ProviderError` for other refusals.
     """

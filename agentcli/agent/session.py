@@ -287,10 +287,12 @@ class Session:
             compacted(state, self._publish, made)
         return made
 
-    def paid(self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside") -> None:
+    def paid(
+        self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
+    ) -> None:
         """Book a request that is no turn's."""
         self.state.meter.add(model, usage, cost_usd)
-        self.append(Paid(model, usage, cost_usd, reason))
+        self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Events from now on; starts listening before the first `await`."""

@@ -44,8 +44,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
-    formatted for the model, as detailed as the output level says. `error_kind` is for an error that still has a result
-    of its own, such as a command whose time was up.
+    formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
+    its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
+    command whose time was up.
     """
 
     content: Content | None = None
@@ -53,6 +54,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     summary: str = ""
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
+    full: str = ""
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""

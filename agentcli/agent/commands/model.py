@@ -9,7 +9,6 @@ from agentcli.agent.commands.command import Command, CommandHost, Outcome, marke
 from agentcli.agent.context_use import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.errors import UsageError
-from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
@@ -89,23 +88,6 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     )
 
 
-async def _usage(host: CommandHost, argument: str) -> Outcome:
-    meter = host.session.state.meter
-    if not meter.by_model:
-        return "Nothing was used yet."
-    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
-    if len(rows) > 1:
-        rows.append(_usage_row("total", meter.total, meter.cost_usd))
-    width = max(len(row[0]) for row in rows)
-    return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
-
-
-def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
-    price = "price unknown" if cost is None else f"${cost:.4f}"
-    cached = usage.cache_read_input_tokens
-    return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
-
-
 async def _btw(host: CommandHost, question: str) -> Outcome:
     if not question:
         raise UsageError("Ask something: /btw QUESTION. The conversation does not keep it.")
@@ -128,6 +110,5 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     Command("context", "show what fills the model's window", _context),
-    Command("usage", "show tokens and cost by model", _usage, aliases=("cost", "stats")),
     Command("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
 )

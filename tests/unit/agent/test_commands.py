@@ -102,7 +102,7 @@ async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
             "/model /effort /clear /context /usage /resume /fork /rewind /rename /export /diff /review /init "
             "/permissions /plan /tasks /stop /btw /status /config /doctor /add-dir /quit /help".split()
         ) <= set(names)
-        assert await host.says("/help cost") == ("/usage\nshow tokens and cost by model\nAlso /cost, /stats.")
+        assert await host.says("/help cost") == ("/usage\nshow what the session used and cost\nAlso /cost, /stats.")
         with pytest.raises(UsageError, match="Did you mean"):
             await host.says("/help modle")
 
@@ -166,7 +166,7 @@ async def test_usage_names_each_model(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [{**END, "usage": usage}]) as host:
         assert await host.says("/usage") == "Nothing was used yet."
         await host.stage.ask("Go")
-        assert await host.says("/cost") == "  scripted/script  1,500 tokens in (500 cached), 20 out, $0.0000"
+        assert "  scripted/script  1,500 tokens in (500 cached), 20 out, $0.0000\n" in await host.says("/cost")
 
 
 async def test_a_question_beside_the_work_is_answered_and_only_its_price_is_kept(tmp_path: Folder) -> None:
