@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.trial.git_words import told_by_git
 from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
-from agentcli.infra.sandbox.trial.readable import without_others_data
+from agentcli.infra.sandbox.trial.readable import hides, without_others_data
 from agentcli.infra.sandbox.trial.tree_changes import (
     LONGEST_DIFFS,
     Piece,
@@ -59,7 +59,9 @@ class TryRun:
         *,
         too_much: str = "",
         cached: Sequence[str] = (),
+        hides: Callable[[Path], Literal["", "here", "always"]],
     ) -> None:
+        self.hides = hides
         self.result = result
         self.cached = tuple(cached)
         self.too_much = too_much
@@ -186,11 +188,18 @@ class TryRuns:
                 private.close()
         return f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
 
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> TryRun:
+    async def try_command(
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[str], None] = lambda text: None,
+        masked: Sequence[Path] = (),
+    ) -> TryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
-        One that takes too much of the machine is ended, and of one that changed too much nothing can be kept; both are
-        told. Raises `ToolError` where a try is impossible (permission_denied, resource_error).
+        It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
+        and of one that changed too much nothing can be kept; both are told. Raises `ToolError` where a try is
+        impossible (permission_denied, resource_error).
         """
         if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
@@ -198,19 +207,24 @@ class TryRuns:
         assert self._caches is not None
         self._caches.begin()
         try:
-            bounds = self._bounds()
+            usual = bounds = msgspec.structs.replace(was := self._bounds(), masked=(*was.masked, *masked))
             if command.nobody_allowed:
-                bounds = without_others_data(bounds, self._search_path)
+                bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
+
+            def how_hidden(path: Path) -> Literal["", "here", "always"]:
+                return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+
             trial = _Trial(self._confinement(), bounds, private, self._caches)
             watch = Watch(private.path, self._limits)
             result = await self._run(trial.launch, command, on_output, watch)
             if watch.why:
-                return TryRun(result, (), private, too_much=watch.why)
+                return TryRun(result, (), private, too_much=watch.why, hides=how_hidden)
             try:
                 pieces = await asyncio.to_thread(trial.pieces, self._limits)
             except TooMuch as error:
-                return TryRun(result, (), private, too_much=str(error))
-            return TryRun(result, await self._with_repositories(trial, pieces), private, cached=trial.cached)
+                return TryRun(result, (), private, too_much=str(error), hides=how_hidden)
+            pieces = await self._with_repositories(trial, pieces)
+            return TryRun(result, pieces, private, cached=trial.cached, hides=how_hidden)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
