@@ -79,6 +79,17 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
+def test_ctrl_b_says_that_a_tried_command_stays(open_terminal: Open) -> None:
+    terminal = open_terminal(
+        [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
+    )
+    terminal.see("sleep 3")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.see("cannot go to the background")
+    terminal.see("the end")
+
+
 def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()

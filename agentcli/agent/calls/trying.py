@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.calls.scopes import Call
-from agentcli.agent.events import ApprovalRequested, Denial
+from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
@@ -28,6 +29,7 @@ from agentcli.tools.trial import Kept, Trial, TriedChange
 
 _LONGEST_COMMAND = 60
 _NOBODY = "nobody can be asked"
+_STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
 _PLAN = "plan mode keeps no changes"
 
 
@@ -80,7 +82,7 @@ async def try_first(
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     call.turn.store(CallTried(call.use.id))
-    attempt = await _attempt(wanted, arguments, context)
+    attempt = await _attempt(call, wanted, arguments, context)
     trial = attempt.trial
     try:
         stop = None if wanted.is_wished or wanted.stopped else _stop(call, wanted, attempt)
@@ -117,7 +119,7 @@ async def try_first(
     return replace(told, structured=structured, is_error=is_error)
 
 
-async def _attempt(wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
+async def _attempt(call: Call, wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
     """Run it, with a host or a path open for no longer than that."""
     tool, sandbox = wanted.judged.tool, context.workspace.sandbox
     host, path = (wanted.stopped.host, wanted.stopped.path) if wanted.stopped else ("", None)
@@ -126,13 +128,22 @@ async def _attempt(wanted: Try, arguments: Any, context: ToolContext) -> Attempt
         sandbox.grant_host(host)
     if path:
         sandbox.grant(path, "read")
+    staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))
     try:
         return await tool.attempt(arguments, context, not wanted.is_wished, bool(host))
     finally:
+        staying.cancel()
         if host:
             sandbox.revoke_host(host)
         if path:
             sandbox.revoke(path, "read")
+
+
+async def _stay(call: Call, sign: asyncio.Event) -> None:
+    """Answer who sends it to the background, where nothing of a try may go on."""
+    while await sign.wait():
+        sign.clear()
+        call.turn.emit(Notice(_STAYS))
 
 
 def _stop(call: Call, wanted: Try, attempt: Attempt) -> Stop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, ToolFinished
-from agentcli.agent.ops import Approve, Interrupt, SetMode
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished, ToolStarted
+from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import parse_rules
 from agentcli.conversation.entries import Assistant, CallAsked, CallsStarted, CallTried, Entry, User
@@ -390,6 +391,20 @@ async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
         assert (await stage.heard(ApprovalRequested)).kind == "keep"
         stage.submit(Approve("c", False, comment="no"))
         await stage.ended()
+
+
+async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
+        stage.say("Go")
+        await stage.heard(ToolStarted)
+        while not list((tmp_path / "tries").glob("try-*/1")):
+            await asyncio.sleep(0.01)
+        for count in (1, 2):
+            stage.submit(Background())
+            await stage.heard(Notice, count)
+        await stage.ended()
+        assert "cannot go to the background" in stage.of(Notice)[0].text
+    assert stage.results["c"].content == "done"
 
 
 async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> None:
