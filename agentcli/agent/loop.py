@@ -72,7 +72,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns)
-    turn.calls.store = partial(add, turn)
+    turn.calls.store, turn.calls.settle = partial(add, turn), partial(settled, turn)
     return turn
 
 

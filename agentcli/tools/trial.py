@@ -56,7 +56,7 @@ class TryLimits(Struct, frozen=True):
 
 
 class Trial(Protocol):
-    """A command that was tried in a sandbox. Exactly one of `keep` and `drop` ends it; `drop` may be called again."""
+    """A command that was tried in a sandbox. `drop` ends it, after `keep` too, and may be called again."""
 
     @property
     def result(self) -> CommandResult: ...

@@ -20,7 +20,7 @@ from agentcli.agent.permissions.effects import told_effects
 from agentcli.agent.permissions.judge import Judged, judge
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import suggested_rules
-from agentcli.conversation.entries import CallAllowed, CallTried
+from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
@@ -101,8 +101,11 @@ async def try_first(
         if chosen.names:
             if not chosen.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
+            await call.turn.settle()
             async with hold(chosen.names):
                 kept = await trial.keep(chosen.names, parts=chosen.parts)
+            call.turn.store(CallKept(call.use.id, kept.names))
+            await call.turn.settle()  # before nobody else knows it any more
     finally:
         await trial.drop()
     call.report.answer = _answer_told(chosen, kept, trial.changes)

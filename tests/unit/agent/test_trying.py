@@ -14,7 +14,16 @@ from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Noti
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import parse_rules
-from agentcli.conversation.entries import Assistant, CallAsked, CallsStarted, CallTried, Entry, User
+from agentcli.conversation.entries import (
+    Assistant,
+    CallAllowed,
+    CallAsked,
+    CallKept,
+    CallsStarted,
+    CallTried,
+    Entry,
+    User,
+)
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -261,7 +270,15 @@ async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> 
         assert files(stage) == AFTER
 
 
-async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Folder) -> None:
+DIED = {
+    "Dropped": (CallTried("c"), CallAsked("c", "", "")),
+    "outcome is unknown": (CallTried("c"), CallAsked("c", "", ""), CallAllowed("c")),
+    "Kept of what it changed: a.py, b.py": (CallTried("c"), CallAllowed("c"), CallKept("c", ("a.py", "b.py"))),
+}
+
+
+@pytest.mark.parametrize("told", DIED)
+async def test_the_model_is_told_what_became_of_a_try_when_the_program_died(tmp_path: Folder, told: str) -> None:
     uses = (ToolUse("c", "bash", {"command": COMMAND}),)
     log = [
         Entry(str(n), str(n - 1) if n else None, 0.0, body)
@@ -270,14 +287,13 @@ async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Fo
                 User((Text("Go"),)),
                 Assistant(uses, "scripted", "script"),
                 CallsStarted(("c",)),
-                CallTried("c"),
-                CallAsked("c", "", ""),
+                *DIED[told],
             ]
         )
     ]
     async with on_stage(tmp_path, [END], entries=log) as stage:
         await stage.ask("Go on")
-    assert "Dropped" in str(stage.results["c"].content)
+    assert told in str(stage.results["c"].content)
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -35,7 +35,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
     with_worktree,
 )
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
-from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
+from agentcli.infra.sandbox.trial.try_folders import MOUNT_POINTS, Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
@@ -47,8 +47,8 @@ _LEFT = "what it left running was ended, as nothing of a try goes on"
 class TryRun:
     """A command that was tried. `changes` are told by name, those of the first root relative to it.
 
-    Exactly one of `keep` and `drop` ends it; leaving it as a context drops it where neither was called. Then nothing is
-    left of it but the output file of a long output.
+    `drop` ends it, after `keep` too, and so does leaving it as a context. Then nothing is left of it but the output
+    file of a long output. Until then a later start would finish, and tell, what was to be kept.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class TryRun:
         self._pieces = pieces
         self._private = private
         self._is_open = True
+        self._keeping: asyncio.Future[Kept] | None = None
 
     async def keep(
         self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
@@ -87,7 +88,8 @@ class TryRun:
             raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
         self._is_open = False
         chosen = [piece for piece in self._pieces if names is None or piece.change.name in names]
-        return await asyncio.shield(asyncio.to_thread(self._keep, chosen, parts or {}))
+        self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep, chosen, parts or {}))
+        return await asyncio.shield(self._keeping)
 
     def _keep(self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]) -> Kept:
         try:
@@ -97,8 +99,6 @@ class TryRun:
             return msgspec.structs.replace(kept, conflicts=(*conflicts, *kept.conflicts))
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
-        finally:
-            self._private.close()
 
     def _narrowed(
         self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]
@@ -118,8 +118,10 @@ class TryRun:
         return narrowed, conflicts
 
     async def drop(self) -> None:
-        """Forget what the command did; nothing happens when the try is over already."""
+        """Forget what the command did, once what is to be kept is; nothing happens when the try is over already."""
         self._is_open = False
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping])
         await asyncio.shield(asyncio.to_thread(self._private.close))
 
     async def __aenter__(self) -> Self:
@@ -291,7 +293,7 @@ class _Trial:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
-        self._bounds = bounds
+        self._bounds = msgspec.structs.replace(bounds, note=private.path / MOUNT_POINTS)
         self._private = private
         self._caches = caches
         self._overlays: Overlays | None = None
