@@ -294,9 +294,9 @@ class Builder:
         return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
 
     def _finish_interrupted(self) -> None:
-        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
         tries = self.config.paths.state / "tries"
-        if not any(tries.glob("*/plan")):
+        if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return
         if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
             self._on_notice(told)
