@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -186,10 +186,15 @@ class Builder:
             self._extras.context_transform,
             watch,
             nested,
+            self._count_texts,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
+        counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)
+        return counted
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
