@@ -17,7 +17,7 @@ from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, R
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.messages import Text, Usage
+from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import with_wait
@@ -56,7 +56,6 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    turn.state.sent_messages = len(request.messages)
     reply, paid = await _streamed(turn, provider, info, request)
     await store_reply(turn, reply, provider, info, paid)
     return reply
@@ -116,7 +115,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
         max_tokens=reply_tokens(turn, info),
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
-        earlier_messages=min(state.sent_messages, len(messages)),
+        earlier_messages=answered(messages),
     )
 
 
