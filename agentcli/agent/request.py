@@ -42,11 +42,12 @@ async def request_reply(turn: Turn) -> llm.Done:
         if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
             raise
         turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
-        turn.state.model = fallback
+        turn.state.model, turn.switched_for = fallback, "failure"
         return await _request(turn)
 
 
 async def _request(turn: Turn) -> llm.Done:
+    save_money(turn)
     provider, info = await turn.runtime.resolve(turn.state)
     is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
@@ -61,6 +62,16 @@ async def _request(turn: Turn) -> llm.Done:
     return reply
 
 
+def save_money(turn: Turn) -> None:
+    """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
+    limits, state = turn.runtime.limits, turn.state
+    if limits.cheaper_model not in ("", state.model):
+        share = turn.budgets.share_of_money()
+        if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
+            turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            state.model, turn.switched_for = limits.cheaper_model, "budget"
+
+
 def add_notes(turn: Turn) -> None:
     """Tell the model what has changed since its last request; appended, so that earlier bytes stay the same."""
     while turn.state.notes:
@@ -72,8 +83,9 @@ def note_switch(turn: Turn, now: str) -> bool:
     before = turn.state.last_used
     if before in ("", now):
         return False
-    add(turn, log.ProviderSwitched(before, now))
-    turn.emit(ProviderSwitched(before, now))
+    add(turn, log.ProviderSwitched(before, now, turn.switched_for))
+    turn.emit(ProviderSwitched(before, now, turn.switched_for))
+    turn.switched_for = ""
     turn.state.last_used = now
     return True
 

@@ -15,6 +15,7 @@ from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
+SwitchReason = Literal["", "failure", "budget"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken"]
 
@@ -134,11 +135,12 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     ids: tuple[str, ...]
 
 
-class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched"):
+class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
     """Names as `provider/model`."""
 
     before: str
     after: str
+    reason: SwitchReason = ""
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):
