@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from msgspec import Struct, structs
@@ -25,7 +22,6 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
-    Prefix,
     Resolve,
     Runtime,
     unchanged,
@@ -35,24 +31,22 @@ from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.configured_limits import session_budgets, turn_limits
 from agentcli.configured_rules import configured_rules
-from agentcli.context_setup import watch_context
+from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
-from agentcli.conversation.instructions import Instructions, find_instructions
-from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.errors import ConfigError, UsageError
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import is_stored
-from agentcli.llm.messages import user_message, without_surrogates
+from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
+from agentcli.opening import Opening, untold
 from agentcli.paths import from_home, home_of, project_root
-from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -127,6 +121,9 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
+        self.opening = Opening(
+            config, system=extras.system_prompt, append=extras.append_system_prompt, is_bare=extras.bare
+        )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
         self._goes_on = goes_on
@@ -135,6 +132,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
@@ -159,21 +157,23 @@ class Builder:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
         self.models.provider(state.model)
-        state.notes.extend(self._opening_notes(state, info))
+        state.notes.extend(untold(self._notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
+        nested = self.opening.nested()
         watch = watch_context(
             settings.compaction,
             state,
             workspace,
             resolve=self._extras.resolve or self._resolve,
             of_model=self._of_model,
-            opening=self._opening,
+            opening=partial(self._notes, workspace),
+            nested=nested,
         )
         runtime = Runtime(
             self._extras.resolve or self._resolve,
             self.session_calls(registry, workspace),
             log,
-            self._prefixes(),
+            self.opening.prefix,
             turn_limits(settings, asks=self._is_interactive),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
@@ -185,10 +185,14 @@ class Builder:
             self._extras.context_policy or watch,
             self._extras.context_transform,
             watch,
+            nested,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
+        return self.opening.notes(info, workspace.memory, self._on_notice)
 
     async def _open(self, choice: SessionChoice) -> tuple[SessionLog, list[Entry]]:
         cwd = self.config.cwd
@@ -239,11 +243,16 @@ class Builder:
 
     def _offered(self, tools: ToolRegistry) -> ToolRegistry:
         """The tools that can work here: without a provider a search could only fail."""
+        tools = tools if self._has_memory else tools.clone(exclude=("memory",))
         if self._can_search or "web_search" not in tools:
             return tools
         if "web_search" in self.config.settings.tools.only:
             self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
         return tools.clone(exclude=("web_search",))
+
+    @property
+    def _has_memory(self) -> bool:
+        return self.config.settings.memory.enabled and not self._extras.bare
 
     @property
     def _can_search(self) -> bool:
@@ -280,7 +289,9 @@ class Builder:
 
         lazy = LazySandbox(make)
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
-        return Workspace(config.cwd, sandbox, data=data, web=LazyWeb(self._web), home=home, preload=lazy.load)
+        memory = make_memory(config) if self._has_memory else None
+        web = LazyWeb(self._web)
+        return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
 
     def _finish_interrupted(self) -> None:
         """Finish what a killed session had begun to keep of a tried command, and say so."""
@@ -353,52 +364,6 @@ class Builder:
     def _of_model(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)
         return provider, getattr(provider, "info", None) or self.models.info(name)
-
-    def _prefixes(self) -> Callable[[ModelInfo, ToolRegistry], Prefix]:
-        made: dict[tuple[bool, ToolRegistry], Prefix] = {}
-        extras = self._extras
-
-        def prefix_for(info: ModelInfo, tools: ToolRegistry) -> Prefix:
-            if (prefix := made.get((info.small, tools))) is None:
-                specs = tools.specs()
-                if info.small and not self.config.settings.tools.only:
-                    own = [tool.spec() for tool in tools if tool.source == "builtin"]
-                    specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
-                text = system_prompt(small=info.small, replace=extras.system_prompt, append=extras.append_system_prompt)
-                prefix = made[info.small, tools] = Prefix(text, specs)
-            return prefix
-
-        return prefix_for
-
-    def instructions(self) -> Instructions:
-        """The instruction files that a session here is given."""
-        user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        if self._extras.bare:
-            return Instructions()
-        cwd = self.config.cwd
-        return find_instructions(cwd, project_root(cwd), user_files, home_of(self.config.environment))
-
-    def _opening_notes(self, state: AgentState, info: ModelInfo) -> Sequence[User]:
-        """Where the session runs and what the project says; on resuming only what is new."""
-        said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
-        return [note for note in self._opening(info) if note.text not in said]
-
-    def _opening(self, info: ModelInfo) -> Sequence[User]:
-        cwd = self.config.cwd
-        root = project_root(cwd)
-        today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
-        notes = []
-        if info.small:
-            notes.append(files_note(cwd))
-        else:
-            notes.append(environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(root)))
-        instructions = self.instructions()
-        for file, why in instructions.left_out:
-            self._on_notice(f"{file} was left out: {why}.")
-        if note := instructions.note():
-            notes.append(note)
-        # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
-        return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""

@@ -1,17 +1,22 @@
-"""Makes what keeps a session's conversation within its model's window; what compacts is imported when it is needed."""
+"""Makes what keeps a conversation within its model's window, and what remembers beyond it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.context_watch import ContextWatch
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.compaction_settings import CompactionSettings
+from agentcli.config import Config
+from agentcli.conversation.entries import User
+from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
+from agentcli.paths import project_root
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
@@ -29,8 +34,17 @@ def watch_context(
     resolve: Resolve,
     of_model: OfModel,
     opening: Opening,
+    nested: NestedInstructions | None,
 ) -> ContextWatch:
     """`resolve` gives the session's model, `of_model` another by its name; `opening` the notes of a session's start."""
+
+    def opening_now(info: ModelInfo) -> Sequence[User]:
+        notes = [*opening(info)]
+        if nested is not None and (
+            note := nested.read_again(state.conversation, "".join(n.text for n in notes)).note()
+        ):
+            notes.append(note)
+        return notes
 
     async def writer() -> tuple[Provider, ModelInfo]:
         return of_model(settings.summary_model) if settings.summary_model else await resolve(state)
@@ -41,12 +55,19 @@ def watch_context(
     def make() -> Compactor:
         compaction, summaries = (import_module(f"agentcli.agent.{name}") for name in ("compaction", "summaries"))
         writing = summaries.Summaries(settings, writer, watch.paid, state.budgets)
-        made: Compactor = compaction.Compactor(settings, opening, seen_hash, writing)
+        made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, writing)
         return made
 
     watch = ContextWatch(settings, make)
     workspace.past = partial(_recall, state)
     return watch
+
+
+def make_memory(config: Config) -> MemoryFiles:
+    """The memory files of the project that is worked on."""
+    settings = config.settings.memory
+    limits = MemoryLimits(settings.max_file_kb * 1024, settings.max_total_kb * 1024, settings.max_files)
+    return MemoryFiles(memory_folder(config.paths.state, project_root(config.cwd)), limits)
 
 
 def _recall(state: AgentState) -> Any:

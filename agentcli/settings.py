@@ -38,12 +38,16 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
+
+    `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
+    """
 
     max_output: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     ollama_num_ctx: Positive = 32_768
+    encoders: str = ""
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -51,6 +55,15 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     max: Annotated[int, Meta(ge=0, le=20)] = 3
     initial_delay: Seconds = 1.0
+
+
+class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The model's notes on a project, in the state folder: how large a file, how large and how many all may be."""
+
+    enabled: bool = True
+    max_file_kb: Positive = 64
+    max_total_kb: Positive = 1_024
+    max_files: Positive = 200
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,6 +76,17 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
+
+
+class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
+
+    What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
+    """
+
+    max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    max_size_gb: Annotated[float, Meta(gt=0)] = 10.0
+    clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
@@ -160,7 +184,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     tokens: TokenSettings = TokenSettings()
     retry: RetrySettings = RetrySettings()
     compaction: CompactionSettings = CompactionSettings()
+    memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
+    data: DataSettings = DataSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()

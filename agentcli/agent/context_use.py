@@ -11,7 +11,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Re
 from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate, estimate_text
+from agentcli.llm.tokens.estimates import estimate, estimate_text
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session

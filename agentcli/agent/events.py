@@ -149,7 +149,7 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
     before: str
     after: str
-    reason: SwitchReason = ""
+    reason: SwitchReason = "chosen"
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):

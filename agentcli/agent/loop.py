@@ -158,6 +158,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             results = await run_calls_of(turn, calls)
             turn.budgets.charge({"seconds": sum(result.duration_ms for result in results) / 1000})
             add(turn, *results)
+            await note_instructions(turn, calls)
             if turn.calls.is_stopped:
                 return "declined"
         steered = add_steering(turn)
@@ -251,6 +252,17 @@ async def run_calls_of(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
     except Interrupted as interrupt:
         add(turn, *interrupt.results)
         raise
+
+
+async def note_instructions(turn: Turn, calls: Sequence[ToolUse]) -> None:
+    """Tell the model what the folders that these calls went to say of themselves."""
+    if (nested := turn.runtime.nested) is None:
+        return
+    found = await asyncio.to_thread(nested.found, calls, turn.state.conversation)
+    if note := found.note():
+        turn.state.notes.append(note)
+    for file, why in found.left_out:
+        turn.emit(Notice(f"{file} was left out: {why}."))
 
 
 def add_steering(turn: Turn) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 from agentcli.agent.budgets import PromptSize
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.paid_request import PaidRequest
+from agentcli.agent.repairs import with_repairs
 from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
@@ -21,7 +22,8 @@ from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import with_wait
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
+from agentcli.llm.transcript import doctor
 
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
@@ -42,7 +44,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
             raise
         turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
-        turn.state.model, turn.switched_for = fallback, "failure"
+        turn.state.model, turn.state.switch_reason = fallback, "fallback"
         return await _request(turn)
 
 
@@ -57,7 +59,7 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    reply, paid = await _streamed(turn, provider, info, request)
+    reply, paid = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
     await store_reply(turn, reply, provider, info, paid)
     return reply
 
@@ -69,7 +71,7 @@ def save_money(turn: Turn) -> None:
         share = turn.budgets.share_of_money()
         if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            state.model, turn.switched_for = limits.cheaper_model, "budget"
+            state.model, state.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -80,12 +82,12 @@ def add_notes(turn: Turn) -> None:
 
 def note_switch(turn: Turn, now: str) -> bool:
     """Tell that another model answers now; False if it is the same."""
-    before = turn.state.last_used
+    before, reason = turn.state.last_used, turn.state.switch_reason
+    turn.state.switch_reason = "chosen"
     if before in ("", now):
         return False
-    add(turn, log.ProviderSwitched(before, now, turn.switched_for))
-    turn.emit(ProviderSwitched(before, now, turn.switched_for))
-    turn.switched_for = ""
+    add(turn, log.ProviderSwitched(before, now, reason))
+    turn.emit(ProviderSwitched(before, now, reason))
     turn.state.last_used = now
     return True
 
@@ -119,7 +121,10 @@ async def shrink(turn: Turn) -> bool:
 async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     """The prefix, and the conversation's messages as library users have them transformed."""
     state, runtime = turn.state, turn.runtime
-    messages = await runtime.context_transform(state.conversation.valid_messages())
+    valid = state.conversation.valid_messages()
+    messages = await runtime.context_transform(valid)
+    if messages is not valid:
+        messages = doctor(tuple(messages))
     return Request(
         prefix.system,
         messages,
@@ -224,7 +229,8 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
-    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, turn.runtime.changes_messages)
+    is_changed = turn.runtime.changes_messages or bool(state.refused)
+    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
     stored = Assistant(
         reply.message.content,
         provider.name,
@@ -246,7 +252,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
-    warn_when_full(turn, reply.usage, info)
+    warn_when_full(turn, info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
@@ -268,10 +274,11 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
         turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
 
 
-def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model, once until there is room again."""
-    before, warn_at = turn.state.window_share, turn.runtime.warn_at
-    used = turn.state.window_share = usage.context_tokens / info.window
+    before, warn_at, prefix = turn.state.window_share, turn.runtime.warn_at, turn.runtime.prefix(info)
+    tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
+    used = turn.state.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))

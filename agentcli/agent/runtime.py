@@ -13,6 +13,7 @@ from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, Entry
@@ -91,7 +92,8 @@ class Runtime:
     `fallback_model` is used when the chosen one is overloaded. From the share `warn_at` of the window on, the person
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
-    person asks; `context_transform` may change the messages of one request. `collect` gets each new entry.
+    person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
+    folders that calls go to, `collect` gets each new entry.
     """
 
     resolve: Resolve
@@ -109,6 +111,7 @@ class Runtime:
     context_policy: ContextPolicy = no_policy
     context_transform: ContextTransform = unchanged
     compactor: OnRequest | None = None
+    nested: NestedInstructions | None = None
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     @property

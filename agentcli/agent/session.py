@@ -37,7 +37,7 @@ from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped
 from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
-from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.agent.snapshot import SessionSnapshot, snapshot_of
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
@@ -94,23 +94,7 @@ class Session:
 
     def snapshot(self) -> SessionSnapshot:
         """The session as a front end shows it now."""
-        state, runtime, meter = self.state, self.runtime, self.state.meter
-        return SessionSnapshot(
-            self.id,
-            state.model,
-            state.mode,
-            state.mode_before_plan,
-            state.effort,
-            runtime.calls.workspace,
-            tuple(tool.name for tool in runtime.calls.tools),
-            state.conversation,
-            meter.total,
-            meter.cost_usd,
-            meter.by_model,
-            state.budgets.limit("session", "usd"),
-            runtime.limits.max_turns,
-            self.is_busy,
-        )
+        return snapshot_of(self)
 
     @property
     def waiting_for_client(self) -> Collection[str]:

@@ -11,7 +11,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.usage import Meter, amounts_of, spent
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
 from agentcli.llm.provider import Effort
 
 
@@ -20,8 +20,9 @@ class AgentState:
     """A session's conversation and the choices for it.
 
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
-    settings. `notes` are told to the model with its next request. `window_share` is how full
-    the newest request made the model's window.
+    settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
+    the model's window, `refused` what a provider did not take. `switch_reason` says why the next request goes to
+    another model; a resolver may set it.
     """
 
     model: str
@@ -35,6 +36,8 @@ class AgentState:
     mode_before_plan: Mode = "default"
     last_used: str = ""
     window_share: float = 0.0
+    refused: frozenset[str] = frozenset()
+    switch_reason: SwitchReason = "chosen"
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:

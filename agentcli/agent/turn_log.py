@@ -17,7 +17,7 @@ from agentcli.agent.permissions.modes import untold_mode
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound, SwitchReason
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound
 from agentcli.errors import StorageError, UserError
 from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -53,7 +53,6 @@ class Turn:
     continuations: int = 0
     breaks: int = 0
     has_half_answer: bool = False
-    switched_for: SwitchReason = ""
     has_overflowed: bool = False
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)

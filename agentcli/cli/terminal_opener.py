@@ -235,7 +235,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """The program and its folder in one line, and the instruction files it has read there."""
-        files = (str(file) for file, _ in self._builder.instructions().files)
+        files = (str(file) for file, _ in self._builder.opening.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self._root}/") for file in files]
 
     def branch(self) -> str:

@@ -24,6 +24,7 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.queue import Queue
+from agentcli.conversation.size import RequestSize
 from agentcli.llm.messages import (
     Block,
     Message,
@@ -45,7 +46,7 @@ class Conversation:
     Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
     from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
     id, oldest first; about those in `unanswered` the person was asked and has not answered, those in `tried` have
-    changed nothing yet.
+    changed nothing yet. `size` measures what the next request takes of a model's window.
 
     Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """
@@ -57,6 +58,7 @@ class Conversation:
         self.unanswered: set[str] = set()
         self.tried: set[str] = set()
         self.last_reply: Entry | None = None
+        self.size = RequestSize(self)
         self._messages: list[Message] = []
         self._valid = 0  # so many messages are known to be in the form that providers take
         self.add(*entries)

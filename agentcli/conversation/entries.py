@@ -15,7 +15,6 @@ from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
-SwitchReason = Literal["", "failure", "budget"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken"]
 
@@ -135,12 +134,18 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     ids: tuple[str, ...]
 
 
+SwitchReason = Literal["chosen", "fallback", "budget"]
+
+
 class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
-    """Names as `provider/model`."""
+    """Names as `provider/model`.
+
+    `reason`: the person, the program or its resolver chose it; the one before failed; the money runs short.
+    """
 
     before: str
     after: str
-    reason: SwitchReason = ""
+    reason: SwitchReason = "chosen"
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):

@@ -1,9 +1,12 @@
-"""Files named in a prompt become part of it: `@path`, and for small models bare names too."""
+"""Files named in a prompt become part of it: `@path`, `@path:10-40`, `@folder`; for small models bare names too."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Block, Text
@@ -16,7 +19,9 @@ PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 
 
-_ATTACHED = "<file path="
+_LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
+_ATTACHED = ("<file path=", "<folder path=")
+MOST_LISTED = 100  # names of a folder
 
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
@@ -37,19 +42,44 @@ def with_attachments(
     """
     blocks: list[Block] = [Text(prompt)]
     for name in dict.fromkeys(_names(prompt if typed is None else typed, bare_names=bare_names)):
-        try:
-            path = workspace.readable(name)
-            status = workspace.sandbox.status(path)
-            if status is None or status.kind != "file":
-                continue
-            output = read_file(FileRead(name), path, workspace)
-        except (ToolError, OSError):  # a name that is too long is an OSError
-            continue
-        if isinstance(output.content, str):
-            blocks.append(Text(f'{_ATTACHED}"{name}">\n{output.content}\n</file>'))
-        else:
-            blocks += output.content or ()
+        with suppress(ToolError, OSError):  # a name that is too long is an OSError
+            blocks += _attached(name, workspace)
     return tuple(blocks)
+
+
+def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
+    """What stands for a name; nothing where it is no file and no folder. Raises `ToolError` and `OSError`."""
+    path = workspace.readable(name)
+    status = workspace.sandbox.status(path)
+    if status is None and (lines := _LINES.fullmatch(name)):
+        return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace)
+    if status is not None and status.kind == "folder":
+        return _listed(name, path)
+    if status is None or status.kind != "file":
+        return ()
+    output = read_file(FileRead(name), path, workspace)
+    if isinstance(output.content, str):
+        return (Text(f'{_ATTACHED[0]}"{name}">\n{output.content}\n</file>'),)
+    return output.content or ()
+
+
+def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
+    path = workspace.readable(name)
+    status = workspace.sandbox.status(path)
+    if status is None or status.kind != "file" or last < first:
+        return ()
+    output = read_file(FileRead(name, first, last - first + 1), path, workspace)
+    lines = f"{first}-{last}" if last > first else str(first)
+    is_text = isinstance(output.content, str)
+    return (Text(f'{_ATTACHED[0]}"{name}" lines="{lines}">\n{output.content}\n</file>'),) if is_text else ()
+
+
+def _listed(name: str, folder: Path) -> Sequence[Block]:
+    with os.scandir(folder) as found:
+        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
+    more = [f"[{len(names) - MOST_LISTED} more]"] if len(names) > MOST_LISTED else []
+    listing = "\n".join([*names[:MOST_LISTED], *more])
+    return (Text(f'{_ATTACHED[1]}"{name}">\n{os.fsencode(listing).decode(errors="replace")}\n</folder>'),)
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:

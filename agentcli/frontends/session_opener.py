@@ -61,6 +61,9 @@ class OpenerHost:
     async def describe(self, topic: Topic) -> str:
         return await asyncio.to_thread(self._opener.describe, topic)
 
+    async def edit(self, text: str) -> str | None:
+        return None
+
 
 async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
     """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.

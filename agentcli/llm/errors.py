@@ -90,9 +90,11 @@ _OVERFLOW = re.compile(
     r"|exceeds the available context size|greater than the context length|reduce the length of the messages"
     r"|too large for model with \d+ maximum|input token count.*exceeds the maximum|maximum prompt length is \d+"
     r"|input is too long for requested model|exceeds the limit of \d+|exceeded model token limit"
-    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context",
+    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context"
+    r"|context size (has been )?exceeded|exceed context window",
     re.IGNORECASE,
 )
+_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj", re.IGNORECASE)
 _MODEL_MISSING = re.compile(
     r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model",
     re.IGNORECASE,
@@ -137,6 +139,8 @@ def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError
             return ServerError
         case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
             return ServerError
+        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a model that sees nothing
+            return BadRequest
         case _ if status >= 500:
             return ContextOverflow if _OVERFLOW.search(said) else ServerError
         case _ if _OVERFLOW.search(said) or (status in (400, 413) and not message.strip()):

@@ -38,6 +38,9 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
     cache_control: CacheControl | None = None
 
 
+GO_ON = Text("Go on.")  # said by us where APIs want the last message to be the user's
+
+
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
     """The model's reasoning. A `signature` is opaque: the provider wants the block back unchanged."""
 

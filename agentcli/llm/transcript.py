@@ -1,48 +1,79 @@
-"""Finds what a provider would refuse in a conversation, and makes the least repair."""
+"""Finds what a provider would refuse in a conversation, and makes the least repair.
+
+It sees to what all of them want: calls and results in pairs, and the roles in turn. What one API alone wants is its
+wire format's affair (`wire/`, `media`); what was refused all the same is left out by `refused_blocks`.
+"""
 
 from __future__ import annotations
 
-from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse
+import logging
+from collections.abc import Iterable
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from agentcli.llm.messages import (
+    Block,
+    Document,
+    Image,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    without_empty_text,
+)
+
+log = logging.getLogger(__name__)
 
 LOST = "The result was lost."
+_OF_USERS = (Text, Image, Document, ToolResult)
+_OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 
 
 def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """The same messages when they are valid, else repaired ones.
 
-    Every call has exactly one result, in the next user message, in order and before any text; no result lacks its
-    call; the first message is a user's; no message is empty.
+    Every call has an id of its own and exactly one result, in the next user message, in order and before any text; no
+    result lacks its call; the first message is a user's; no message is empty or holds what its role cannot say.
     """
     if is_valid(messages):
         return messages
     repaired: list[Message] = []
-    waiting: tuple[ToolUse, ...] = ()
-    for message in messages:
-        if message.role == "assistant":
+    taken: set[str] = set()
+    waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
+    for message in _with_users_joined(messages):
+        content = message.content
+        if message.role == "user":
+            content, waiting = _answers(waiting, content), []
+        else:
             if waiting:
                 repaired.append(Message("user", _answers(waiting, ())))
             if not repaired:
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
-            waiting = message.tool_uses
-            if message.content:
-                _join(repaired, message)
-            continue
-        content = _answers(waiting, message.content)
-        waiting = ()
+            content, waiting = _with_own_ids(content, taken)
         if content:
-            _join(repaired, Message("user", content))
+            repaired.append(Message(message.role, content))
     if waiting:
         repaired.append(Message("user", _answers(waiting, ())))
-    return tuple(repaired)
+    _note(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
+    return tuple(_with_users_joined(repaired))
 
 
 def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Whether a provider takes these messages; those before `start` are known to be in order."""
+    """Whether a provider takes these messages; those before `start` are known to be in order.
+
+    Neighbouring replies stay apart where nothing is between them: a provider wants its own back as they came.
+    """
     before = messages[start - 1] if start else Message("assistant", ())
     expected = tuple(use.id for use in before.tool_uses)
     role = before.role
-    for message in messages[start:]:
-        if message.role == role or not message.content:
+    for number, message in enumerate(messages[start:], start):
+        if not message.content or _sayable(message) != message.content:
+            return False
+        if message.role == role and (role == "user" or expected or not number):
             return False
         role = message.role
         results = [block for block in message.content if isinstance(block, ToolResult)]
@@ -51,18 +82,79 @@ def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
         if results and any(not isinstance(block, ToolResult) for block in message.content[: len(results)]):
             return False
         expected = tuple(use.id for use in message.tool_uses)
-    return not expected
+    return not expected and _have_own_ids(messages, start)
 
 
-def _answers(calls: tuple[ToolUse, ...], content: tuple[Block, ...]) -> tuple[Block, ...]:
+def joined(messages: Iterable[Message]) -> list[Message]:
+    """The messages with neighbours of one role as one, for APIs that want the roles in turn."""
+    merged: list[Message] = []
+    for message in messages:
+        if message.content and merged and merged[-1].role == message.role:
+            merged[-1] = Message(message.role, merged[-1].content + message.content)
+        elif message.content:
+            merged.append(message)
+    return merged
+
+
+def _sayable(message: Message) -> tuple[Block, ...]:
+    kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
+    if all(isinstance(block, kinds) for block in message.content):
+        return without_empty_text(message.content)
+    return without_empty_text(block for block in message.content if isinstance(block, kinds))
+
+
+def _have_own_ids(messages: tuple[Message, ...], start: int) -> bool:
+    new = [use.id for message in messages[start:] for use in message.tool_uses]
+    if not new:
+        return True
+    old = {use.id for message in messages[:start] for use in message.tool_uses}
+    return len(set(new)) == len(new) and old.isdisjoint(new)
+
+
+def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
+    """A reply whose calls have ids that no other call has, and those ids beside the ones they had."""
+    blocks: list[Block] = []
+    ids: list[tuple[str, str]] = []
+    for block in content:
+        if isinstance(block, ToolUse):
+            id, number = block.id, 1
+            while id in taken:
+                number += 1
+                id = f"{block.id}_{number}"
+            taken.add(id)
+            ids.append((block.id, id))
+            block = block if id == block.id else replace(block, id=id)
+        blocks.append(block)
+    return tuple(blocks), ids
+
+
+def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[Block, ...]:
     """The results of these calls in their order, then the rest; results of other calls are dropped."""
-    found = {block.tool_use_id: block for block in content if isinstance(block, ToolResult)}
-    results = tuple(found.get(call.id, ToolResult(call.id, LOST, is_error=True)) for call in calls)
-    return results + tuple(block for block in content if not isinstance(block, ToolResult))
+    found: dict[str, list[ToolResult]] = {}
+    for block in content:
+        if isinstance(block, ToolResult):
+            found.setdefault(block.tool_use_id, []).append(block)
+    results: list[Block] = []
+    for had, has in calls:
+        mine = found.get(had)
+        result = mine.pop(0) if mine else ToolResult(has, LOST, is_error=True)
+        results.append(result if result.tool_use_id == has else replace(result, tool_use_id=has))
+    return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
-def _join(messages: list[Message], message: Message) -> None:
-    if messages and messages[-1].role == message.role:
-        messages[-1] = Message(message.role, messages[-1].content + message.content)
-    else:
-        messages.append(message)
+def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
+    """What can be said of the messages, a user's joined to one before it. Replies stay as they came."""
+    said: list[Message] = []
+    for message in messages:
+        content = _sayable(message)
+        if content and said and said[-1].role == message.role == "user":
+            said[-1] = Message("user", said[-1].content + content)
+        elif content:
+            said.append(Message(message.role, content))
+    return said
+
+
+@lru_cache(maxsize=256)
+def _note(repair: str) -> None:
+    """Log a repair once, however many requests it is made in."""
+    log.warning(repair)

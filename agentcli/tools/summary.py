@@ -17,6 +17,7 @@ _VERBS = {
     "web_fetch": ("Fetch", "url"),
     "web_search": ("Search the web", "query"),
     "read_more": ("Read more", "result_id"),
+    "memory": ("Memory", "command"),
     "recall": ("Recall", "query"),
     "think": ("Think", "thought"),
     "todo": ("To-do", ""),

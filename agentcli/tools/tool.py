@@ -44,8 +44,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
-    formatted for the model, as detailed as the output level says. `error_kind` is for an error that still has a result
-    of its own, such as a command whose time was up.
+    formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
+    its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
+    command whose time was up.
     """
 
     content: Content | None = None
@@ -53,6 +54,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     summary: str = ""
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
+    full: str = ""
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""
@@ -126,13 +128,37 @@ class Past(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """A project's memory files, by relative names. Each method but `index` raises `ToolError`; all of them block."""
+
+    def index(self) -> list[tuple[str, str]]:
+        """The files, each with its first line."""
+        ...
+
+    def view(self, name: str) -> str: ...
+
+    def write(self, name: str, text: str) -> None:
+        """Make or replace a file; one that is there must have been viewed as it is now."""
+        ...
+
+    def append(self, name: str, text: str) -> None:
+        """Add a line to a file, which is made where it is not there."""
+        ...
+
+    def delete(self, name: str) -> None: ...
+
+    def place_of(self, name: str) -> Path:
+        """Where a file is, or would be."""
+        ...
+
+
 @dataclass
 class Workspace:
     """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
 
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
-    call; it is called in a thread. `past` gives the session's log.
+    call; it is called in a thread. `past` gives the session's log, `memory` the project's notes.
     """
 
     cwd: Path
@@ -145,6 +171,7 @@ class Workspace:
     exposed: set[Path] = field(default_factory=set)
     preload: Callable[[], object] = lambda: None
     past: Callable[[], Past] | None = None
+    memory: Memory | None = None
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self.lexical_path(path), "read")

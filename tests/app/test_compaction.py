@@ -166,6 +166,25 @@ async def test_instruction_files_are_read_from_disk_again(long: Any) -> None:
     assert "Always use tabs." not in text
 
 
+async def test_files_of_deeper_folders_are_told_once_and_carried_as_they_are_now(long: Any) -> None:
+    look = {"tool_calls": [call("file_read", path="sub/deep/a.txt"), call("file_list", path="sub")]}
+    async with long([look, {"text": "Seen."}, look, {"text": "Again."}, *replies(25)]) as talk:
+        (talk.work / "sub/deep").mkdir(parents=True)
+        (talk.work / "sub/deep/a.txt").write_text("a\n")
+        (talk.work / "sub/AGENTS.md").write_text("Here: no tabs.\n")
+        (talk.work / "sub/deep/CLAUDE.md").write_text("Here: snake case.\n")
+        await talk.ask("Look.")
+        await talk.ask("Look again.")
+        told = await talk.text()
+        assert (told.count("Here: no tabs."), told.count("Here: snake case.")) == (1, 1)
+        (talk.work / "sub/AGENTS.md").write_text("Here: two tabs.\n")
+        await talk.ask_all(25)
+        assert talk.of(Compaction)
+        text = await talk.text()
+    assert (text.count("Here: two tabs."), text.count("Here: no tabs.")) == (1, 0)
+    assert text.count("Here: snake case.") == 1
+
+
 async def test_one_turn_may_be_longer_than_the_window(long: Any) -> None:
     rounds = [{"tool_calls": [call("file_read", path=f"f{number % 9}.txt", offset=number + 1)]} for number in range(50)]
     async with long([*rounds, {"text": "All read."}], window=12_000) as talk:
@@ -417,7 +436,7 @@ def test_a_command_compacts_in_a_stream_and_shows_first_what_it_would_do(tmp_pat
     shown = json.loads(place.run("sessions", "show", boundary["session_id"], "--json").out)
     assert "The port is 8143." in json.dumps(shown["messages"][0])
     assert "the customers" in json.dumps(shown["messages"][0])
-    assert len([entry for entry in shown["entries"] if entry["kind"] == "compaction"]) == 1
+    assert len([entry for entry in shown["entries"] if entry["body"]["kind"] == "compaction"]) == 1
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import closing
 
 import pytest
@@ -53,3 +55,29 @@ def test_doctor_draws_its_findings_and_still_exits_1_for_one_that_is_missing(
         terminal.see("part +found")
         terminal.see("✗ +model +No model is set up")
         assert terminal.exit_code() == 1
+
+
+def test_models_are_listed_with_how_their_tokens_are_counted(place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "encoders.toml").write_text('["deepseek-*"]\nmargin = 1.3\ncounter = "http://127.0.0.1:9/"\n')
+    place.environment["AGENTCLI_TOKENS_ENCODERS"] = "encoders.toml"
+    rows = {row["id"]: row for row in json.loads(place.run("models", "list", "--json").out)}
+    kept = ("family", "encoder", "margin", "mode")
+    assert [rows["claude-opus-5-5"][key] for key in kept] == ["claude", "cl100k_base", 1.15, "estimate"]
+    assert [rows["deepseek-v4-pro"][key] for key in kept] == ["deepseek", "cl100k_base", 1.3, "exact"]
+    plain = place.run("models", "list").out
+    assert re.search(r"^anthropic/claude-opus-5-5 .* cl100k_base +1\.15 +estimate$", plain, re.MULTILINE)
+    assert re.search(r"^deepseek/deepseek-v4-pro .* cl100k_base +1\.3 +exact$", plain, re.MULTILINE)
+    with closing(Terminal(place.folder, "models", "list", columns=120, rows=60, COLUMNS="")) as terminal:
+        terminal.see(r"model +window +reply .*encoder +margin +mode")
+
+
+def test_a_project_does_not_choose_who_counts_tokens(place: Place) -> None:
+    (place.folder / ".agentcli").mkdir()
+    (place.folder / ".agentcli" / "evil.toml").write_text('["*"]\ncounter = "http://127.0.0.1:9/"\n')
+    setting = f'[tokens]\nencoders = "{place.folder}/.agentcli/evil.toml"\n'
+    (place.folder / ".agentcli" / "config.toml").write_text(setting)
+    assert place.run("config", "trust").code == 0
+    assert {row["mode"] for row in json.loads(place.run("models", "list", "--json").out)} == {"estimate"}
+    (place.home / "config.toml").write_text(setting)
+    assert {row["mode"] for row in json.loads(place.run("models", "list", "--json").out)} == {"exact"}

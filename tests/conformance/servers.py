@@ -7,6 +7,7 @@
 
 Each request for a reply takes the next one of the script; other paths (models, token counts) have answers of their own.
 Every piece of a body is sent as one HTTP chunk, which clients see as one piece, whatever the network does to packets.
+A request that the real server would refuse for its form is answered with a 400, and the test fails.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from tests.conformance.wire_rules import refusals_of_anthropic, refusals_of_chat, refusals_of_local, refusals_of_ollama
 
 Cut = Callable[[bytes], list[bytes]]
 
@@ -134,14 +137,22 @@ class Received:
 
 
 Answer = Reply | Callable[[Received], Reply]
+Rules = Callable[[Received], list[str]]  # why a real server would refuse a request
 
 
 class LoopbackServer:
     """Plays `script` for POSTs to `chat_path` and `routes` for the rest, keyed `"GET /path"`."""
 
     def __init__(
-        self, script: Iterable[Answer], *, chat_path: str, routes: Mapping[str, Answer], base: str = ""
+        self,
+        script: Iterable[Answer],
+        *,
+        chat_path: str,
+        routes: Mapping[str, Answer],
+        rules: Rules = lambda received: [],
+        base: str = "",
     ) -> None:
+        self.rules = rules
         self.requests: list[Received] = []
         self.others: list[Received] = []
         self.connections = 0
@@ -208,6 +219,9 @@ class LoopbackServer:
             if (received.method, received.path) == ("POST", self._chat_path):
                 self.requests.append(received)
                 answer: Answer = next(self._script, _SCRIPT_ENDED)
+                if refusals := self.rules(received):
+                    self._failures.append(AssertionError(f"a real server refuses this request: {refusals}"))
+                    return json_reply({"error": {"message": "; ".join(refusals)}}, 400)
             else:
                 self.others.append(received)
                 answer = self._routes.get(f"{received.method} {received.path}", _NO_SUCH_PATH)
@@ -328,16 +342,30 @@ def anthropic_server(
         "POST /v1/messages/count_tokens": count or json_reply({"input_tokens": 2_095}),
         "GET /v1/models/claude-sonnet-5-5": model or json_reply(ANTHROPIC_MODEL),
     }
-    with running(LoopbackServer(script, chat_path="/v1/messages", routes=routes)) as server:
+
+    def rules(received: Received) -> list[str]:
+        return refusals_of_anthropic(received.json, version=received.headers.get("anthropic-version", ""))
+
+    with running(LoopbackServer(script, chat_path="/v1/messages", routes=routes, rules=rules)) as server:
         yield server
 
 
 @contextmanager
-def chat_server(script: Iterable[Answer] = (), *, models: Answer | None = None) -> Iterator[LoopbackServer]:
-    """`/v1/chat/completions` and `/v1/models`. Its `url` ends with `/v1`."""
+def chat_server(
+    script: Iterable[Answer] = (), *, models: Answer | None = None, is_local: bool = False
+) -> Iterator[LoopbackServer]:
+    """`/v1/chat/completions` and `/v1/models`. Its `url` ends with `/v1`. `is_local`: llama.cpp with a blind model."""
     listed = [{"id": "test-model", "object": "model", "created": 1_760_000_000, "owned_by": "loopback"}]
     routes = {"GET /models": models or json_reply({"object": "list", "data": listed})}
-    with running(LoopbackServer(script, chat_path="/chat/completions", routes=routes, base="/v1")) as server:
+
+    def rules(received: Received) -> list[str]:
+        if is_local:
+            return refusals_of_local(received.json)
+        return refusals_of_chat(received.json, fields=frozenset({"reasoning_content", "reasoning_details"}))
+
+    with running(
+        LoopbackServer(script, chat_path="/chat/completions", routes=routes, rules=rules, base="/v1")
+    ) as server:
         yield server
 
 
@@ -352,7 +380,16 @@ OLLAMA_SHOW = {
 def ollama_server(script: Iterable[Answer] = (), *, show: Answer | None = None) -> Iterator[LoopbackServer]:
     """`/api/chat` and `/api/show`."""
     routes = {"POST /api/show": show or json_reply(OLLAMA_SHOW)}
-    with running(LoopbackServer(script, chat_path="/api/chat", routes=routes)) as server:
+    shown = (show or json_reply(OLLAMA_SHOW)) if not callable(show) else json_reply(OLLAMA_SHOW)
+
+    def rules(received: Received) -> list[str]:
+        try:
+            can = json.loads(shown.body).get("capabilities") or ("vision", "thinking", "tools")
+        except (ValueError, AttributeError):
+            can = ("vision", "thinking", "tools")
+        return refusals_of_ollama(received.json, vision="vision" in can, thinks="thinking" in can, tools="tools" in can)
+
+    with running(LoopbackServer(script, chat_path="/api/chat", routes=routes, rules=rules)) as server:
         yield server
 
 

@@ -24,8 +24,10 @@ from agentcli.project_trust import is_trusted, project_files, trust_project
 from agentcli.settings import (
     BudgetSettings,
     CompactionSettings,
+    DataSettings,
     LimitSettings,
     LocalSettings,
+    MemorySettings,
     ObservabilitySettings,
     PermissionSettings,
     ProviderSettings,
@@ -44,7 +46,9 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "tokens": TokenSettings,
     "retry": RetrySettings,
     "compaction": CompactionSettings,
+    "memory": MemorySettings,
     "tools": ToolSettings,
+    "data": DataSettings,
     "permissions": PermissionSettings,
     "sandbox": SandboxSettings,
     "web": WebSettings,
@@ -175,6 +179,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tokens.temperature", 2.1, "<= 2"),
     ("tokens.effort", "extreme", "Invalid enum value 'extreme'"),
     ("tokens.ollama_num_ctx", 0, ">= 1"),
+    ("tokens.encoders", 3, "Expected `str`"),
     ("retry.max", -1, ">= 0"),
     ("retry.max", 21, "<= 20"),
     ("retry.max", 1.5, "Expected `int`"),
@@ -201,12 +206,19 @@ WRONG: list[tuple[str, Any, str]] = [
     ("compaction.summary_usd_per_hour", -0.1, ">= 0"),
     ("compaction.cache_hours", 0.0, "> 0"),
     ("compaction.cache_entries", 0, ">= 1"),
+    ("memory.enabled", "yes", "Expected `bool`"),
+    ("memory.max_file_kb", 0, ">= 1"),
+    ("memory.max_total_kb", 0, ">= 1"),
+    ("memory.max_files", 0, ">= 1"),
     ("tools.only", "bash", "Expected `array`"),
     ("tools.only", [1], "Expected `str`"),
     ("tools.max_parallel", 0, ">= 1"),
     ("tools.max_parallel", 65, "<= 64"),
     ("tools.output_level", "loud", "Invalid enum value 'loud'"),
     ("tools.output_levels", "full", "Expected `object`"),
+    ("data.max_age_hours", 0, "> 0.0"),
+    ("data.max_size_gb", -1, "> 0.0"),
+    ("data.clean_every_minutes", -1, ">= 0.0"),
     ("permissions.ask", [1], "Expected `str`"),
     ("sandbox.profile", "none", "Invalid enum value 'none'"),
     ("sandbox.kind", "chroot", "Invalid enum value 'chroot'"),
@@ -425,6 +437,7 @@ OTHER: dict[str, Any] = {
     "tokens.temperature": 0.5,
     "tokens.effort": "high",
     "tokens.ollama_num_ctx": 1024,
+    "tokens.encoders": "encoders.toml",
     "retry.max": 0,
     "retry.initial_delay": 0.25,
     "compaction.warn_at": 0.5,
@@ -448,10 +461,17 @@ OTHER: dict[str, Any] = {
     "compaction.summary_usd_per_hour": 0.5,
     "compaction.cache_hours": 2.0,
     "compaction.cache_entries": 10,
+    "memory.enabled": False,
+    "memory.max_file_kb": 2,
+    "memory.max_total_kb": 9,
+    "memory.max_files": 3,
     "tools.only": ("bash", "think"),
     "tools.max_parallel": 2,
     "tools.output_level": "brief",
     "tools.output_levels": {"bash": "full", "grep_search": "brief"},
+    "data.max_age_hours": 12.5,
+    "data.max_size_gb": 0.5,
+    "data.clean_every_minutes": 5.0,
     "permissions.mode": "plan",
     "permissions.allow": ("bash(ls *)", "Edit"),
     "permissions.ask": ("bash(git push *)",),
@@ -661,6 +681,15 @@ def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
     (notice,) = found.notices
     assert f"[{section}] is not taken from a project" in notice
     assert str(paths.user_config) in notice
+
+
+@pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
+def test_who_counts_tokens_is_never_a_project_s_choice(file: str, paths: Paths, project: Path) -> None:
+    write(project / ".agentcli" / file, {"tokens": {"encoders": "evil.toml", "max_output": 7}})
+    found = load(paths, project, trust=True)
+    assert found.settings == Settings(tokens=TokenSettings(max_output=7))
+    (notice,) = found.notices
+    assert "tokens.encoders is not taken from a project" in notice
 
 
 def test_a_project_reaches_up_to_the_folder_that_holds_git(tmp_path: Path, project: Path) -> None:

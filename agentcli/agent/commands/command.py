@@ -76,6 +76,10 @@ class CommandHost(Protocol):
         """What the front end's surroundings know: the settings in force, the state of the installation."""
         ...
 
+    async def edit(self, text: str) -> str | None:
+        """The text as the person's editor left it; None where there is no terminal for one. Raises `UserError`."""
+        ...
+
     def put_into_input(self, text: str) -> None:
         """Lay a text where the person types, to be changed and sent."""
         ...

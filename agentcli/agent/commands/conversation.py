@@ -7,6 +7,7 @@ from dataclasses import replace
 from agentcli.agent.commands.command import Command, CommandHost, Commands, Outcome
 from agentcli.agent.commands.compaction import COMPACTION_COMMANDS
 from agentcli.agent.commands.jobs import JOB_COMMANDS
+from agentcli.agent.commands.memory import MEMORY_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import PROJECT_COMMANDS
@@ -22,7 +23,7 @@ def conversation_commands() -> Commands:
     groups = {
         "Model": (*MODEL_COMMANDS, *USAGE_COMMANDS),
         "Conversation": (*SESSION_COMMANDS, *COMPACTION_COMMANDS),
-        "Project": PROJECT_COMMANDS,
+        "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,
         PROGRAM: (*STATUS_COMMANDS, Command("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),

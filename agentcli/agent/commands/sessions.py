@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
@@ -125,7 +126,7 @@ async def _export(host: CommandHost, name: str) -> Outcome:
         await services.know_secrets()
         title, text = services.mask.text(title), await asyncio.to_thread(services.mask.text, text)
     cwd = services.workspace.cwd
-    file = await asyncio.to_thread(_write_new, cwd, name or f"{_file_name(title)}.md", text)
+    file = await _write_new(cwd, name or f"{_file_name(title)}.md", text)
     return f"Written to {file}."
 
 
@@ -133,14 +134,14 @@ def _file_name(title: str) -> str:
     return re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
 
 
-def _write_new(cwd: Path, name: str, text: str) -> Path:
+async def _write_new(cwd: Path, name: str, text: str) -> Path:
     """Raises `UserError` for a file that is there already, and for a name that would garble a list of files."""
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):
         raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
     file = cwd / from_home(name)
     try:
-        with file.open("x", encoding="utf-8", errors="replace") as out:
-            out.write(text)
+        async with import_module("aiofiles").open(file, "x", encoding="utf-8", errors="replace") as out:
+            await out.write(text)
     except FileExistsError as error:
         raise UserError(f"{file} exists: name another file, /export FILE.") from error
     except OSError as error:

@@ -30,7 +30,7 @@ from agentcli.frontends.terminal.output.status_line import StatusCommand
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
-from agentcli.frontends.terminal.programs.pager import keys_are_not_ours
+from agentcli.frontends.terminal.programs.pager import edit_text, keys_are_not_ours
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
@@ -211,6 +211,10 @@ class TerminalApp:
             process = await asyncio.create_subprocess_exec(*arguments)
             with keys_are_not_ours():
                 return await process.wait()
+
+    async def edit(self, text: str) -> str | None:
+        async with self._console.hand_over():
+            return await edit_text(text, self._console.environment)
 
     def run_own(self, command: str, *, to_model: bool) -> None:
         self.controller.spawn(self._run_own(command, to_model=to_model))

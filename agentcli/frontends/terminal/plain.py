@@ -244,6 +244,9 @@ class PlainTerminal:
         finally:
             loop.add_reader(self._stdin, self._read)
 
+    async def edit(self, text: str) -> str | None:
+        return None
+
     def run_own(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))
 

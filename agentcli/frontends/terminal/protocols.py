@@ -79,6 +79,10 @@ class TerminalActions(Protocol):
         """Run a program that has the terminal to itself; gives its exit code."""
         ...
 
+    async def edit(self, text: str) -> str | None:
+        """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        ...
+
     def run_own(self, command: str, *, to_model: bool) -> None:
         """Start a shell command of the person's own in the session; returns at once."""
         ...

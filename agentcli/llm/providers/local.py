@@ -19,13 +19,13 @@ from agentcli.llm.local_server.server import acquire
 from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.openai import Quirks
 
 log = logging.getLogger(__name__)
 
 # Small models also write their calls as plain text; a temperature of 0 made the most of their calls right.
-QUIRKS = Quirks(read_text_calls=True, null_content=False, extra_body={"temperature": 0, "cache_prompt": True})
+QUIRKS = Quirks(read_text_calls=True, null_content=False, images=0, extra_body={"temperature": 0, "cache_prompt": True})
 
 
 class Server(Protocol):

@@ -1,11 +1,32 @@
-"""Gives every call of a conversation an id of its own: a result that fits two calls would answer the wrong one."""
+"""Names calls so that every API takes them: each has an id of its own, and no letters that are refused.
+
+A result that fits two calls would answer the wrong one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import secrets
 from collections.abc import Iterable
 
 from agentcli.llm.messages import Message
+
+LONGEST_NAME = 64
+
+_REFUSED_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def plain_id(id: str, longest: int = 64) -> str:
+    """A call's id as it is where an API takes it, else a hash of it, the same every time."""
+    if 0 < len(id) <= longest and not _REFUSED_IN_NAMES.search(id):
+        return id
+    return "call_" + hashlib.sha256(id.encode()).hexdigest()[:24]
+
+
+def plain_name(name: str) -> str:
+    """A tool's name as it is where an API takes it. Models also call tools that nobody has, under any name."""
+    return _REFUSED_IN_NAMES.sub("_", name)[:LONGEST_NAME] or "unknown"
 
 
 class CallIds:

@@ -7,9 +7,10 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
 from agentcli.llm.json_text import encode_json
+from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
+    GO_ON,
     Block,
-    Document,
     Image,
     Message,
     StopReason,
@@ -32,13 +33,15 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
+from agentcli.llm.tokens.estimates import request_size
+from agentcli.llm.transcript import joined
 from agentcli.llm.wire.arguments import parse_arguments
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.call_ids import CallIds, plain_name
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.think_tags import ThinkTags
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
 
 
@@ -67,33 +70,44 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
             }
             for tool in request.tools
         ]
-    body["messages"] = list(_messages(request))
+    body["messages"] = list(_messages(request, info))
     return body
 
 
-def _messages(request: Request) -> Iterator[dict[str, Any]]:
+def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     if request.system:
         yield {"role": "system", "content": request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    for message in request.messages:
+    media = MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
+    messages = joined(message for message in fitted(request.messages, media) if _says_something(message))
+    for message in messages:
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
-            if thought := "".join(b.thinking for b in message.content if isinstance(b, Thinking)):
+            # What is signed is another provider's, which alone can read it.
+            if thought := "".join(b.thinking for b in message.content if isinstance(b, Thinking) and not b.signature):
                 wire["thinking"] = thought
             if message.tool_uses:
-                wire["tool_calls"] = [{"function": {"name": u.name, "arguments": u.input}} for u in message.tool_uses]
-            if wire["content"] or message.tool_uses:
-                yield wire
+                wire["tool_calls"] = [
+                    {"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses
+                ]
+            yield wire
             continue
         for block in message.content:
             if isinstance(block, ToolResult):
-                wire = _message("tool", block.content, tool_name=names.get(block.tool_use_id, "tool"))
+                wire = _message("tool", block.content, tool_name=plain_name(names.get(block.tool_use_id, "tool")))
                 if block.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
                     wire["content"] = f"Error: {wire['content']}"
                 yield wire
         rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
         if rest:
             yield _message("user", rest)
+    if messages and messages[-1].role == "assistant":
+        yield {"role": "user", "content": GO_ON.text}
+
+
+def _says_something(message: Message) -> bool:
+    """False for a reply of nothing but reasoning."""
+    return message.role == "user" or bool(message.text.strip() or message.tool_uses)
 
 
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
@@ -101,22 +115,12 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
         return {"role": role, "content": content, **more}
     wire: dict[str, Any] = {
         "role": role,
-        "content": "\n\n".join(_as_text(b) for b in content if isinstance(b, Text | Document)),
+        "content": "\n\n".join(block.text for block in content if isinstance(block, Text)),
         **more,
     }
     if images := [block.source.data for block in content if isinstance(block, Image)]:
         wire["images"] = images
     return wire
-
-
-def _image_count(request: Request) -> int:
-    blocks = [block for message in request.messages for block in message.content]
-    parts = [part for b in blocks if isinstance(b, ToolResult) and isinstance(b.content, tuple) for part in b.content]
-    return sum(isinstance(block, Image) for block in [*blocks, *parts])
-
-
-def _as_text(block: Text | Document) -> str:
-    return block.text if isinstance(block, Text) else "(a PDF, which this server does not take: extract its text first)"
 
 
 class ReplyReader:
@@ -183,8 +187,7 @@ class ReplyReader:
     def _refuse_truncation(self, request: Request, info: ModelInfo) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
         # What an image costs differs with the model, so only the text is judged.
-        text_tokens = estimate(request, info).tokens - TOKENS_PER_IMAGE * _image_count(request)
-        expected = text_tokens / SAFETY * (BYTES_PER_TOKEN / 4)
+        expected = request_size(request, info).bytes / 4 * info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
             raise ContextOverflow(

@@ -15,7 +15,9 @@ import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.json_text import encode_json
+from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
+    GO_ON,
     Block,
     Document,
     Image,
@@ -41,9 +43,10 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
+from agentcli.llm.transcript import joined
 from agentcli.llm.wire.arguments import calls_in_text
 from agentcli.llm.wire.arriving_calls import ArrivingCalls
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.call_ids import CallIds, plain_id, plain_name
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.think_tags import ThinkTags
 
@@ -53,6 +56,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
     `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
+    `images`: so many in one request at most. `documents`: PDFs are taken.
     """
 
     system_role: Literal["system", "developer"] = "system"
@@ -70,6 +74,8 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     parallel_tool_calls: bool | None = None
     cache_control: bool = False
     read_text_calls: bool = False
+    images: int = 100
+    documents: bool = False
     store: bool | None = None
     extra_body: dict[str, Any] = {}
 
@@ -90,7 +96,7 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["tools"] = [_tool(tool, quirks) for tool in request.tools]
         if quirks.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = quirks.parallel_tool_calls
-    body["messages"] = list(_messages(request, quirks, provider))
+    body["messages"] = list(_messages(request, info, quirks, provider))
     return body | quirks.extra_body
 
 
@@ -118,7 +124,7 @@ def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _messages(request: Request, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
     if request.system:
         content: Any = request.system
         if quirks.cache_control:
@@ -126,11 +132,13 @@ def _messages(request: Request, quirks: Quirks, provider: str) -> Iterator[dict[
         yield {"role": quirks.system_role, "content": content}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     after_result = False
-    for message in request.messages:
+    images = quirks.images if info.takes_images or not info.is_known else 0
+    media = MediaRules(images=images, documents=quirks.documents)
+    messages = joined(message for message in fitted(request.messages, media) if _says_something(message))
+    for message in messages:
         if message.role == "assistant":
-            if wire := _assistant(message, quirks, provider):
-                after_result = False
-                yield wire
+            after_result = False
+            yield _assistant(message, quirks, provider)
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
         for result in results:
@@ -143,28 +151,38 @@ def _messages(request: Request, quirks: Quirks, provider: str) -> Iterator[dict[
                 yield {"role": "assistant", "content": "I have the results."}
             after_result = False
             yield {"role": "user", "content": content}
+    if messages and messages[-1].role == "assistant":
+        yield {"role": "user", "content": GO_ON.text}
 
 
-def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any] | None:
+def _says_something(message: Message) -> bool:
+    """False for a reply of nothing but reasoning, which no server takes back."""
+    return message.role == "user" or bool(message.text.strip() or message.tool_uses)
+
+
+def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
     text = message.text
-    if not text.strip() and not message.tool_uses:
-        return None
     wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
             {
                 "id": wire_id(use.id, quirks),
                 "type": "function",
-                "function": {"name": use.name, "arguments": encode_json(use.input).decode()},
+                "function": {"name": plain_name(use.name), "arguments": encode_json(use.input).decode()},
             }
             for use in message.tool_uses
         ]
         if quirks.echo_reasoning:
-            wire["reasoning_content"] = "".join(b.thinking for b in message.content if isinstance(b, Thinking))
+            wire["reasoning_content"] = _own_thinking(message)
     for block in message.content:
         if isinstance(block, Opaque) and block.provider == provider:
             wire |= block.data
     return wire
+
+
+def _own_thinking(message: Message) -> str:
+    """The reasoning in a reply; what is signed is another provider's, which alone can read it."""
+    return "".join(block.thinking for block in message.content if isinstance(block, Thinking) and not block.signature)
 
 
 def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
@@ -175,7 +193,7 @@ def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[s
         text = f"Error: {text}"
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
-        wire["name"] = names.get(result.tool_use_id, "tool")
+        wire["name"] = plain_name(names.get(result.tool_use_id, "tool"))
     return wire
 
 
@@ -203,7 +221,7 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
     return parts
 
 
-_PLAIN_ID = re.compile(r"\A[A-Za-z0-9_-]{1,40}\Z")
+LONGEST_ID = 40
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
 
 
@@ -211,7 +229,7 @@ def wire_id(id: str, quirks: Quirks) -> str:
     """A call id this server takes: as it is where it may be, else a hash of it, the same every time."""
     if quirks.fixed_ids:
         return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-    return id if _PLAIN_ID.match(id) else "call_" + hashlib.sha256(id.encode()).hexdigest()[:24]
+    return plain_id(id, LONGEST_ID)
 
 
 class ReplyReader:

@@ -76,6 +76,12 @@ class Recall(Struct, frozen=True):
     id: str | None = None
 
 
+class MemoryCall(Struct, frozen=True):
+    command: Literal["view", "write", "delete"]
+    path: str | None = None
+    content: str | None = None
+
+
 class Think(Struct, frozen=True):
     thought: str
 

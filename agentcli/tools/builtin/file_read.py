@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from agentcli.errors import ToolError
+from agentcli.llm.media_types import media_type_of
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.files import binary, naming_similar, opened
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block
-from agentcli.tools.media_types import media_type_of
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES, cut_line
 from agentcli.tools.text_encoding import SNIFFED
 from agentcli.tools.text_stream import LONGEST_KEPT, Choice, Line, LinesRead, read_lines

@@ -8,7 +8,7 @@ import warnings
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from agentcli.errors import ToolError
-from agentcli.tools.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
+from agentcli.llm.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
 
 MOST_PIXELS = 80_000_000  # 320 MB of memory; a picture of few bytes can claim thousands of times as many
 

@@ -13,9 +13,9 @@ import base64
 from importlib import import_module
 
 from agentcli.errors import ToolError
+from agentcli.llm.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.arguments import FileRead
-from agentcli.tools.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
 from agentcli.tools.tool import ToolOutput
 
 LARGEST_MEDIA = 50 * 1024 * 1024  # bytes of a file that is made smaller here

@@ -35,6 +35,7 @@ TOOLS = (
     Row("web_fetch", WebFetch, "web", is_idempotent=True),
     Row("web_search", WebSearch, "web", is_idempotent=True),
     Row("read_more", arguments.ReadMore, "none"),
+    Row("memory", arguments.MemoryCall, "none"),
     Row("recall", arguments.Recall, "none"),
     Row("think", arguments.Think, "none"),
     Row("todo", arguments.Todo, "none"),

@@ -84,6 +84,9 @@ class FakeHost:
     async def describe(self, topic: Topic) -> str:
         return f"about {topic}"
 
+    async def edit(self, text: str) -> str | None:
+        return None
+
     def put_into_input(self, text: str) -> None:
         self.input = text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +85,10 @@ def test_mending_loses_no_text_and_no_call(messages: tuple[Message, ...]) -> Non
 
     added = "(the beginning of the conversation is missing)"
     assert [text for text in texts(mended) if text != added] == texts(messages)
-    assert [use for m in mended for use in m.tool_uses] == [use for m in messages for use in m.tool_uses]
+    calls = [use.id for message in mended for use in message.tool_uses]
+    had = [use.id for message in messages if message.role == "assistant" for use in message.tool_uses]
+    assert [id.partition("_")[0] for id in calls] == had
+    assert len(set(calls)) == len(calls)
 
 
 def use(id: str) -> Message:
@@ -116,6 +120,34 @@ def test_a_result_without_its_call_is_dropped() -> None:
     assert doctor((user_message("a"), Message("user", (ToolResult("c", "c"), Text("b"))))) == (
         Message("user", (Text("a"), Text("b"))),
     )
+
+
+def test_results_in_two_messages_both_reach_their_calls() -> None:
+    asked = Message("assistant", (ToolUse("a", "think", {}), ToolUse("b", "think", {})))
+    assert doctor((user_message("x"), asked, result("a"), result("b")))[2] == result("a", "b")
+
+
+def test_a_call_whose_id_another_one_has_gets_its_own_and_its_result() -> None:
+    first, second = Message("user", (ToolResult("c", "one"),)), Message("user", (ToolResult("c", "two"),))
+    mended = doctor((user_message("a"), use("c"), first, use("c"), second))
+    assert mended[3:] == (use("c_2"), Message("user", (ToolResult("c_2", "two"),)))
+
+
+def test_what_a_role_cannot_say_and_blank_text_are_left_out() -> None:
+    strange = Message("user", (Text(" "), ToolUse("a", "think", {}), Text("b")))
+    assert doctor((strange, Message("assistant", (Text("\n"),)))) == (user_message("b"),)
+
+
+def test_replies_that_follow_each_other_stay_as_they_came() -> None:
+    said = (user_message("a"), Message("assistant", (Text("b"),)), Message("assistant", (Text("c"),)))
+    assert doctor(said) is said
+
+
+def test_a_repair_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    broken = (user_message("a"), *[use(f"once{number}") for number in range(99)])
+    for _ in range(3):
+        doctor(broken)
+    assert len(caplog.records) == 1
 
 
 def test_a_conversation_that_lost_its_beginning_gets_one() -> None:

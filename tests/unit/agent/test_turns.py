@@ -545,6 +545,27 @@ async def test_the_fallback_model_takes_over_for_good_and_it_is_told(tmp_path: F
     ]
 
 
+@pytest.mark.parametrize("reason", ["fallback", "budget", "chosen"])
+async def test_a_switch_says_why(tmp_path: Folder, reason: Any) -> None:
+    other = ScriptedProvider([{"text": "Two."}, {"text": "Three."}], info=ModelInfo("other", "scripted"))
+    failing = [{"error": {"kind": "overloaded"}}] if reason == "fallback" else []
+    async with on_stage(
+        tmp_path,
+        [{"text": "One."}, *failing],
+        others={"scripted/other": other},
+        fallback_model="scripted/other",
+        retry=RetryPolicy(max_retries=0),
+    ) as stage:
+        await stage.ask("one")
+        if reason != "fallback":
+            stage.submit(SetModel("scripted/other"))
+        if reason == "budget":
+            stage.session.state.switch_reason = "budget"  # as a resolver does that looks at the price
+        await stage.ask("two")
+        await stage.ask("three")
+    assert stage.of(ProviderSwitched) == [ProviderSwitched("scripted/script", "scripted/other", reason)]
+
+
 @pytest.mark.parametrize("reply", [{"error": {"kind": "auth"}}, {"text": "Half", "error": {"kind": "connection"}}])
 async def test_the_fallback_model_is_not_for_a_wrong_key_nor_after_text(tmp_path: Folder, reply: Any) -> None:
     spare = ScriptedProvider([{"text": "Spare here."}])

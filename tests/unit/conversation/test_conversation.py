@@ -70,7 +70,7 @@ def test_whatever_a_log_holds_the_messages_made_of_it_can_be_sent(log: list[Entr
     messages = Conversation(log).valid_messages()
     assert is_valid(messages)
     for before, after in pairwise(messages):
-        assert before.role != after.role
+        assert before.role != after.role or (before.role == "assistant" and not before.tool_uses)
     asked = [use.id for message in messages for use in message.tool_uses]
     answered = [b.tool_use_id for message in messages for b in message.content if isinstance(b, ToolResult)]
     assert answered == asked

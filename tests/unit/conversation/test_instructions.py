@@ -180,3 +180,69 @@ def test_a_file_that_leads_elsewhere_once_it_was_looked_at_is_not_read(tmp_path:
     with pytest.raises(OSError, match="elsewhere"):
         read_small_file(file, really=file)
     assert read_small_file(file, really=tmp_path / "mine") == read_small_file(file) == b"SECRET"
+
+
+# Imports.
+
+
+def test_imports_follow_the_file_that_names_them_once(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "See @docs/style.md, (@docs/tests.md) and @docs/style.md. Mail a@b.md, use @decorator.")
+    put(tmp_path / "docs/style.md", "Tabs. @tests.md @../AGENTS.md")
+    put(tmp_path / "docs/tests.md", "Run make check.")
+    found = find_instructions(tmp_path, tmp_path, [])
+    assert names(found, tmp_path) == ["AGENTS.md", "docs/style.md", "docs/tests.md"]
+    assert found.left_out == ()
+    assert dict(found.files)[tmp_path / "docs/style.md"] == "Tabs. @tests.md @../AGENTS.md"
+
+
+@pytest.mark.parametrize(
+    "text", ["```\n@other.md\n```", "~~~ sh\n@other.md\n", "write `@other.md` so", "``a ` @other.md``", "x@other.md"]
+)
+def test_what_stands_in_code_imports_nothing(tmp_path: Path, text: str) -> None:
+    put(tmp_path / "AGENTS.md", text)
+    put(tmp_path / "other.md", "x")
+    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["AGENTS.md"]
+
+
+def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_told(tmp_path: Path) -> None:
+    put(tmp_path / "repo/AGENTS.md", "@../notes.md @.env @link.md")
+    put(tmp_path / "notes.md", "x")
+    put(tmp_path / "repo/.env", "KEY=1")
+    (tmp_path / "repo/link.md").symlink_to("../notes.md")
+    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path)
+    assert names(found, tmp_path) == ["repo/AGENTS.md"]
+    assert [file.name for file, _ in found.left_out] == ["notes.md", ".env"]  # the link leads to the first
+
+
+def test_imports_are_followed_five_files_deep(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "@1.md")
+    for number in range(1, 8):
+        put(tmp_path / f"{number}.md", f"@{number + 1}.md")
+    found = find_instructions(tmp_path, tmp_path, [])
+    assert names(found, tmp_path) == ["AGENTS.md", "1.md", "2.md", "3.md", "4.md", "5.md"]
+    ((file, why),) = found.left_out
+    assert (file.name, "deeper than 5" in why) == ("6.md", True)
+
+
+def test_imports_share_the_budget(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "@a.md @b.md")
+    put(tmp_path / "a.md", "a" * (BUDGET // 2))
+    put(tmp_path / "b.md", "b" * (BUDGET // 2))
+    found = find_instructions(tmp_path, tmp_path, [])
+    assert names(found, tmp_path) == ["AGENTS.md", "a.md"]
+    assert [file.name for file, _ in found.left_out] == ["b.md"]
+
+
+def test_the_user_may_import_from_their_home(tmp_path: Path) -> None:
+    user = put(tmp_path / "home/.config/agentcli/AGENTS.md", "@~/style.md")
+    put(tmp_path / "home/style.md", "x")
+    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [user], tmp_path / "home")
+    assert [file.name for file, _ in found.files] == ["AGENTS.md", "style.md"]
+
+
+def test_a_persons_local_file_stands_beside_the_projects(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "x")
+    put(tmp_path / "AGENTS.local.md", "y")
+    put(tmp_path / "sub/CLAUDE.local.md", "z")
+    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    assert names(found, tmp_path) == ["AGENTS.md", "AGENTS.local.md", "sub/CLAUDE.local.md"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image as PillowImage
 
-from agentcli.conversation.mentions import with_attachments
+from agentcli.conversation.mentions import typed_blocks, with_attachments
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.llm.messages import Image, Text
 from agentcli.tools.tool import Workspace
@@ -87,8 +87,6 @@ def test_a_mentioned_file_is_attached(workspace: Workspace, prompt: str, names: 
         "mail joe.doe@main.py today",
         "@@main.py",
         "@gone.py",
-        "@src",
-        "@src/",
         "@",
         "@ main.py",
         '@""',
@@ -154,3 +152,40 @@ def test_a_long_file_is_attached_to_its_first_page(workspace: Workspace) -> None
     assert isinstance(block, Text)
     assert len(block.text) < 60_000
     assert "go on with offset=" in block.text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "shown"),
+    [
+        ("lines.txt:3-5", "3-5", "3\tthree\n4\tfour\n5\tfive"),
+        ("lines.txt:2", "2", "2\ttwo"),
+        ("lines.txt:5-900", "5-900", "5\tfive"),
+        ('"lines.txt:1-1"', "1", "1\tone"),
+    ],
+)
+def test_some_lines_of_a_file_can_be_named(workspace: Workspace, name: str, lines: str, shown: str) -> None:
+    (workspace.cwd / "lines.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    _, attached = with_attachments(f"see @{name}, please", workspace, bare_names=False)
+    assert isinstance(attached, Text)
+    assert attached.text.startswith(f'<file path="lines.txt" lines="{lines}">\n{shown}')
+
+
+@pytest.mark.parametrize("name", ["main.py:5-2", "main.py:0", "gone.py:3", "main.py:x", "src:3", "../outside.txt:1"])
+def test_lines_that_name_nothing_stay_text(workspace: Workspace, name: str) -> None:
+    assert with_attachments(f"@{name}", workspace, bare_names=False) == (Text(f"@{name}"),)
+
+
+def test_a_file_whose_name_ends_like_lines_is_meant_itself(workspace: Workspace) -> None:
+    (workspace.cwd / "main.py:3").write_text("text of main.py:3\n")
+    assert attached("@main.py:3", workspace) == ["main.py:3"]
+
+
+def test_a_folder_is_listed_up_to_a_bound(workspace: Workspace) -> None:
+    for number in range(120):
+        (workspace.cwd / f"many/f{number:03}").mkdir(parents=True)
+    (workspace.cwd / "many/a.txt").write_text("x")
+    prompt, listed = with_attachments("what is in @many?", workspace, bare_names=False)
+    assert isinstance(listed, Text)
+    assert listed.text.startswith('<folder path="many">\na.txt\nf000/\nf001/\n')
+    assert listed.text.endswith("f098/\n[21 more]\n</folder>")
+    assert typed_blocks((prompt, listed)) == [prompt]

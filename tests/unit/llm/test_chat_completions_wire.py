@@ -50,6 +50,7 @@ from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body, wire_id
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server, json_reply, recorded
+from tests.conformance.wire_rules import picture
 
 INFO = ModelInfo("test-model", "openrouter", thinking="effort")
 NAMES = frozenset({"read_file", "list_files"})
@@ -238,7 +239,8 @@ def test_a_server_that_counts_its_ids_from_zero_in_every_reply_gets_new_ones() -
     async def run(url: str) -> list[str]:
         provider = OpenAICompatProvider(INFO, preset=Preset(base_url=url, needs_key=False))
         first = (await hear(provider)).done.message
-        second = (await hear(provider, asking("Hi", first, "Go on"))).done.message
+        result = Message("user", (ToolResult("call_0", "a.py"),))
+        second = (await hear(provider, asking("Hi", first, result))).done.message
         await provider.aclose()
         return [use.id for use in first.tool_uses + second.tool_uses]
 
@@ -765,20 +767,22 @@ def test_results_are_tool_messages_and_come_before_the_person_s_words() -> None:
 
 
 def test_pictures_in_a_result_follow_in_a_user_message() -> None:
-    picture = Image(Base64Source("image/png", "iVBO"))
-    result = Message("user", (ToolResult("a", (picture,)), Text("What is it?")))
-    sent = body_of("Hi", Message("assistant", (ToolUse("a", "read_file", {}),)), result)["messages"][3:]
+    seen = Image(Base64Source("image/png", picture()))
+    result = Message("user", (ToolResult("a", (seen,)), Text("What is it?")))
+    asked = Message("assistant", (ToolUse("a", "read_file", {}),))
+    sent = body_of("Hi", asked, result, info=msgspec.structs.replace(INFO, takes_images=True))["messages"][3:]
     assert sent[0]["content"] == "(the file follows in the next message)"
     assert sent[1]["content"] == [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture()}"}},
         {"type": "text", "text": "What is it?"},
     ]
 
 
 def test_a_document_is_a_file_part() -> None:
-    sent = body_of(Message("user", (Document(Base64Source("application/pdf", "JVBE")),)))["messages"][1]["content"]
+    pdf = Message("user", (Document(Base64Source("application/pdf", "JVBERi0=")),))
+    sent = body_of(pdf, quirks=Quirks(documents=True))["messages"][1]["content"]
     assert sent == [
-        {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBE"}}
+        {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, ProviderError, ServerError
@@ -27,9 +28,10 @@ from agentcli.llm.wire.ollama import ReplyReader, to_body
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
 from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded
+from tests.conformance.wire_rules import picture
 
 INFO = ModelInfo("qwen3:8b", "ollama", thinking="toggle", max_output=8_192)
-PICTURE = Image(Base64Source("image/png", "iVBO"))
+PICTURE = Image(Base64Source("image/png", picture()))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
@@ -104,7 +106,7 @@ def test_a_last_line_without_its_line_end_counts() -> None:
     assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
 
 
-def heard_from(*replies: Reply, request: Any = None, **options: Any) -> Any:
+def heard_from(*replies: Reply, request: Any = None, show: Reply | None = None, **options: Any) -> Any:
     async def run(server: LoopbackServer) -> Any:
         provider = OllamaProvider(**{"info": INFO, "base_url": server.url} | options)
         try:
@@ -112,7 +114,7 @@ def heard_from(*replies: Reply, request: Any = None, **options: Any) -> Any:
         finally:
             await provider.aclose()
 
-    with ollama_server(replies) as server:
+    with ollama_server(replies, show=show) as server:
         return asyncio.run(run(server))
 
 
@@ -146,7 +148,8 @@ def test_a_prompt_that_was_read_whole_is_no_overflow() -> None:
 
 def test_a_few_cheap_images_are_no_overflow() -> None:
     request = asking(Message("user", (PICTURE,) * 6))
-    assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request).error is None
+    sees = json_reply(OLLAMA_SHOW | {"capabilities": ["completion", "tools", "vision"]})
+    assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request, show=sees).error is None
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,8 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
     results = Message(
         "user", (ToolResult("c1", (Text("seen"), PICTURE)), ToolResult("c2", "gone", is_error=True), Text("Go on."))
     )
-    body = to_body(asking("Hi", reply, results), INFO, num_ctx=1, keep_alive="5m")
+    sees = msgspec.structs.replace(INFO, takes_images=True)
+    body = to_body(asking("Hi", reply, results), sees, num_ctx=1, keep_alive="5m")
     assert body["messages"] == [
         {"role": "system", "content": "You help with code."},
         {"role": "user", "content": "Hi"},
@@ -238,7 +242,7 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
                 {"function": {"name": "list_files", "arguments": {}}},
             ],
         },
-        {"role": "tool", "tool_name": "read_file", "content": "seen", "images": ["iVBO"]},
+        {"role": "tool", "tool_name": "read_file", "content": "seen", "images": [picture()]},
         {"role": "tool", "tool_name": "list_files", "content": "Error: gone"},
         {"role": "user", "content": "Go on."},
     ]
@@ -247,7 +251,7 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
 def test_an_empty_reply_is_not_sent_back() -> None:
     messages = (user_message("Hi"), Message("assistant", (Thinking("Hm"),)), user_message("Hello?"))
     sent = to_body(asking(*messages, system=""), INFO, num_ctx=1, keep_alive="5m")["messages"]
-    assert [message["role"] for message in sent] == ["user", "user"]
+    assert sent == [{"role": "user", "content": "Hi\n\nHello?"}]
 
 
 # The server
@@ -275,7 +279,7 @@ def test_lines_after_the_last_one_do_not_count() -> None:
 def test_a_pdf_is_named_where_the_server_takes_none() -> None:
     pdf = Document(Base64Source("application/pdf", "JVBERi0="))
     body = to_body(Request("", (Message("user", (Text("read"), pdf)),)), INFO, num_ctx=4_096, keep_alive="5m")
-    assert "a PDF, which this server does not take" in body["messages"][0]["content"]
+    assert "[PDF left out: this model takes none" in body["messages"][0]["content"]
 
 
 def test_a_model_without_tools_is_refused_before_it_is_asked() -> None:

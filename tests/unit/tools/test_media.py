@@ -13,9 +13,9 @@ import pytest
 from PIL import Image as Pictures
 from pypdf import PdfReader, PdfWriter
 
+from agentcli.llm.media_types import LARGEST_IMAGE, dimensions_of, media_type_of
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.builtin.media import LARGEST_MEDIA, LARGEST_PDF
-from agentcli.tools.media_types import LARGEST_IMAGE, dimensions_of, media_type_of
 from tests.unit.tools.bench import Bench
 
 FORMATS = [("PNG", "image/png"), ("JPEG", "image/jpeg"), ("GIF", "image/gif"), ("WEBP", "image/webp")]

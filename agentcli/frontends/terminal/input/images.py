@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.programs.short_program import output_of
-from agentcli.tools.media_types import media_type_of
+from agentcli.llm.media_types import media_type_of
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one
 CLIPBOARD_TIME_LIMIT_S = 2.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from agentcli.frontends.terminal.input.images import require_sendable
+from agentcli.llm.media_types import dimensions_of
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
-from agentcli.tools.media_types import dimensions_of
 
 MOST_LINES = 8  # of a paste that is shown as it is
 MOST_CHARACTERS = 1_000

@@ -20,7 +20,7 @@ from agentcli.frontends.terminal.input.images import (
     image_type_of,
     read_image,
 )
-from agentcli.tools.media_types import dimensions_of
+from agentcli.llm.media_types import dimensions_of
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + bytes(13) + b"IEND"
 GIF = b"GIF89a" + struct.pack("<HH", 120, 80) + b"\0\0\0;"

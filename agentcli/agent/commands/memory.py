@@ -1,0 +1,90 @@
+"""What is remembered beyond a conversation: instruction files, and the project's memory files."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from agentcli.agent.commands.command import Command, CommandHost, Outcome
+from agentcli.conversation.entries import Compaction, User, reminder
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.llm.tokens import estimate_text
+from agentcli.tools.tool import Memory
+
+NOTES = "notes.md"
+_INSTRUCTIONS = re.compile(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
+
+
+async def _remember(host: CommandHost, text: str) -> Outcome:
+    if not text:
+        raise UsageError("Say what: /remember TEXT")
+    memory = _memory_of(host)
+    try:
+        await asyncio.to_thread(memory.append, NOTES, f"- {text}")
+    except ToolError as error:
+        raise UserError(str(error)) from error
+    host.session.state.notes.append(
+        reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
+    )
+    return f"Remembered in {memory.place_of(NOTES)}"
+
+
+async def _show(host: CommandHost, argument: str) -> Outcome:
+    verb, _, name = argument.partition(" ")
+    if verb == "edit":
+        return await _edit(host, name.strip() or NOTES)
+    if argument:
+        raise UsageError("Write /memory, or /memory edit [FILE].")
+    files = _instruction_files(host)
+    lines = ["Instruction files that the model was given:"]
+    lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
+    memory = host.session.runtime.calls.workspace.memory
+    if memory is None:
+        return "\n".join([*lines, "Memory files: switched off (memory.enabled)"])
+    kept = {name: await asyncio.to_thread(memory.view, name) for name, _ in await asyncio.to_thread(memory.index)}
+    lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
+    lines += [f"  {name}  about {estimate_text(text):,} tokens" for name, text in kept.items()] or ["  none"]
+    return "\n".join([*lines, "/remember TEXT adds a line; /memory edit [FILE] opens a file."])
+
+
+def _instruction_files(host: CommandHost) -> dict[str, str]:
+    """Those that stand in the next request, the newest text of each."""
+    state = host.session.state
+    bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]
+    texts = [body.text for body in bodies if isinstance(body, User) and body.is_reminder]
+    texts += [body.carried for body in bodies if isinstance(body, Compaction)]
+    return dict(found for text in texts for found in _INSTRUCTIONS.findall(text))
+
+
+async def _edit(host: CommandHost, name: str) -> Outcome:
+    memory = _memory_of(host)
+    try:
+        place = memory.place_of(name)
+        try:
+            before = await asyncio.to_thread(memory.view, name)
+        except ToolError as error:
+            if error.kind != "not_found":
+                raise
+            before = ""
+        after = await host.edit(before)
+        if after is None:
+            return f"Edit {place}"
+        if after.rstrip("\n") == before.rstrip("\n"):
+            return f"{place} is as it was."
+        await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n")
+    except ToolError as error:
+        raise UserError(str(error)) from error
+    return f"Kept in {place}"
+
+
+def _memory_of(host: CommandHost) -> Memory:
+    memory = host.session.runtime.calls.workspace.memory
+    if memory is None:
+        raise UserError("The memory is switched off (memory.enabled).")
+    return memory
+
+
+MEMORY_COMMANDS = (
+    Command("remember", "add a line to this project's memory", _remember, "TEXT"),
+    Command("memory", "show what is remembered, or edit a file of it", _show, "[edit]", forms=("", "edit [FILE]")),
+)

@@ -1,0 +1,193 @@
+"""Working memory: a project's small text files in the state folder, which outlive the conversation."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import filelock
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.small_files import read_small_file, replace_file
+
+_PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
+_DEEPEST = 4
+_LOCK_TIMEOUT_S = 5.0
+_LONGEST_FIRST_LINE = 120  # characters
+
+
+class MemoryLimits(Struct, frozen=True):
+    """Bytes of one file and of all together, and how many files."""
+
+    file: int = 64 * 1024
+    total: int = 1024 * 1024
+    files: int = 200
+
+
+def memory_folder(state: Path, project: Path) -> Path:
+    """Where the files of a project are: a name people recognise, and a hash of its path, which no other has."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", project.name).strip(".-")[:40] or "project"
+    return state / "memory" / f"{name}-{sha256(os.fsencode(project)).hexdigest()[:8]}"
+
+
+class MemoryFiles:
+    """Implements `Memory`. Names are relative, of letters, digits, `. _ -` and blanks, in at most four folders.
+
+    A file that another session has changed is not replaced before it was read again.
+    """
+
+    def __init__(self, folder: Path, limits: MemoryLimits) -> None:
+        self.folder = folder
+        self._limits = limits
+        self._seen: dict[str, bytes] = {}
+
+    def index(self) -> list[tuple[str, str]]:
+        found = []
+        for name, path in self._files():
+            try:
+                lines = self._content(path).decode(errors="replace").splitlines()
+            except OSError:
+                lines = ["(it cannot be read)"]
+            first = next((line.strip() for line in lines if line.strip()), "")
+            found.append((name, first[:_LONGEST_FIRST_LINE]))
+        return found
+
+    def view(self, name: str) -> str:
+        path = self._path(name)
+        content = self._read(name, path)
+        self._seen[self._key(path)] = content
+        return content.decode(errors="replace")
+
+    def write(self, name: str, text: str) -> None:
+        path, content = self._path(name), text.encode(errors="replace")
+        with self._locked():
+            before = self._current(name, path)
+            if before is not None and self._seen.get(self._key(path)) != before:
+                raise ToolError(
+                    f"{name} is there already and was not read as it is now: view it first, then write all that is to "
+                    "stay.",
+                    kind="validation_error",
+                )
+            self._replace(name, path, content, is_new=before is None)
+
+    def append(self, name: str, text: str) -> None:
+        path = self._path(name)
+        with self._locked():
+            before = self._current(name, path) or b""
+            between = b"" if not before or before.endswith(b"\n") else b"\n"
+            self._replace(name, path, before + between + text.encode(errors="replace") + b"\n", is_new=not before)
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with self._locked():
+            self._read(name, path)
+            try:
+                path.unlink()
+            except OSError as error:
+                raise _failed(name, "deleted", error) from error
+            self._seen.pop(self._key(path), None)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other sessions from writing meanwhile."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
+            lock.acquire()
+        except (OSError, filelock.Timeout) as error:
+            raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
+        """Raises `ToolError` where the file would be too large, one too many, or cannot be written."""
+        limits, others = self._limits, [file for _, file in self._files() if file != path]
+        if len(content) > limits.file:
+            raise _too_much(f"{name} would hold {len(content):,} bytes, and {limits.file:,} is the most for a file")
+        if is_new and len(others) >= limits.files:
+            raise _too_much(f"there are {len(others)} files, and {limits.files} is the most")
+        total = len(content) + sum(_size(file) for file in others)
+        if total > limits.total:
+            raise _too_much(f"all files would hold {total:,} bytes, and {limits.total:,} is the most")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(path, content)
+        except OSError as error:
+            raise _failed(name, "written", error) from error
+        self._seen[self._key(path)] = content
+
+    def _current(self, name: str, path: Path) -> bytes | None:
+        try:
+            return self._read(name, path)
+        except ToolError as error:
+            if error.kind == "not_found":
+                return None
+            raise
+
+    def _read(self, name: str, path: Path) -> bytes:
+        try:
+            return self._content(path)
+        except FileNotFoundError as error:
+            known = ", ".join(name for name, _ in self._files()) or "none yet"
+            raise ToolError(f"There is no memory file {name}; there is {known}.", kind="not_found") from error
+        except OSError as error:
+            raise _failed(name, "read", error) from error
+
+    def _content(self, path: Path) -> bytes:
+        """Raises `OSError`, also for a link and for a file in a linked folder."""
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link")
+        return read_small_file(path, most=self._limits.file)
+
+    def place_of(self, name: str) -> Path:
+        return self._path(name)
+
+    def _path(self, name: str) -> Path:
+        parts = name.split("/")
+        if not (0 < len(parts) <= _DEEPEST) or not all(_PART.fullmatch(part) for part in parts):
+            raise ToolError(
+                f"{name!r} is no name of a memory file: write a relative one such as notes.md or api/errors.md.",
+                kind="invalid_parameters",
+            )
+        path = self.folder.joinpath(*parts)
+        for folder in path.parents:
+            if folder == self.folder:
+                return path
+            if folder.is_symlink():
+                break
+        raise ToolError(f"{name} leads out of the memory.", kind="permission_denied")
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """Names and paths, sorted; links are no files of the memory."""
+        for folder, folders, names in os.walk(self.folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if not name.startswith(".") and not path.is_symlink():
+                    yield path.relative_to(self.folder).as_posix(), path
+
+    def _key(self, path: Path) -> str:
+        return str(path).casefold()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _too_much(why: str) -> ToolError:
+    return ToolError(f"Not written: {why}. Shorten or delete something first.", kind="validation_error")
+
+
+def _failed(name: str, done: str, error: OSError) -> ToolError:
+    return ToolError(f"{name} could not be {done}: {error.strerror or error}.", kind="resource_error")

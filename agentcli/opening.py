@@ -1,0 +1,100 @@
+"""What requests begin with: the system text and the tools, and the notes of a session's start as they are now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import structs
+
+from agentcli.agent.nested_instructions import NestedInstructions
+from agentcli.agent.runtime import Prefix
+from agentcli.agent.state import AgentState
+from agentcli.config import Config
+from agentcli.conversation.entries import User, reminder
+from agentcli.conversation.instructions import Instructions, find_instructions
+from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
+from agentcli.llm.messages import without_surrogates
+from agentcli.llm.models import ModelInfo
+from agentcli.paths import home_of, project_root
+from agentcli.tools.builtin.small_model import small_specs
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Memory
+
+MOST_INDEX = 2_048  # bytes of the list of memory files
+
+
+class Opening:
+    """`system` replaces the system text, `append` follows it. A bare one reads no instruction files."""
+
+    def __init__(self, config: Config, *, system: str | None, append: str, is_bare: bool) -> None:
+        self._config = config
+        self._system = system
+        self._append = append
+        self.is_bare = is_bare
+        self._made: dict[tuple[bool, ToolRegistry], Prefix] = {}
+
+    def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
+        """The fixed beginning of requests to a kind of model."""
+        if (prefix := self._made.get((info.small, tools))) is None:
+            specs = tools.specs()
+            if info.small and not self._config.settings.tools.only:
+                own = [tool.spec() for tool in tools if tool.source == "builtin"]
+                specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
+            text = system_prompt(small=info.small, replace=self._system, append=self._append)
+            prefix = self._made[info.small, tools] = Prefix(text, specs)
+        return prefix
+
+    def instructions(self) -> Instructions:
+        """The instruction files that a session here is given."""
+        config = self._config
+        if self.is_bare:
+            return Instructions()
+        user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+        return find_instructions(config.cwd, project_root(config.cwd), user_files, home_of(config.environment))
+
+    def nested(self) -> NestedInstructions | None:
+        """What finds those of deeper folders, for one session."""
+        cwd, home = self._config.cwd, home_of(self._config.environment)
+        return None if self.is_bare else NestedInstructions(cwd, project_root(cwd), home)
+
+    def notes(self, info: ModelInfo, memory: Memory | None, tell: Callable[[str], None]) -> list[User]:
+        """Where the session runs, what the project says, the memory files; `tell` hears what is left out."""
+        cwd = self._config.cwd
+        if info.small:
+            notes = [files_note(cwd)]
+        else:
+            today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
+            branch = git_branch(project_root(cwd))
+            notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+        instructions = self.instructions()
+        for file, why in instructions.left_out:
+            tell(f"{file} was left out: {why}.")
+        if note := instructions.note():
+            notes.append(note)
+        if memory is not None and not info.small and (index := memory.index()):
+            notes.append(_index_note(index))
+        # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
+        return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
+
+
+def untold(notes: Sequence[User], state: AgentState) -> list[User]:
+    """Those that a resumed conversation does not hold as they are."""
+    said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
+    return [note for note in notes if note.text not in said]
+
+
+def _index_note(index: Sequence[tuple[str, str]]) -> User:
+    """Each memory file with its first line, as far as there is room."""
+    lines: list[str] = []
+    size = 0
+    for name, first in index:
+        line = f"- {name}: {first}" if first else f"- {name}"
+        size += len(line.encode())
+        if size > MOST_INDEX:
+            lines.append(f"({len(index) - len(lines)} more: memory view)")
+            break
+        lines.append(line)
+    return reminder("\n".join(["Memory files of this project, each with its first line:", *lines]))

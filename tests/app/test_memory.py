@@ -1,0 +1,178 @@
+"""Working memory: a project's files that outlive a conversation, and nothing beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli import Agent, ToolError
+from agentcli.agent.events import ToolFinished
+from agentcli.infra.memory_files import MemoryFiles, MemoryLimits
+from tests.app.running import Place, call
+
+Ask = Callable[..., Any]
+DONE = {"text": "Done."}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    (tmp_path / "repo/.git").mkdir(parents=True)
+    (tmp_path / "repo/sub").mkdir()
+
+
+def kept(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "home/state/memory"
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
+    return {str(path.relative_to(folder)).partition("/")[2]: path.read_text() for path in files}
+
+
+async def asked(tmp_path: Path, *calls: dict[str, Any], cwd: str = "repo", mode: str = "default") -> list[Any]:
+    """The results of calls, each in a turn of its own."""
+    script = tmp_path / "script.jsonl"
+    replies = [reply for one in calls for reply in ({"tool_calls": [one]}, DONE)]
+    script.write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+    results = []
+    async with Agent(f"scripted/{script}", cwd=tmp_path / cwd, permission_mode=mode) as agent:
+        for number, _ in enumerate(calls):
+            async for event in agent.stream(f"turn {number}"):
+                if isinstance(event, ToolFinished):
+                    results.append(event.result)
+    return results
+
+
+async def test_what_is_written_is_there_for_the_next_conversation_in_any_folder_of_the_project(tmp_path: Path) -> None:
+    write = call("memory", command="write", path="api/errors.md", content="E42 means full.\nmore\n")
+    assert not (await asked(tmp_path, write))[0].is_error
+    assert kept(tmp_path) == {"api/errors.md": "E42 means full.\nmore\n"}
+    listed, shown = await asked(
+        tmp_path, call("memory", command="view"), call("memory", command="view", path="api/errors.md"), cwd="repo/sub"
+    )
+    assert listed.content == "api/errors.md: E42 means full."
+    assert shown.content == "E42 means full.\nmore\n"
+
+
+async def test_it_works_in_plan_mode_and_asks_nobody(tmp_path: Path) -> None:
+    (result,) = await asked(tmp_path, call("memory", command="write", path="a.md", content="x"), mode="plan")
+    assert not result.is_error
+    assert os.stat(next((tmp_path / "home/state/memory").rglob("a.md"))).st_mode & 0o777 == 0o600  # noqa: PTH116
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../a.md", "/etc/passwd", "a/../../b", "~/a", "a\0b", ".hidden", "a/.git/config", "a//b", "", "a/", "a\\b",
+        "x" * 300, "a/b/c/d/e.md", "a\nb", "con.", "a ", "-rf", "\u202ea.md",
+    ],
+)  # fmt: skip
+async def test_names_that_lead_elsewhere_or_are_odd_are_refused(tmp_path: Path, name: str) -> None:
+    results = await asked(
+        tmp_path,
+        *(call("memory", command=command, path=name, content="x") for command in ("write", "delete", "view") if name),
+    )
+    assert all(result.is_error for result in results)
+    assert kept(tmp_path) == {}
+
+
+async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
+    await asked(tmp_path, call("memory", command="write", path="a/b.md", content="x"))
+    folder = next((tmp_path / "home/state/memory").rglob("b.md")).parent.parent
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("SECRET")
+    (folder / "file").symlink_to(tmp_path / "secret/key")
+    (folder / "folder").symlink_to(tmp_path / "secret")
+    calls = [call("memory", command="view", path=path) for path in ("file", "folder/key")]
+    calls += [call("memory", command="write", path=path, content="y") for path in ("file", "folder/new")]
+    results = await asked(tmp_path, *calls, call("memory", command="view"))
+    assert [result.is_error for result in results] == [True, True, True, True, False]
+    assert "SECRET" not in "".join(str(result.content) for result in results)
+    assert [path.name for path in (tmp_path / "secret").iterdir()] == ["key"]
+    assert (tmp_path / "secret/key").read_text() == "SECRET"
+
+
+def test_what_another_session_has_written_is_not_lost(tmp_path: Path) -> None:
+    one, other = (MemoryFiles(tmp_path / "m", MemoryLimits()) for _ in range(2))
+    one.write("a.md", "one\n")
+    with pytest.raises(ToolError, match="view it first"):
+        other.write("a.md", "other\n")
+    assert other.view("a.md") == "one\n"
+    one.append("a.md", "- more")
+    with pytest.raises(ToolError, match="view it first"):
+        other.write("A.md" if (tmp_path / "m/A.md").exists() else "a.md", "other\n")
+    assert other.view("a.md") == "one\n- more\n"
+    other.write("a.md", "both\n")
+    assert one.view("a.md") == "both\n"
+
+
+def test_sizes_are_bounded(tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path, MemoryLimits(file=100, total=250, files=3))
+    with pytest.raises(ToolError, match="most for a file"):
+        files.write("a.md", "x" * 101)
+    for name in ("a.md", "b.md"):
+        files.write(name, "x" * 100)
+    with pytest.raises(ToolError, match="all files"):
+        files.write("c.md", "x" * 60)
+    files.write("c.md", "x" * 50)
+    with pytest.raises(ToolError, match="3 files"):
+        files.write("d.md", "")
+    files.delete("a.md")
+    files.write("d.md", "")
+    assert [name for name, _ in files.index()] == ["b.md", "c.md", "d.md"]
+    with pytest.raises(ToolError, match=r"There is no memory file a\.md; there is b\.md, c\.md, d\.md"):
+        files.view("a.md")
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path / "m", MemoryLimits())
+    files.write("a.md", "kept\n")
+    (tmp_path / "m").chmod(0o500)
+    try:
+        if os.access(tmp_path / "m", os.W_OK):
+            pytest.skip("root writes anywhere")
+        with pytest.raises(ToolError, match="could not be written"):
+            files.write("a.md", "lost\n")
+    finally:
+        (tmp_path / "m").chmod(0o700)
+    assert files.view("a.md") == "kept\n"
+
+
+@pytest.mark.slow
+def test_the_person_remembers_and_the_model_is_told_at_the_next_start(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = place.script({"text": "Hi."})
+    said = place.run("-m", model, "-p", "/remember The port is 8143.").out
+    assert said.startswith("Remembered in ")
+    assert Path(said.removeprefix("Remembered in ").strip()).read_text() == "- The port is 8143.\n"
+    place.run("-m", model, "-p", "/remember And the host is atlas.")
+    shown = place.run("-m", model, "-p", "/memory").out
+    assert "notes.md  about " in shown
+    ran = place.run("-m", model, "-p", "go", "--output-format=json")
+    messages = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "- notes.md: - The port is 8143." in json.loads(messages)["messages"][0]["content"][0]["text"] + messages
+    assert (
+        "notes.md"
+        not in place.run(
+            "sessions",
+            "show",
+            place.run("-m", model, "--bare", "-p", "go", "--output-format=json").result["session_id"],
+            "--json",
+        ).out
+    )
+
+
+@pytest.mark.slow
+def test_the_index_is_bounded(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = place.script({"text": "Hi."})
+    folder = Path(place.run("-m", model, "-p", "/remember x").out.removeprefix("Remembered in ").strip()).parent
+    for number in range(150):
+        (folder / f"f{number:03}.md").write_text("a line of some length that says what is in it\n")
+    ran = place.run("-m", model, "-p", "go", "--output-format=json")
+    text = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "more: memory view)" in text
+    assert "f149.md" not in text

@@ -1,0 +1,157 @@
+"""The validators themselves: each takes an ordinary conversation, and refuses it with any one thing wrong in it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, user_message
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request
+from agentcli.llm.providers.local import QUIRKS
+from agentcli.llm.wire import anthropic, ollama, openai
+from tests.conformance.reading import LIST_FILES, READ_FILE
+from tests.conformance.wire_rules import (
+    Body,
+    as_received,
+    picture,
+    refusals_of_anthropic,
+    refusals_of_chat,
+    refusals_of_local,
+    refusals_of_ollama,
+)
+
+MESSAGES = (
+    user_message("What is in a.png and b.txt?"),
+    Message(
+        "assistant",
+        (
+            Thinking("I look.", "EqoB"),
+            Text("I look."),
+            ToolUse("toolu_1", "read_file", {"path": "a"}),
+            ToolUse("toolu_2", "list_files", {}),
+        ),
+    ),
+    Message("user", (ToolResult("toolu_1", "A cat."), ToolResult("toolu_2", "gone", is_error=True), Text("Well?"))),
+)
+SEEN = Message("user", (Text("Look"), Image(Base64Source("image/png", picture()))))
+ASKED = Request("You help.", MESSAGES, (READ_FILE, LIST_FILES))
+SEEING = Request("You help.", (SEEN,), (READ_FILE,))
+MODEL = ModelInfo("m", "p", takes_images=True, thinking="adaptive", max_output=9_000)
+
+Break = Callable[[Body], Any]
+
+
+def broken(body: Body, how: Break) -> Body:
+    changed = copy.deepcopy(as_received(body))
+    how(changed)
+    return changed
+
+
+ANTHROPIC: dict[str, Break] = {
+    "no result": lambda b: b["messages"][2]["content"].pop(0),
+    "text first": lambda b: b["messages"][2]["content"].reverse(),
+    "orphan": lambda b: b["messages"][1]["content"].pop(2),
+    "same ids": lambda b: b["messages"][1]["content"][3].update(id="toolu_1"),
+    "empty text": lambda b: b["messages"][1]["content"][1].update(text=" \n"),
+    "empty message": lambda b: b["messages"].append({"role": "user", "content": []}),
+    "empty error": lambda b: b["messages"][2]["content"][1].update(content=""),
+    "unsigned thinking": lambda b: b["messages"][1]["content"][0].pop("signature"),
+    "bad name": lambda b: b["messages"][1]["content"][2].update(name="functions.read"),
+    "bad id": lambda b: b["messages"][1]["content"][2].update(id="functions.read:0"),
+    "prefill": lambda b: b["messages"].append({"role": "assistant", "content": "So"}),
+    "assistant first": lambda b: b["messages"].pop(0),
+    "temperature": lambda b: b.update(temperature=1),
+    "five marks": lambda b: [block.update(cache_control={}) for block in b["messages"][1]["content"][1:]],
+    "system": lambda b: b["messages"].append({"role": "tool", "content": "x"}),
+    "budget": lambda b: b.update(thinking={"type": "enabled", "budget_tokens": 99_999}),
+}
+CHAT: dict[str, Break] = {
+    "no result": lambda b: b["messages"].pop(3),
+    "late result": lambda b: b["messages"].insert(3, {"role": "user", "content": "x"}),
+    "long id": lambda b: [b["messages"][2]["tool_calls"][0].update(id="x" * 41)],
+    "bad name": lambda b: b["messages"][2]["tool_calls"][0]["function"].update(name="a.b"),
+    "bad arguments": lambda b: b["messages"][2]["tool_calls"][0]["function"].update(arguments="{"),
+    "object arguments": lambda b: b["messages"][2]["tool_calls"][0]["function"].update(arguments={}),
+    "says nothing": lambda b: b["messages"].insert(2, {"role": "assistant", "content": None}),
+    "unknown field": lambda b: b["messages"][2].update(thinking="Hm"),
+    "empty": lambda b: b["messages"][1].update(content=""),
+    "assistant last": lambda b: b["messages"].append({"role": "assistant", "content": "x"}),
+}
+OLLAMA: dict[str, Break] = {
+    "no result": lambda b: b["messages"].pop(3),
+    "text arguments": lambda b: b["messages"][2]["tool_calls"][0]["function"].update(arguments="{}"),
+    "parts": lambda b: b["messages"][1].update(content=[{"type": "text", "text": "x"}]),
+    "picture": lambda b: b["messages"][1].update(images=[picture()]),
+    "no picture": lambda b: b["messages"][1].update(images=["x"]),
+    "window": lambda b: b["options"].update(num_ctx=0),
+    "assistant last": lambda b: b["messages"].append({"role": "assistant", "content": "x"}),
+}
+LOCAL: dict[str, Break] = CHAT | {
+    "two users": lambda b: b["messages"].append({"role": "user", "content": "x"}),
+    "parts": lambda b: b["messages"][1].update(content=[{"type": "text", "text": "x"}]),
+}
+
+
+def bodies() -> dict[str, tuple[Body, Callable[..., list[str]]]]:
+    return {
+        "anthropic": (anthropic.to_body(ASKED, MODEL), refusals_of_anthropic),
+        "chat": (openai.to_body(ASKED, MODEL, openai.Quirks(), "openai"), refusals_of_chat),
+        "ollama": (ollama.to_body(ASKED, MODEL, num_ctx=4_096, keep_alive="5m"), refusals_of_ollama),
+        "local": (openai.to_body(ASKED, MODEL, QUIRKS, "local"), refusals_of_local),
+    }
+
+
+@pytest.mark.parametrize("wire", bodies())
+def test_an_ordinary_conversation_is_taken(wire: str) -> None:
+    body, refusals = bodies()[wire]
+    assert refusals(as_received(body)) == []
+
+
+@pytest.mark.parametrize(
+    ("wire", "how"),
+    [
+        (wire, how)
+        for wire, cases in {"anthropic": ANTHROPIC, "chat": CHAT, "ollama": OLLAMA, "local": LOCAL}.items()
+        for how in cases
+    ],
+)
+def test_one_thing_wrong_is_refused(wire: str, how: str) -> None:
+    body, refusals = bodies()[wire]
+    cases = {"anthropic": ANTHROPIC, "chat": CHAT, "ollama": OLLAMA, "local": LOCAL}[wire]
+    assert refusals(broken(body, cases[how]))
+
+
+IMAGES = [
+    ("image/png", picture(8_001, 4)),
+    ("image/jpeg", picture()),
+    ("image/bmp", picture(4, 4, "BMP")),
+    ("image/png", "iVBORw0KGgo"),
+]
+
+
+@pytest.mark.parametrize(("media_type", "data"), IMAGES)
+def test_images_are_looked_at(media_type: str, data: str) -> None:
+    body = anthropic.to_body(SEEING, MODEL)
+    assert refusals_of_anthropic(as_received(body)) == []
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    assert refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"][1].update(source=source)))
+
+
+def test_many_images_are_smaller_and_not_too_many() -> None:
+    body = anthropic.to_body(SEEING, MODEL)
+    large = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture(2_001, 4)}}
+    assert not refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"].extend([large] * 19)))
+    assert refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"].extend([large] * 20)))
+    small = body["messages"][0]["content"][1]
+    assert refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"].extend([small] * 100)), window=9)
+
+
+def test_thinking_that_is_asked_for_begins_the_reply_before_results() -> None:
+    budget = {"type": "enabled", "budget_tokens": 1_024}
+    body = anthropic.to_body(ASKED, MODEL) | {"thinking": budget}
+    assert refusals_of_anthropic(as_received(body)) == []
+    assert refusals_of_anthropic(broken(body, lambda b: b["messages"][1]["content"].pop(0)))
