@@ -20,6 +20,8 @@ def turn_limits(settings: Settings, *, asks: bool) -> Limits:
         settings.tokens.max_output,
         asks=asks,
         budgets=budget_of(settings.budgets, "turn"),
+        cheaper_model=settings.budgets.fallback_model,
+        cheaper_at=settings.budgets.fallback_at,
     )
 
 

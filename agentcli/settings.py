@@ -139,7 +139,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     it is not sent. The terminal then asks whether there is more; elsewhere the run ends (exit code 54). Calls that run
     are not cut short. Where a price is not known no budget in money holds, which is said. `limits.max_budget_usd` is
     one of the session, too; the smaller one holds. A day is one of this machine's calendar, over all its sessions.
-    From the share `warn_at` on it is said once.
+    From the share `warn_at` on it is said once; from `fallback_at` of a budget in money on `fallback_model` answers.
     """
 
     turn_usd: Usd | None = None
@@ -155,6 +155,8 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     day_seconds: Annotated[float, Meta(gt=0)] | None = None
     day_calls: Positive | None = None
     warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    fallback_model: ModelName = ""
+    fallback_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from agentcli.agent.paid_request import PaidRequest
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text, Usage
+from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.provider import Request
 from agentcli.llm.refused_blocks import without
 from agentcli.llm.tokens.estimates import estimate
@@ -31,14 +31,15 @@ async def ask_aside(session: Session, question: str) -> str:
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
+    messages = without(doctor((*state.conversation.messages, asked)), state.refused)
     request = Request(
         prefix.system,
-        without(doctor((*state.conversation.messages, asked)), state.refused),
+        messages,
         prefix.tools,
         max_tokens=min(LONGEST_ANSWER, info.max_output),
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
-        earlier_messages=state.sent_messages,
+        earlier_messages=answered(messages),
     )
     name = f"{provider.name}/{provider.model}"
 

@@ -147,12 +147,12 @@ class Budgets:
     def __init__(self, accounts: Sequence[Account] = (), *, warn_at: float = 0.8) -> None:
         self.accounts = tuple(accounts)
         self.warn_at = warn_at
-        self._unpriced: set[str] = set()
+        self._told: set[str] = set()
 
     def within(self, account: Account) -> Budgets:
         """The budgets of a turn or a child: its own account, and these, to which its charges roll up."""
         inner = Budgets((account, *self.accounts), warn_at=self.warn_at)
-        inner._unpriced = self._unpriced
+        inner._told = self._told
         return inner
 
     @property
@@ -215,6 +215,18 @@ class Budgets:
             if account.scope == "session":
                 account.settle(account.hold({}), amounts)
 
+    def share_of_money(self) -> float:
+        """How much of a budget in money is used, of that which is nearest its end."""
+        limits = ((account.spent(), account.limits["usd"]) for account in self.accounts if "usd" in account.limits)
+        return max((spent.get("usd", 0.0) / limit for spent, limit in limits), default=0.0)
+
+    def is_first(self, what: str) -> bool:
+        """True when this is asked for the first time."""
+        if what in self._told:
+            return False
+        self._told.add(what)
+        return True
+
     def warnings(self, info: ModelInfo | None = None) -> list[str]:
         """What the person should know now and was not told: a budget nearly used up, one that cannot be held."""
         said = []
@@ -226,8 +238,7 @@ class Budgets:
                     used = f"{in_words(kind, spent[kind])} of {in_words(kind, limit)}"
                     said.append(f"The {account.scope}'s budget is {spent[kind] / limit:.0%} used: {used}.")
         has_money = any("usd" in account.limits for account in self.accounts)
-        if info is not None and info.prices is None and has_money and info.id not in self._unpriced:
-            self._unpriced.add(info.id)
+        if info is not None and info.prices is None and has_money and self.is_first(info.id):
             said.append(
                 f"The price of {info.id} is not known: no budget in money holds for it. Set its prices in "
                 f'[models.{info.provider}."{info.id}"], or a budget in tokens (budgets.session_tokens).'

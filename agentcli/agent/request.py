@@ -18,7 +18,7 @@ from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, R
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.messages import Text, Usage
+from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import with_wait
@@ -49,6 +49,7 @@ async def request_reply(turn: Turn) -> llm.Done:
 
 
 async def _request(turn: Turn) -> llm.Done:
+    save_money(turn)
     provider, info = await turn.runtime.resolve(turn.state)
     is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
@@ -58,10 +59,19 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    turn.state.sent_messages = len(request.messages)
     reply, paid = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
     await store_reply(turn, reply, provider, info, paid)
     return reply
+
+
+def save_money(turn: Turn) -> None:
+    """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
+    limits, state = turn.runtime.limits, turn.state
+    if limits.cheaper_model not in ("", state.model):
+        share = turn.budgets.share_of_money()
+        if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
+            turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            state.model, state.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -122,7 +132,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
         max_tokens=reply_tokens(turn, info),
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
-        earlier_messages=min(state.sent_messages, len(messages)),
+        earlier_messages=answered(messages),
     )
 
 
@@ -219,7 +229,8 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
-    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, turn.runtime.changes_messages)
+    is_changed = turn.runtime.changes_messages or bool(state.refused)
+    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
     stored = Assistant(
         reply.message.content,
         provider.name,

@@ -32,13 +32,15 @@ class Limits(msgspec.Struct, frozen=True):
     """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
 
     With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
-    `budgets` are those of each turn.
+    `budgets` are those of each turn; from the share `cheaper_at` of a budget in money on `cheaper_model` answers.
     """
 
     max_turns: int = 25
     max_tokens: int | None = None
     asks: bool = False
     budgets: Amounts = {}
+    cheaper_model: str = ""
+    cheaper_at: float = 0.8
 
 
 class Prefix(msgspec.Struct, frozen=True):

@@ -20,9 +20,9 @@ class AgentState:
     """A session's conversation and the choices for it.
 
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
-    settings. `notes` are told to the model with its next request. `sent_messages` is how many messages the newest
-    request held, `window_share` how full it made the model's window, `refused` what a provider did not take.
-    `switch_reason` says why the next request goes to another model; a resolver may set it.
+    settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
+    the model's window, `refused` what a provider did not take. `switch_reason` says why the next request goes to
+    another model; a resolver may set it.
     """
 
     model: str
@@ -35,7 +35,6 @@ class AgentState:
     effort: Effort | None = None
     mode_before_plan: Mode = "default"
     last_used: str = ""
-    sent_messages: int = 0
     window_share: float = 0.0
     refused: frozenset[str] = frozenset()
     switch_reason: SwitchReason = "chosen"

@@ -134,7 +134,7 @@ def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
 
 def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
     """What follows from a compaction: the cache is gone, and the mode is told again where that was left out."""
-    state.sent_messages, state.window_share = 0, 0.0
+    state.window_share = 0.0
     told = [entry.body for entry in state.conversation.request_entries]
     state.notes.extend(untold_mode(state.mode, [*told, *state.notes]))
     emit(

@@ -21,7 +21,7 @@ SMALLEST = 1_024  # a prompt that is shorter is cached by nobody
 class Asked(Struct, frozen=True):
     """A request that was answered: what it began with, when it was sent (seconds since 1970), what it used.
 
-    `is_changed` says that a caller's code may have changed earlier messages.
+    `is_changed` says that earlier messages may have been sent otherwise than before.
     """
 
     model: str

@@ -25,7 +25,7 @@ class Request(Struct, frozen=True):
     """One question to a model.
 
     `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
-    of `messages` the request before this one held: where a prompt cache was written last.
+    of `messages` the request of the newest reply among them held: where a prompt cache was written last.
     """
 
     system: str

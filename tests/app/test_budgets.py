@@ -154,6 +154,17 @@ def test_an_unknown_price_is_said_once_and_its_tokens_can_be_held(place: Place) 
         used_up(asked(place, server, AGENTCLI_BUDGETS_SESSION_TOKENS="2000"), "session's budget of 2,000 tokens")
 
 
+def test_a_cheaper_model_takes_over_from_a_share_of_the_budget_on(place: Place) -> None:
+    dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 0.6}}
+    cheap = place.script({"text": "cheaply done"})
+    env = {"AGENTCLI_BUDGETS_FALLBACK_MODEL": cheap, "AGENTCLI_BUDGETS_FALLBACK_AT": "0.5"}
+    model = place.script(dear)
+    ran = place.run("-m", model, "-p", "go", "--max-budget-usd", "1", "--output-format", "stream-json", env=env)
+    assert (ran.code, ran.result["result"]) == (0, "cheaply done")
+    (switch,) = ran.of("system", "provider_switch")
+    assert (switch["from"], switch["to"], switch["reason"]) == (model, cheap, "budget")
+
+
 def test_a_side_question_is_paid_for_from_the_budget(priced: Place) -> None:
     with chat_server([says(output=4_000)] * 2) as server:
         assert asked(priced, server, "--max-budget-usd", "1").code == 0

@@ -64,7 +64,7 @@ class Cache:
         self._kept.clear()
 
 
-Said = str | dict[str, Any]  # a text, or the arguments of a call of bash
+Said = str | dict[str, Any] | list[dict[str, Any]]  # a text, or the arguments of calls of bash
 
 
 def answers(said: Iterator[Said], cache: Cache) -> Iterator[Answer]:
@@ -77,11 +77,12 @@ def answers(said: Iterator[Said], cache: Cache) -> Iterator[Answer]:
         start = message_start(body["model"], rest, read)
         start["message"]["usage"]["cache_creation_input_tokens"] = written
         one = next(said, "Fine.")
+        content = []
         if isinstance(one, str):
             content = block(0, {"type": "text", "text": ""}, [{"type": "text_delta", "text": one}])
-        else:
+        for index, input in enumerate([one] if isinstance(one, dict) else one if isinstance(one, list) else []):
             call = {"type": "tool_use", "id": f"toolu_{next(numbers)}", "name": "bash", "input": {}}
-            content = block(0, call, [{"type": "input_json_delta", "partial_json": json.dumps(one)}])
+            content += block(index, call, [{"type": "input_json_delta", "partial_json": json.dumps(input)}])
         stop = "end_turn" if isinstance(one, str) else "tool_use"
         return Reply(anthropic_sse([start, *content, *message_end(stop, 20)]))
 
@@ -196,6 +197,17 @@ def test_no_request_of_a_long_session_changes_an_earlier_byte(place: Place, wire
 def _head(body: dict[str, Any]) -> Any:
     """What stands beside the messages; how long a reply may be is no part of the prompt."""
     return unmarked({key: value for key, value in body.items() if key not in ("messages", "max_tokens")})
+
+
+def test_a_session_that_goes_on_after_many_results_reads_what_was_kept(place: Place) -> None:
+    many: Said = [{"command": f"echo {n}"} for n in range(LOOK_BACK + 10)]
+    with anthropic_server(answers(iter(["Hi.", many]), Cache(explicit=True))) as server:
+        model = ("-m", "anthropic/claude-sonnet-5-5")
+        place.run(*model, "-p", "hi", env=environment(server))
+        ran = place.run(*model, "-c", "-p", "go", "--max-turns", "1", env=environment(server))
+        assert ran.code == 53
+        place.run(*model, "-c", "-p", "on", env=environment(server))
+        assert command(place, server, "/cache why") == "Nothing was lost.\n"
 
 
 def test_what_the_provider_drops_is_told_with_its_price(place: Place) -> None:

@@ -17,7 +17,7 @@ CAUSES: dict[CacheCause, str] = {
     "compaction": "the conversation was compacted",
     "tools": "the tools changed",
     "system": "the system text changed",
-    "messages": "earlier messages may have been changed by a caller's code",
+    "messages": "earlier messages may have been sent otherwise: by a caller's code, or without what was refused",
     "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
     "provider": "the provider had dropped it; nothing had changed here",
 }
