@@ -95,7 +95,7 @@ class PaidRequest:
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
-                self._received += len(text.encode(errors="replace"))
+                self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
             case llm.UsageUpdate(usage):
                 self._used = usage
             case _:
