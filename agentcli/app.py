@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.context_watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
@@ -160,15 +162,7 @@ class Builder:
         state.notes.extend(untold(self._notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
-        watch = watch_context(
-            settings.compaction,
-            state,
-            workspace,
-            resolve=self._extras.resolve or self._resolve,
-            of_model=self._of_model,
-            opening=partial(self._notes, workspace),
-            nested=nested,
-        )
+        watch = self._watch(state, workspace, nested)
         runtime = Runtime(
             self._extras.resolve or self._resolve,
             self.session_calls(registry, workspace),
@@ -191,6 +185,17 @@ class Builder:
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
+        return watch_context(
+            self.config.settings.compaction,
+            state,
+            workspace,
+            resolve=self._extras.resolve or self._resolve,
+            of_model=self._of_model,
+            opening=partial(self._notes, workspace),
+            nested=nested,
+        )
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
         counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
+from agentcli.tools.remembered import Memory, Past
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.trial import Trial
 from agentcli.tools.web.access import WebAccess
@@ -114,42 +115,6 @@ class FileLedger:
 
 def digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
-
-
-class Past(Protocol):
-    """All that was said and done in a session, also what its requests no longer hold."""
-
-    def entry(self, id: str) -> str | None:
-        """An entry whole, by its number in the log or its id."""
-        ...
-
-    def search(self, query: str) -> list[str]:
-        """Excerpts of entries, each with its number, the best first."""
-        ...
-
-
-class Memory(Protocol):
-    """A project's memory files, by relative names. Each method but `index` raises `ToolError`; all of them block."""
-
-    def index(self) -> list[tuple[str, str]]:
-        """The files, each with its first line."""
-        ...
-
-    def view(self, name: str) -> str: ...
-
-    def write(self, name: str, text: str) -> None:
-        """Make or replace a file; one that is there must have been viewed as it is now."""
-        ...
-
-    def append(self, name: str, text: str) -> None:
-        """Add a line to a file, which is made where it is not there."""
-        ...
-
-    def delete(self, name: str) -> None: ...
-
-    def place_of(self, name: str) -> Path:
-        """Where a file is, or would be."""
-        ...
 
 
 @dataclass
