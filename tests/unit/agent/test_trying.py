@@ -315,6 +315,21 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
     assert proxied == allowed
 
 
+async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="sed -i s/old/new/ f*") as stage:
+        for number in range(300):
+            (stage.workspace / f"f{number}").write_text("old\n")
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(Approve("c", True))
+        while not list((tmp_path / "tries").glob("*/plan")):
+            await asyncio.sleep(0)
+        stage.submit(Interrupt())
+        await stage.ended()
+        assert {text for name, text in files(stage).items() if name.startswith("f")} == {"new\n"}
+        assert not list((tmp_path / "tries").glob("*/plan"))
+
+
 OUTSIDE = {
     "a file of another project": ("other/data.csv", "other/data.csv", "reads outside the project: "),
     "a folder": ("other", "other", "reads outside the project: "),
