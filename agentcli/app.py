@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,7 +22,6 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
-    Limits,
     Resolve,
     Runtime,
     unchanged,
@@ -30,6 +29,7 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
+from agentcli.configured_limits import session_budgets, turn_limits
 from agentcli.configured_rules import configured_rules
 from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
@@ -93,9 +93,6 @@ class Extras(Struct, frozen=True):
     context_transform: ContextTransform = unchanged
 
 
-ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
-
-
 @runtime_checkable
 class Warmable(Protocol):
     """A provider that gains from a request ahead of the first one."""
@@ -148,7 +145,12 @@ class Builder:
         await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
-            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=rules),
+            AgentState(
+                model or await self.models.default(),
+                parse_mode(settings.permissions.mode),
+                rules=rules,
+                budgets=session_budgets(self.config),
+            ),
             entries,
         )
         if not self._can_ask:
@@ -172,12 +174,7 @@ class Builder:
             self.session_calls(registry, workspace),
             log,
             self.opening.prefix,
-            Limits(
-                settings.limits.max_turns or (INTERACTIVE_ROUNDS if self._is_interactive else ROUNDS),
-                settings.tokens.max_output,
-                settings.limits.max_budget_usd,
-                asks=self._is_interactive,
-            ),
+            turn_limits(settings, asks=self._is_interactive),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
             int(self._goes_on),
@@ -189,10 +186,15 @@ class Builder:
             self._extras.context_transform,
             watch,
             nested,
+            self._count_texts,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
+        counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)
+        return counted
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
@@ -297,9 +299,9 @@ class Builder:
         return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
 
     def _finish_interrupted(self) -> None:
-        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
         tries = self.config.paths.state / "tries"
-        if not any(tries.glob("*/plan")):
+        if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return
         if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
             self._on_notice(told)

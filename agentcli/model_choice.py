@@ -75,7 +75,11 @@ def check_settings(config: Config) -> None:
         for model, row in rows.items():
             _check_row(row, f"models.{name}.{model}", config)
     chosen = settings.provider
-    for key, model in (("provider.model", chosen.model), ("provider.fallback_model", chosen.fallback_model)):
+    for key, model in (
+        ("provider.model", chosen.model),
+        ("provider.fallback_model", chosen.fallback_model),
+        ("budgets.fallback_model", settings.budgets.fallback_model),
+    ):
         name = model.partition("/")[0]
         if name and name not in PROVIDERS and name not in settings.providers and name not in provider_names():
             raise config.error(_no_provider(name, config), key)

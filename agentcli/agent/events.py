@@ -145,7 +145,7 @@ class ModeChanged(AgentEvent, frozen=True, tag="mode_changed"):
 
 
 class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
-    """Names as `provider/model`."""
+    """Names as `provider/model`; `reason` is empty where somebody chose the other model."""
 
     before: str
     after: str

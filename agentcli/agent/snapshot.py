@@ -74,7 +74,7 @@ def snapshot_of(session: Session) -> SessionSnapshot:
         meter.total,
         meter.cost_usd,
         meter.by_model,
-        runtime.limits.max_budget_usd,
+        state.budgets.limit("session", "usd"),
         runtime.limits.max_turns,
         session.is_busy,
     )

@@ -25,7 +25,8 @@ class ProviderError(AgentcliError):
     """A model request failed.
 
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
-    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried.
+    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
+    that the server had begun to answer, which it may bill.
     """
 
     is_retryable = False
@@ -39,6 +40,7 @@ class ProviderError(AgentcliError):
         self.code = code
         self.partial: Message | None = None
         self.shown = False
+        self.is_answered = False
 
 
 class AuthError(ProviderError):

@@ -260,12 +260,14 @@ class RetryRule(Struct, frozen=True):
 class Attempt:
     """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over.
 
-    `needed_host` is a host that it could not reach, as far as its output tells.
+    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
+    not read, links followed.
     """
 
     trial: Trial
     output: Callable[[], ToolOutput]
     needed_host: str = ""
+    unread: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,8 @@ class Tool:
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
     `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
-    `attempt` runs it on a stand-in of the workspace; its last argument is true if nobody allowed the call.
+    `attempt` runs it on a stand-in of the workspace; its last arguments are true if nobody allowed the call, and if it
+    may reach hosts all the same.
     `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
     running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
     structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
@@ -292,7 +295,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
-    attempt: Callable[[Any, ToolContext, bool], Awaitable[Attempt]] | None = None
+    attempt: Callable[[Any, ToolContext, bool, bool], Awaitable[Attempt]] | None = None
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False

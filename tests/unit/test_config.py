@@ -22,6 +22,7 @@ from agentcli.look_settings import TerminalSettings
 from agentcli.paths import Paths, current_folder, find_paths, project_root
 from agentcli.project_trust import is_trusted, project_files, trust_project
 from agentcli.settings import (
+    BudgetSettings,
     CompactionSettings,
     DataSettings,
     LimitSettings,
@@ -40,6 +41,7 @@ from agentcli.settings import (
 )
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
+    "budgets": BudgetSettings,
     "provider": ProviderSettings,
     "tokens": TokenSettings,
     "retry": RetrySettings,
@@ -233,6 +235,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("permissions.try", "never", "Expected `bool`"),
     ("limits.max_turns", 0, ">= 1"),
     ("limits.max_budget_usd", 0.0, "> 0"),
+    *((f"budgets.{scope}_usd", 0.0, "> 0") for scope in ("turn", "session", "day")),
+    *((f"budgets.{scope}_seconds", -1.0, "> 0") for scope in ("turn", "session", "day")),
+    *((f"budgets.{scope}_{kind}", 0, ">= 1") for scope in ("turn", "session", "day") for kind in ("tokens", "calls")),
+    ("budgets.warn_at", 1.5, "<= 1"),
+    ("budgets.fallback_model", "claude", "PROVIDER/MODEL"),
+    ("budgets.fallback_at", 0.0, "> 0"),
     ("observability.log_level", "loud", "Invalid enum value 'loud'"),
     ("terminal.theme", "pink", "there is no theme 'pink'"),
     ("terminal.wrap", "no", "Invalid enum value 'no'"),
@@ -480,6 +488,11 @@ OTHER: dict[str, Any] = {
     "web.hosts": ("localhost:3000",),
     "limits.max_turns": 3,
     "limits.max_budget_usd": 1.5,
+    **{f"budgets.{scope}_{kind}": 7 for scope in ("turn", "session", "day") for kind in ("tokens", "calls")},
+    **{f"budgets.{scope}_{kind}": 1.5 for scope in ("turn", "session", "day") for kind in ("usd", "seconds")},
+    "budgets.warn_at": 0.5,
+    "budgets.fallback_model": "anthropic/claude-haiku-5-5",
+    "budgets.fallback_at": 0.5,
     "observability.log_level": "debug",
     "terminal.theme": "light",
     "terminal.wrap": "terminal",
