@@ -146,6 +146,17 @@ async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_
     assert stage.of(ToolFinished)[0].answer == "dropped · “not y.txt”"
 
 
+@pytest.mark.parametrize("mode", ["default", "plan", "auto"])
+async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(tmp_path: Folder, mode: Mode) -> None:
+    name = f"/tmp/agentcli-test-{tmp_path.name}"
+    async with trying(tmp_path, mode=mode, command=f"echo made >{name}; cat {name}") as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+    assert stage.results["c"].content == "made"
+    assert not Path(name).exists()
+
+
 async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_directly(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")

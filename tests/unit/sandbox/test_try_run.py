@@ -498,6 +498,17 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     assert tree_of(ws) == before
 
 
+def test_a_stash_that_came_back_is_no_change(base: Path) -> None:
+    make_project(base)
+    git(base / "ws", "config", "user.email", "a@example.org")
+    git(base / "ws", "add", "a.txt")
+    git(base / "ws", "commit", "-qm", "x")
+    (base / "ws/a.txt").write_text("dirty\n")
+    outcome = tried(base, "git stash && cat a.txt; git stash pop")
+    assert outcome.output.splitlines()[1] == "a"
+    assert told(outcome) == {}
+
+
 def test_work_that_goes_on_loses_nothing(base: Path) -> None:
     ws = repository(base)
     (ws / "lib/one.py").write_text("work\n")

@@ -134,7 +134,9 @@ def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
 
 
 def _is_note(path: str) -> bool:
-    return path in {"index", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"} or path.startswith(("objects", "logs"))
+    return path in {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"} or path.startswith(
+        ("objects", "logs")
+    )
 
 
 def _is_shorter(path: str, touched: Touched) -> bool:
