@@ -301,7 +301,7 @@ def test_a_folder_that_went_is_one_change(base: Path) -> None:
         (base / f"ws/lib/{number}").touch()
     outcome = tried(base, "rm -r lib; echo x >>a.txt")
     assert told(outcome) == {"lib": ("deleted", "folder"), "a.txt": ("changed", "file")}
-    assert outcome.changes[1].files == 22
+    assert (outcome.changes[0].files, outcome.changes[0].loses) == (22, "tree")
     assert not (base / "ws/lib").exists()
 
 
