@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.context_watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
@@ -160,15 +162,7 @@ class Builder:
         state.notes.extend(untold(self._notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
-        watch = watch_context(
-            settings.compaction,
-            state,
-            workspace,
-            resolve=self._extras.resolve or self._resolve,
-            of_model=self._of_model,
-            opening=partial(self._notes, workspace),
-            nested=nested,
-        )
+        watch = self._watch(state, workspace, nested)
         runtime = Runtime(
             self._extras.resolve or self._resolve,
             self.session_calls(registry, workspace),
@@ -186,10 +180,26 @@ class Builder:
             self._extras.context_transform,
             watch,
             nested,
+            self._count_texts,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
+        return watch_context(
+            self.config.settings.compaction,
+            state,
+            workspace,
+            resolve=self._extras.resolve or self._resolve,
+            of_model=self._of_model,
+            opening=partial(self._notes, workspace),
+            nested=nested,
+        )
+
+    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
+        counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)
+        return counted
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
@@ -294,9 +304,9 @@ class Builder:
         return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
 
     def _finish_interrupted(self) -> None:
-        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
         tries = self.config.paths.state / "tries"
-        if not any(tries.glob("*/plan")):
+        if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return
         if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
             self._on_notice(told)

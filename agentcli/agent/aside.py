@@ -12,6 +12,7 @@ from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.provider import Request
+from agentcli.llm.refused_blocks import without
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ async def ask_aside(session: Session, question: str) -> str:
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
-    messages = doctor((*state.conversation.messages, asked))
+    messages = without(doctor((*state.conversation.messages, asked)), state.refused)
     request = Request(
         prefix.system,
         messages,

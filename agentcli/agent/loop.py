@@ -73,7 +73,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(MemoryAccount("turn", runtime.limits.budgets))
     turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
-    turn.calls.store = partial(add, turn)
+    turn.calls.store, turn.calls.settle = partial(add, turn), partial(settled, turn)
     return turn
 
 

@@ -146,9 +146,9 @@ def reply_tokens(turn: Turn, info: ModelInfo) -> int:
 def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
     """Raise `ContextOverflow` for many times the window: some servers cut it silently, or bill it.
 
-    The first `known` messages fitted this model before and are not counted.
+    The first `known` messages, and with them what stands before them, fitted this model before and are not counted.
     """
-    added = Request(request.system, request.messages[known:], request.tools)
+    added = Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MOST_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")

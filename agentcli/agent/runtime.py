@@ -10,6 +10,7 @@ import msgspec
 
 from agentcli.agent.budgets import Amounts
 from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.context_use import CountTexts, estimated
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
@@ -93,7 +94,7 @@ class Runtime:
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
     person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
-    folders that calls go to, `collect` gets each new entry.
+    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry.
     """
 
     resolve: Resolve
@@ -112,6 +113,7 @@ class Runtime:
     context_transform: ContextTransform = unchanged
     compactor: OnRequest | None = None
     nested: NestedInstructions | None = None
+    count_texts: CountTexts = estimated
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     @property

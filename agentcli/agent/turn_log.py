@@ -122,6 +122,8 @@ def answer_open_calls(turn: Turn, why: str = "") -> None:
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     if call.id in conversation.tried:
         return DROPPED
+    if names := conversation.kept.get(call.id):
+        return f"The program ended before the output was stored. Kept of what it changed: {', '.join(names)}."
     return NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME
 
 

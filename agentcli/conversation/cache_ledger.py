@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 from msgspec import Struct, structs
@@ -15,6 +16,7 @@ from agentcli.llm.provider import Request
 
 TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
 STEP = 128  # tokens by which OpenAI's automatic cache grows
+MOST_LOOKED_AT = 24  # entries back to a reply that says what was cached
 SMALLEST = 1_024  # a prompt that is shorter is cached by nobody
 
 
@@ -40,7 +42,7 @@ def prefix_hash(request: Request) -> str:
 def cache_use(path: Sequence[Entry], asked: Asked, info: ModelInfo) -> CacheUse | None:
     """What the cache could have given to a request that goes on from `path`; None where nothing can be said."""
     is_compacted = False
-    for entry in reversed(path):
+    for entry in islice(reversed(path), MOST_LOOKED_AT):
         match entry.body:
             case Compaction():
                 is_compacted = True

@@ -200,6 +200,13 @@ class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried")
     id: str
 
 
+class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
+    """Of a call that was tried these changes are in the workspace now."""
+
+    id: str
+    names: tuple[str, ...]
+
+
 class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
     """The client was asked to run these calls."""
 
@@ -233,6 +240,7 @@ Body = (
     | CallAllowed
     | CallDenied
     | CallTried
+    | CallKept
     | CallsHandedOver
     | Unreadable
 )

@@ -94,7 +94,7 @@ _OVERFLOW = re.compile(
     r"|context size (has been )?exceeded|exceed context window",
     re.IGNORECASE,
 )
-_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj", re.IGNORECASE)
+_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj|jinja|chat template", re.IGNORECASE)
 _MODEL_MISSING = re.compile(
     r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model",
     re.IGNORECASE,
@@ -139,7 +139,7 @@ def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError
             return ServerError
         case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
             return ServerError
-        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a model that sees nothing
+        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a form or an image
             return BadRequest
         case _ if status >= 500:
             return ContextOverflow if _OVERFLOW.search(said) else ServerError

@@ -126,7 +126,7 @@ def check_all(stages: dict[str, Stage], first: str, second: str) -> None:
     check(first, asked[first][2], 3)
 
 
-@pytest.mark.parametrize(("first", "second"), permutations(KINDS, 2))
+@pytest.mark.parametrize(("first", "second"), list(permutations(KINDS, 2)))
 async def test_a_conversation_goes_on_with_another_provider(work: Path, first: str, second: str) -> None:
     check_all(await play(work, first, second), first, second)
 

@@ -76,14 +76,14 @@ def _level(text: str) -> Effort:
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await context_use(host.session)
     width = max(len(name) for name in use.parts)
-    rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>5.1%}" for name, tokens in use.parts.items()]
-    counted = f" The provider counted {use.counted:,} with the newest reply." if use.counted else ""
+    rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in use.parts.items()]
+    share = f"{use.request / use.window:.0%}"
     return "\n".join(
         [
-            f"{use.model}: about {use.total:,} of {use.window:,} tokens ({use.total / use.window:.0%})",
+            f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})",
             *rows,
-            f"  {'free':<{width}}  {use.free:>9,}  {use.free / use.window:>5.1%}",
-            f"All of these are estimates.{counted}",
+            f"  {'free':<{width}}  {use.free:>9,}  {use.free / use.window:>6.1%}",
+            "Sources are counted by the model's encoder, the request by what its provider counted.",
         ]
     )
 

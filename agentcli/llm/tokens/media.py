@@ -17,6 +17,8 @@ TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs; for 
 TOKENS_PER_PAGE = 3_000
 BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
 
+_pages: dict[int, int] = {}  # by the hash of the PDF
+
 
 def image_tokens(data: str, family: Family) -> int:
     """Tokens of an image in base64. Providers scale it down first.
@@ -51,9 +53,6 @@ def pdf_pages(data: str) -> int:
     if key not in _pages:
         _pages[key] = _read_pages(data)
     return _pages[key]
-
-
-_pages: dict[int, int] = {}
 
 
 def _read_pages(data: str) -> int:

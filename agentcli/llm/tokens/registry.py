@@ -177,8 +177,7 @@ def _yaml(text: str) -> Any:
 
 
 # cl100k and o200k are the encodings of the gpt models themselves (tiktoken's own table, 0.14). The vocabularies of
-# Llama 3, Qwen and DeepSeek grew out of ones like cl100k and need a little more of them; the margins are measured on
-# source code and prose.
+# Llama 3, Qwen and DeepSeek grew out of ones like cl100k and need a little more of them.
 _CL100K, _O200K = EncoderRow("cl100k_base", 1.0), EncoderRow("o200k_base", 1.0)
 encoders = Encoders(
     {

@@ -9,7 +9,6 @@ from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
-    GO_ON,
     Block,
     Image,
     Message,
@@ -34,7 +33,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.refusals import error_told
 from agentcli.llm.tokens.estimates import request_size
-from agentcli.llm.transcript import joined
+from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.arguments import parse_arguments
 from agentcli.llm.wire.call_ids import CallIds, plain_name
 from agentcli.llm.wire.deltas import count_in, text_in
@@ -79,8 +78,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
         yield {"role": "system", "content": request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     media = MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
-    messages = joined(message for message in fitted(request.messages, media) if _says_something(message))
-    for message in messages:
+    for message in in_turn(fitted(request.messages, media)):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
             # What is signed is another provider's, which alone can read it.
@@ -101,13 +99,6 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
         rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
         if rest:
             yield _message("user", rest)
-    if messages and messages[-1].role == "assistant":
-        yield {"role": "user", "content": GO_ON.text}
-
-
-def _says_something(message: Message) -> bool:
-    """False for a reply of nothing but reasoning."""
-    return message.role == "user" or bool(message.text.strip() or message.tool_uses)
 
 
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:

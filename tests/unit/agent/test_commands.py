@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, cast
@@ -151,14 +152,14 @@ async def test_context_names_what_fills_the_window(tmp_path: Folder) -> None:
         before = await host.says("/context")
         await host.stage.ask("word " * 300)
         said = await host.says("/context")
-    assert "All of these are estimates." in before
+    assert "the next request takes about " in before
     rows = {line.split("  ")[1]: line for line in said.splitlines()[1:-1]}
     assert set(rows) == {
-        "system text", "tools", "instructions", "notes", "prompts", "replies", "thinking", "calls", "results", "free",
+        "system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results", "free",
     }  # fmt: skip
-    assert int(rows["prompts"].split()[-2].replace(",", "")) > 300
-    assert rows["prompts"].endswith("%")
-    assert "The provider counted 700 with the newest reply." in said
+    assert int(rows["messages"].split()[-2].replace(",", "")) > 300
+    assert rows["messages"].endswith("%")
+    assert re.search(r"takes about 70\d of", said)  # as the provider counted the newest reply and its request
 
 
 async def test_usage_names_each_model(tmp_path: Folder) -> None:

