@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.budgets import PromptSize
+from agentcli.agent.budgets import most_tokens
 from agentcli.agent.paid_request import PaidRequest
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
@@ -12,7 +13,6 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.provider import Request
 from agentcli.llm.refused_blocks import without
-from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -46,10 +46,8 @@ async def ask_aside(session: Session, question: str) -> str:
     def book(used: Usage, reason: PaidReason = "broken") -> None:
         session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))
 
-    def size() -> PromptSize:
-        return PromptSize(0, estimate(request, info).tokens)
-
-    paid = PaidRequest(provider, info, state.budgets, runtime.retry, size, book, lambda *about_a_retry: None)
+    most = partial(most_tokens, request, info)
+    paid = PaidRequest(provider, info, state.budgets, runtime.retry, most, book, lambda *about_a_retry: None)
     try:
         reply = await paid.reply(request, lambda event: None)
     except ProviderError as error:

@@ -13,32 +13,21 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import count
 from typing import Literal, Protocol
 
-from msgspec import Struct
-
 from agentcli.errors import UserError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request
+from agentcli.llm.tokens.estimates import request_size
 
 Kind = Literal["usd", "tokens", "seconds", "calls"]
 Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools
 
 LEAST_TOKENS = 1_024  # a reply that may not even be that long is not asked for
-MARGIN = 1.5  # for what no provider has counted yet; some texts have many more tokens than their bytes suggest
-
-
-class PromptSize(Struct, frozen=True):
-    """Tokens of a prompt: those the provider `counted` with the request before, and an estimate of what was `added`."""
-
-    counted: int
-    added: int
-
-    @property
-    def guess(self) -> int:
-        return self.counted + self.added
-
-    @property
-    def worst(self) -> int:
-        return int(self.counted * 1.01 + self.added * MARGIN) + 1
+# Tokens of a byte that no provider has counted yet, at most: base64 comes to 0.72 in cl100k_base,
+# characters beyond ASCII to 0.95. Prose has 0.22, but what is reserved is to be enough.
+TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
+TOKENS_PER_MESSAGE = 8
+MEDIA_MARGIN = 1.5
 
 
 class Account(Protocol):
@@ -162,14 +151,16 @@ class Budgets:
     def limit(self, scope: str, kind: Kind) -> float | None:
         return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
 
-    def reserve(self, size: Callable[[], PromptSize], max_tokens: int, info: ModelInfo) -> Reservation:
+    def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
         """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
+
+        `prompt_tokens` gives the most that its prompt can have.
 
         Raises `OverBudget`, and `StorageError` where the day's ledger cannot be kept.
         """
         if not self.is_limited:
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
-        worst = _Worst(size().worst, info)
+        worst = _Worst(prompt_tokens(), info)
         least = min(LEAST_TOKENS, max_tokens)
         longest, seconds = max_tokens, math.inf
         with ExitStack() as locks:
@@ -269,6 +260,14 @@ class _Worst:
 
     def told(self, kind: Kind, reply: int) -> str:
         return in_words(kind, self.amounts(reply)[kind]) if kind in ("usd", "tokens") else "any time"
+
+
+def most_tokens(request: Request, info: ModelInfo) -> int:
+    """The most tokens that a prompt can have of which nothing was counted."""
+    size = request_size(request, info)
+    text = (size.words + size.symbols) * min(1.0, TOKENS_PER_BYTE * max(1.0, info.token_factor))
+    media = size.media * MEDIA_MARGIN + TOKENS_PER_MESSAGE * len(request.messages)
+    return int(text + size.foreign * TOKENS_PER_FOREIGN_BYTE + media) + 1
 
 
 def added(*all: Amounts) -> Amounts:

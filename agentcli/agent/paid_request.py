@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from agentcli.agent.budgets import Budgets, PromptSize, Reservation
+from agentcli.agent.budgets import Budgets, Reservation
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
@@ -26,16 +26,16 @@ from agentcli.llm.tokens import estimate
 class PaidRequest:
     """A request and its retries.
 
-    `size` tells how large the prompt is. `on_broken` is told what a try that ended without a reply is booked with: what
-    its stream reported, else an estimate; the budgets are charged with the worst case. `retries`, and of
-    the newest try `sent`, `sent_at` (seconds since 1970) and `duration_ms`, are read afterwards.
+    `most_prompt_tokens` gives what the prompt may have at most. `on_broken` is told what a try that ended without a
+    reply is booked with: what its stream reported, else an estimate; the budgets are charged with the worst case.
+    `retries`, and of the newest try `sent`, `sent_at` (seconds since 1970) and `duration_ms`, are read afterwards.
     """
 
     provider: Provider
     info: ModelInfo
     budgets: Budgets
     policy: RetryPolicy
-    size: Callable[[], PromptSize]
+    most_prompt_tokens: Callable[[], int]
     on_broken: Callable[[Usage], None]
     on_retry: OnRetry
     retries: int = 0
@@ -71,7 +71,7 @@ class PaidRequest:
         raise AssertionError(f"{self.provider.name} ended its stream without Done")
 
     def _begin(self, request: Request) -> Request:
-        self._held = self.budgets.reserve(self.size, request.max_tokens, self._dearest(request))
+        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._dearest(request))
         self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         self.sent_at = time.time()
@@ -117,7 +117,7 @@ class PaidRequest:
         used, worst = self._with_output(self._used, 4), self._with_output(self._used, 2)
         if not is_counted:
             used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
-            worst = structs.replace(worst, cache_creation_input_tokens=self.size().worst)
+            worst = structs.replace(worst, cache_creation_input_tokens=self.most_prompt_tokens())
         self._settle(worst)
         self.on_broken(used)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from agentcli.agent.budgets import PromptSize
+from agentcli.agent.budgets import most_tokens
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.paid_request import PaidRequest
 from agentcli.agent.repairs import with_repairs
@@ -25,6 +25,7 @@ from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
+OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
@@ -174,8 +175,8 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         blocks = ReplyBlocks(provider, turn.emit)
         turn.emit(Retry(number, delay_s, told(error)))
 
-    size = partial(prompt_size, turn, f"{provider.name}/{provider.model}", info, request)
-    paid = PaidRequest(provider, info, turn.budgets, turn.runtime.retry, size, on_broken, on_retry)
+    most = partial(most_prompt_tokens, turn, f"{provider.name}/{provider.model}", info, request)
+    paid = PaidRequest(provider, info, turn.budgets, turn.runtime.retry, most, on_broken, on_retry)
     try:
         return await paid.reply(request, on_event), paid
     except (asyncio.CancelledError, ProviderError, UserError):
@@ -192,20 +193,24 @@ def tell_budgets(turn: Turn, info: ModelInfo) -> None:
         turn.emit(Notice(warning))
 
 
-def prompt_size(turn: Turn, model: str, info: ModelInfo, request: Request) -> PromptSize:
-    """Counted by the provider as far as it read the conversation before; what came since is estimated."""
-    whole = estimate(request, info).tokens
-    for entry in reversed(turn.state.conversation.path):
-        match entry.body:
-            case Assistant(usage=usage) as reply if f"{reply.provider}/{reply.model}" == model and usage.prompt_tokens:
-                last = max(n for n, message in enumerate(request.messages, 1) if message.role == "assistant")
-                new = estimate(Request("", request.messages[last:]), info).tokens
-                return PromptSize(max(usage.context_tokens, whole - new), new)
-            case log.Compaction() | Assistant():
-                break
-            case _:
-                pass
-    return PromptSize(0, whole)
+def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request) -> int:
+    """The most tokens a request's prompt can have: those that were counted for an earlier one, and what came since."""
+    replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
+    path = () if turn.runtime.changes_messages else reversed(turn.state.conversation.path)
+    for body in (entry.body for entry in path):
+        if isinstance(body, log.Compaction) or not replies:
+            break
+        if isinstance(body, Assistant):
+            since = replies.pop()
+            if body.usage.prompt_tokens and body.stop_reason != "interrupted":  # what that says may be an estimate
+                margin = 1.01 if f"{body.provider}/{body.model}" == model else OTHER_COUNT
+                reply = most_tokens(Request("", request.messages[since - 1 : since]), info)
+                new = Request("", request.messages[since:])
+                if body.prefix != prefix_hash(request):
+                    new = Request(request.system, new.messages, request.tools)
+                counted = int(body.usage.prompt_tokens * margin) + max(reply, body.usage.output_tokens)
+                return counted + most_tokens(new, info)
+    return most_tokens(request, info)
 
 
 def preload(turn: Turn) -> None:

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from cachetools import TTLCache
 
-from agentcli.agent.budgets import Budgets, OverBudget, PromptSize
+from agentcli.agent.budgets import Budgets, OverBudget, most_tokens
 from agentcli.agent.context_watch import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.paid_request import PaidRequest
@@ -27,7 +27,7 @@ from agentcli.llm.messages import Usage, user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
-from agentcli.llm.tokens import estimate, estimate_text
+from agentcli.llm.tokens import estimate_text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title
 
@@ -172,12 +172,9 @@ class Summaries:
             max_tokens=min(settings.summary_tokens + _thinking_room(writer), writer.max_output),
             effort="low" if writer.takes_effort else None,
         )
-
-        def size() -> PromptSize:
-            return PromptSize(0, estimate(request, writer).tokens)
-
+        most = partial(most_tokens, request, writer)
         paid = PaidRequest(
-            provider, writer, self.budgets, RetryPolicy(0), size, partial(self._book, writer), lambda *failure: None
+            provider, writer, self.budgets, RetryPolicy(0), most, partial(self._book, writer), lambda *failure: None
         )
         done = await paid.reply(request, lambda event: None)
         self._book(writer, done.usage)

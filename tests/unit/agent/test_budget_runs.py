@@ -34,7 +34,7 @@ PIECE = 4_000
 class BillingProvider(ScriptedProvider):
     """Bills what it read and what it sent, also where it breaks off, and reports some of that."""
 
-    def __init__(self, name: str, chance: random.Random) -> None:
+    def __init__(self, name: str, chance: random.Random, density: float) -> None:
         band = Prices(input=6.0, output=60.0, cache_write=7.5, cache_read=0.3)
         prices = Prices(input=3.0, output=30.0, cache_write=3.75, cache_read=0.3, above=6_000, higher=band)
         super().__init__([], info=ModelInfo(name, name, prices=prices, max_output=16_000))
@@ -42,7 +42,7 @@ class BillingProvider(ScriptedProvider):
         self.billed_usd = 0.0
         self.billed_tokens = 0
         self._chance = chance
-        self._tokens_per_estimate = chance.uniform(0.3, 1.0)  # the estimate has a margin of its own
+        self._tokens_per_estimate = density * chance.uniform(0.7, 1.0)  # tokenizers differ by about so much
         self._numbers = 0
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
@@ -94,7 +94,8 @@ async def run(seed: int, folder: Path) -> bool:
     turn: Amounts = {"usd": chance.uniform(0.05, 0.6)} if chance.random() < 0.5 else {}
     ledger = DayAccount(folder / f"{seed}.db", day, folder / "no.db")
     budgets = Budgets((MemoryAccount("session", limit), ledger))
-    providers = [BillingProvider("scripted", chance), BillingProvider("other", chance)]
+    density = chance.uniform(0.4, 1.0)
+    providers = [BillingProvider(name, chance, density) for name in ("scripted", "other")]
     models = {"other/other": providers[1]}
 
     def billed() -> tuple[float, int]:
