@@ -499,7 +499,7 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
 
 
 def test_a_stash_that_came_back_is_no_change(base: Path) -> None:
-    make_project(base)
+    git(base / "ws", "init", "-q")
     git(base / "ws", "config", "user.email", "a@example.org")
     git(base / "ws", "add", "a.txt")
     git(base / "ws", "commit", "-qm", "x")

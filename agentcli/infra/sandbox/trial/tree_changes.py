@@ -30,7 +30,7 @@ HANDFUL = 5  # more files than these have to go, for most of a tree to go
 _MOST_NAMED = 5
 _INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
-_NOT_COUNTED = INSTALLED | {".git"}
+_NOT_COUNTED = _INSTALLED | {".git"}
 
 
 class Piece(NamedTuple):
