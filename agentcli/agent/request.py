@@ -112,7 +112,8 @@ async def shrink(turn: Turn) -> bool:
     _, info = await turn.runtime.resolve(state)
     made = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if isinstance(made, str):
-        turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {made}."))
+        if turn.round > 1 or len(state.conversation.messages) > 1:
+            turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {made}."))
         return False
     add(turn, made)
     compacted(state, turn.emit, made)

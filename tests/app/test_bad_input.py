@@ -75,7 +75,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     refused(ran, ran.code, says)
 
 
-PLANNED = "undo redo blame replay skills hooks mcp usage eval serve acp".split()
+PLANNED = "undo redo blame replay skills hooks mcp eval serve acp".split()
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ PLANNED = "undo redo blame replay skills hooks mcp usage eval serve acp".split()
         *(([name], f"`agentcli {name}` does not exist yet") for name in PLANNED),
         (["undo", "--yes"], "does not exist yet"),
         (["eval", "run", "--json"], "does not exist yet"),
-        (["usage", "-p"], "does not exist yet"),
+        (["serve", "-p"], "does not exist yet"),
         (["--plain", "undo"], "does not exist yet"),
-        (["-m", "scripted/s", "usage", "--days", "3"], "does not exist yet"),
+        (["-m", "scripted/s", "undo", "--list"], "does not exist yet"),
         (["--output-format", "json", "--", "mcp"], "does not exist yet"),
         (["--plain", "sessions", "list"], "agentcli sessions"),
         (["sesions"], "Did you mean `agentcli sessions`?"),

@@ -69,6 +69,8 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
         "jobs",
         "web_fetch",
         "read_more",
+        "memory",
+        "recall",
         "think",
         "todo",
     ]

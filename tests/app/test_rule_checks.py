@@ -147,7 +147,7 @@ def test_a_rule_for_a_tool_that_may_come_is_a_warning(place: Place, rule: str) -
     assert " yet." in ran.err
 
 
-@pytest.mark.parametrize("rule", ["memory", "skill", "recall", "ask_user", "Skill(pdf)", "AskUserQuestion"])
+@pytest.mark.parametrize("rule", ["skill", "ask_user", "Skill(pdf)", "AskUserQuestion"])
 def test_a_rule_for_a_tool_to_come_is_a_warning(place: Place, rule: str) -> None:
     ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
     assert (ran.code, ran.out) == (0, "Hello.\n")
