@@ -33,11 +33,14 @@ if TYPE_CHECKING:
         UsageReported,
     )
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
+    from agentcli.agent.metrics import UsageCollector
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
-    from agentcli.llm.messages import Document, Image, Text
+    from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import ToolSpec
+    from agentcli.llm.tokens.registry import TokenEncoder, encoders
+    from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
@@ -50,7 +53,9 @@ _HOMES = {
         "agentcli.tools.own_tools": "tool",
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "ToolSpec",
-        "agentcli.llm.messages": "Document Image Text",
+        "agentcli.llm.messages": "CacheControl Document Image Message Text",
+        "agentcli.llm.tokens.registry": "TokenEncoder encoders",
+        "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
@@ -58,19 +63,21 @@ _HOMES = {
             "Notice OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished "
             "ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
+        "agentcli.agent.metrics": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()
 }
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CallHooks",
-    "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored", "Event",
-    "HookAnswer", "Image", "Interrupt", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
-    "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered",
-    "StorageError", "Text", "TextDelta", "ThinkingDelta", "Tool", "ToolContext", "ToolError", "ToolFinished",
-    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageError",
-    "UsageReported", "UserError", "__version__", "create_context_transform", "events", "ops", "tool",
+    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CacheControl",
+    "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored",
+    "Event", "HookAnswer", "Image", "Interrupt", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
+    "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered", "StorageError",
+    "Text", "TextDelta", "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished",
+    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector",
+    "UsageError", "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens",
+    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.context_watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
+from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
     ContextPolicy,
     ContextTransform,
-    Limits,
     Resolve,
     Runtime,
     unchanged,
@@ -30,11 +31,12 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
+from agentcli.configured_limits import session_budgets, turn_limits
 from agentcli.configured_rules import configured_rules
 from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ConfigError, UsageError
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
@@ -93,9 +95,6 @@ class Extras(Struct, frozen=True):
     context_transform: ContextTransform = unchanged
 
 
-ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
-
-
 @runtime_checkable
 class Warmable(Protocol):
     """A provider that gains from a request ahead of the first one."""
@@ -135,6 +134,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
@@ -147,7 +147,12 @@ class Builder:
         await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
         state = rebuilt(
-            AgentState(model or await self.models.default(), parse_mode(settings.permissions.mode), rules=rules),
+            AgentState(
+                model or await self.models.default(),
+                parse_mode(settings.permissions.mode),
+                rules=rules,
+                budgets=session_budgets(self.config),
+            ),
             entries,
         )
         if not self._can_ask:
@@ -157,26 +162,13 @@ class Builder:
         state.notes.extend(untold(self._notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
-        watch = watch_context(
-            settings.compaction,
-            state,
-            workspace,
-            resolve=self._extras.resolve or self._resolve,
-            of_model=self._of_model,
-            opening=partial(self._notes, workspace),
-            nested=nested,
-        )
+        watch = self._watch(state, workspace, nested)
         runtime = Runtime(
             self._extras.resolve or self._resolve,
             self.session_calls(registry, workspace),
             log,
             self.opening.prefix,
-            Limits(
-                settings.limits.max_turns or (INTERACTIVE_ROUNDS if self._is_interactive else ROUNDS),
-                settings.tokens.max_output,
-                settings.limits.max_budget_usd,
-                asks=self._is_interactive,
-            ),
+            turn_limits(settings, asks=self._is_interactive),
             settings.provider.fallback_model,
             settings.compaction.warn_at,
             int(self._goes_on),
@@ -188,10 +180,26 @@ class Builder:
             self._extras.context_transform,
             watch,
             nested,
+            self._count_texts,
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
         return session
+
+    def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
+        return watch_context(
+            self.config.settings.compaction,
+            state,
+            workspace,
+            resolve=self._extras.resolve or self._resolve,
+            of_model=self._of_model,
+            opening=partial(self._notes, workspace),
+            nested=nested,
+        )
+
+    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
+        counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)
+        return counted
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
@@ -296,9 +304,9 @@ class Builder:
         return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
 
     def _finish_interrupted(self) -> None:
-        """Finish what a killed session had begun to keep of a tried command, and say so."""
+        """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
         tries = self.config.paths.state / "tries"
-        if not any(tries.glob("*/plan")):
+        if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return
         if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
             self._on_notice(told)

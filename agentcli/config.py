@@ -34,7 +34,7 @@ _IN_WORDS = {
 
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
-NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal", "web")
+NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal", "web", "tokens.encoders")
 
 
 class Layer(Struct, frozen=True):
@@ -166,11 +166,14 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
 
 
 def _project_layer(file: Path, paths: Paths, notices: list[str]) -> Layer:
-    """A project's settings, without the sections that only a person may set. Raises `ConfigError`."""
+    """A project's settings, without those that only a person may set. Raises `ConfigError`."""
     layer = read_layer(file)
-    for section in NOT_FROM_PROJECTS:
-        if layer.values.pop(section, None) is not None:
-            notices.append(f"{file}: [{section}] is not taken from a project: set it in {paths.user_config}.")
+    for name in NOT_FROM_PROJECTS:
+        section, _, key = name.partition(".")
+        place = layer.values.get(section, {}) if key else layer.values
+        if place.pop(key or section, None) is not None:
+            shown = name if key else f"[{name}]"
+            notices.append(f"{file}: {shown} is not taken from a project: set it in {paths.user_config}.")
     return layer
 
 

@@ -54,7 +54,7 @@ def watch_context(
 
     def make() -> Compactor:
         compaction, summaries = (import_module(f"agentcli.agent.{name}") for name in ("compaction", "summaries"))
-        writing = summaries.Summaries(settings, writer, watch.paid)
+        writing = summaries.Summaries(settings, writer, watch.paid, state.budgets)
         made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, writing)
         return made
 

@@ -30,6 +30,7 @@ from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from agentcli.agent.metrics import UsageCollector
     from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool]]
@@ -61,6 +62,8 @@ class Agent:
     also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
     conversation before it in place of the built-in one, `context_transform` changes the messages of that one request.
 
+    `usage` is given what the conversation takes; several agents may share one.
+
     The conversation lives as long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises
     `UserError` for a wrong model, setting or tool.
     """
@@ -82,6 +85,7 @@ class Agent:
         resolve: Resolve | None = None,
         context_policy: ContextPolicy | None = None,
         context_transform: ContextTransform = unchanged,
+        usage: UsageCollector | None = None,
     ) -> None:
         flags = {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
@@ -107,6 +111,7 @@ class Agent:
             log.warning(notice)
         self._model = model
         self._approve = approve
+        self._usage = usage
         self._session: Session | None = None
         self._choice = SessionChoice()
         self._turns = _Turns()
@@ -115,6 +120,8 @@ class Agent:
         """The session itself, for operations and events. Raises `UserError`."""
         if self._session is None:
             self._session = await self._builder.build_session(self._choice, model=self._model)
+            if self._usage is not None:
+                self._session.runtime.collect = self._usage.add
         return self._session
 
     async def run(self, prompt: str) -> Done:

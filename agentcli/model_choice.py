@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +30,9 @@ from agentcli.llm.server_address import is_address, is_header_name, ollama_addre
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
 from agentcli.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from agentcli.llm.tokens.registry import Encoders
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -70,7 +75,11 @@ def check_settings(config: Config) -> None:
         for model, row in rows.items():
             _check_row(row, f"models.{name}.{model}", config)
     chosen = settings.provider
-    for key, model in (("provider.model", chosen.model), ("provider.fallback_model", chosen.fallback_model)):
+    for key, model in (
+        ("provider.model", chosen.model),
+        ("provider.fallback_model", chosen.fallback_model),
+        ("budgets.fallback_model", settings.budgets.fallback_model),
+    ):
         name = model.partition("/")[0]
         if name and name not in PROVIDERS and name not in settings.providers and name not in provider_names():
             raise config.error(_no_provider(name, config), key)
@@ -227,6 +236,13 @@ class Models:
         """The bundled rows with the user's on top."""
         rows = self._config.settings.models
         return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
+
+    @cached_property
+    def encoders(self) -> Encoders:
+        """How tokens are counted for each model. Raises `ConfigError` for a wrong file of the person's."""
+        bundled: Encoders = import_module("agentcli.llm.tokens.registry").encoders
+        file = self._config.settings.tokens.encoders
+        return bundled.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else bundled
 
     def _local_info(self, model: str) -> ModelInfo:
         context = self._config.settings.local.context

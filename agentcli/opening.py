@@ -21,7 +21,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Memory
+from agentcli.tools.remembered import Memory
 
 MOST_INDEX = 2_048  # bytes of the list of memory files
 

@@ -38,12 +38,16 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it."""
+    """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
+
+    `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
+    """
 
     max_output: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     ollama_num_ctx: Positive = 32_768
+    encoders: str = ""
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,6 +76,17 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
+
+
+class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
+
+    What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
+    """
+
+    max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    max_size_gb: Annotated[float, Meta(gt=0)] = 10.0
+    clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
@@ -114,6 +129,36 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
 
 
+Usd = Annotated[float, Meta(gt=0)]
+
+
+class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a turn, a session and a day may spend, in US dollars, tokens, seconds of requests and calls, and calls.
+
+    The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
+    it is not sent. The terminal then asks whether there is more; elsewhere the run ends (exit code 54). Calls that run
+    are not cut short. Where a price is not known no budget in money holds, which is said. `limits.max_budget_usd` is
+    one of the session, too; the smaller one holds. A day is one of this machine's calendar, over all its sessions.
+    From the share `warn_at` on it is said once; from `fallback_at` of a budget in money on `fallback_model` answers.
+    """
+
+    turn_usd: Usd | None = None
+    turn_tokens: Positive | None = None
+    turn_seconds: Annotated[float, Meta(gt=0)] | None = None
+    turn_calls: Positive | None = None
+    session_usd: Usd | None = None
+    session_tokens: Positive | None = None
+    session_seconds: Annotated[float, Meta(gt=0)] | None = None
+    session_calls: Positive | None = None
+    day_usd: Usd | None = None
+    day_tokens: Positive | None = None
+    day_seconds: Annotated[float, Meta(gt=0)] | None = None
+    day_calls: Positive | None = None
+    warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    fallback_model: ModelName = ""
+    fallback_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+
+
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What goes to logs/agentcli.log in the state folder."""
 
@@ -141,10 +186,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     compaction: CompactionSettings = CompactionSettings()
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
+    data: DataSettings = DataSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()
     limits: LimitSettings = LimitSettings()
+    budgets: BudgetSettings = BudgetSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
     terminal: TerminalSettings = TerminalSettings()
     local: LocalSettings = LocalSettings()

@@ -90,6 +90,7 @@ async def kept(sandbox: LocalSandbox, name: str, command: Command) -> None:
     ran = time.perf_counter() - started
     changes = len(trial.changes)
     result = await trial.keep()
+    await trial.drop()
     total = time.perf_counter() - started
     assert not result.conflicts, result.conflicts[:3]
     print(f"{name:20} tried {ran:6.2f} s   kept {total - ran:6.2f} s   {changes:,} changes")

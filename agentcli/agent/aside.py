@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from agentcli.agent.budgets import PromptSize
+from agentcli.agent.paid_request import PaidRequest
+from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text, Usage
-from agentcli.llm.provider import Done, Request, UsageUpdate
-from agentcli.llm.retry import stream_with_retry
+from agentcli.llm.messages import Message, Text, Usage, answered
+from agentcli.llm.provider import Request
+from agentcli.llm.refused_blocks import without
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -28,34 +31,28 @@ async def ask_aside(session: Session, question: str) -> str:
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
+    messages = without(doctor((*state.conversation.messages, asked)), state.refused)
     request = Request(
         prefix.system,
-        doctor((*state.conversation.messages, asked)),
+        messages,
         prefix.tools,
         max_tokens=min(LONGEST_ANSWER, info.max_output),
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
-        earlier_messages=state.sent_messages,
+        earlier_messages=answered(messages),
     )
-    reply, used = None, Usage()
+    name = f"{provider.name}/{provider.model}"
 
-    def book(*about_a_retry: object) -> None:
-        nonlocal used
-        if used != Usage():
-            session.paid(f"{provider.name}/{provider.model}", used, info.cost(used))
-        used = Usage()
+    def book(used: Usage, reason: PaidReason = "broken") -> None:
+        session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))
 
+    def size() -> PromptSize:
+        return PromptSize(0, estimate(request, info).tokens)
+
+    paid = PaidRequest(provider, info, state.budgets, runtime.retry, size, book, lambda *about_a_retry: None)
     try:
-        stream = stream_with_retry(provider, request, policy=runtime.retry, on_retry=book)
-        async with aclosing(stream) as events:
-            async for event in events:
-                if isinstance(event, UsageUpdate | Done):
-                    used = event.usage
-                if isinstance(event, Done):
-                    reply = event
+        reply = await paid.reply(request, lambda event: None)
     except ProviderError as error:
         raise UserError(f"The question could not be answered: {error}") from error
-    finally:  # a broken answer was paid for too
-        book()
-    assert reply is not None, "a stream ends with Done"
+    book(reply.usage, "aside")
     return reply.message.text.strip() or "(The model said nothing.)"

@@ -99,7 +99,7 @@ class Compactor:
         prefix = prefix_tokens(asked.prefix, asked.model)
         # The estimate errs: what was counted says by how much.
         estimated = prefix + message_tokens(asked.conversation.messages, asked.model)
-        scale = min(1.0, asked.used / max(1, estimated))
+        scale = asked.used / max(1, estimated)
         budget = Budget(
             asked.model.window,
             int(scale * prefix),

@@ -1,92 +1,109 @@
-"""What fills a model's window, by kind."""
+"""What fills a model's window, by source."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
-from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
+from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
+from agentcli.llm.messages import Block, Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate, estimate_text
+from agentcli.llm.tokens.estimates import estimate, estimate_text
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
 
+CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
+
+SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
+_INSTRUCTIONS = re.compile(r'<instructions path=".*?</instructions>', re.DOTALL)
+_MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
+
 
 class ContextUse(Struct, frozen=True):
-    """Tokens, all estimated but `counted`: what the provider counted for the newest request and its reply (0: none)."""
+    """Tokens by source, as the model's encoder counts them, and of the next request as its provider's counts tell."""
 
     model: str
     window: int
     parts: dict[str, int]
-    counted: int
-
-    @property
-    def total(self) -> int:
-        return sum(self.parts.values())
+    request: int
 
     @property
     def free(self) -> int:
-        return max(0, self.window - self.total)
+        return max(0, self.window - self.request)
 
 
 async def context_use(session: Session) -> ContextUse:
     """What the next request would hold."""
-    state = session.state
-    provider, info = await session.runtime.resolve(state)
-    prefix = session.runtime.prefix(info)
-    parts = {
-        "system text": estimate_text(prefix.system, info),
-        "tools": sum(estimate_text(msgspec.json.encode(spec).decode(), info) for spec in prefix.tools),
-    } | dict.fromkeys(("instructions", "notes", "prompts", "replies", "thinking", "calls", "results"), 0)
-    entries = state.conversation.request_entries
-    for body in (*(entry.body for entry in entries), *state.notes):
-        for kind, block in _kinds(body):
-            parts[kind] += _tokens(block, info)
-    return ContextUse(f"{provider.name}/{provider.model}", info.window, parts, _counted(entries))
+    state, runtime = session.state, session.runtime
+    provider, info = await runtime.resolve(state)
+    prefix = runtime.prefix(info)
+    found: dict[str, list[str]] = {source: [] for source in SOURCES}
+    found["system"].append(prefix.system)
+    found["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
+    media: list[Block] = []
+    for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
+        for source, part in _parts(body):
+            found[source].append(part) if isinstance(part, str) else media.append(part)
+    counted = await asyncio.to_thread(_counted, found, info, runtime.count_texts)
+    if media:
+        counted["messages"] += estimate(Request("", (Message("user", tuple(media)),)), info).tokens
+    request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
+    return ContextUse(f"{provider.name}/{provider.model}", info.window, counted, request)
 
 
-def _kinds(body: Body) -> list[tuple[str, Block]]:
+def _counted(found: dict[str, list[str]], info: ModelInfo, count: CountTexts) -> dict[str, int]:
+    return {source: count(texts, info) if texts else 0 for source, texts in found.items()}
+
+
+def estimated(texts: Sequence[str], info: ModelInfo) -> int:
+    """Tokens of texts by their bytes."""
+    return sum(estimate_text(text, info) for text in texts)
+
+
+def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
+    """The texts of an entry by source, and its images and documents."""
     match body:
         case User(content, is_reminder):
-            kind = "prompts"
-            if is_reminder:
-                kind = "instructions" if "<instructions path=" in body.text else "notes"
-            return [(kind, block) for block in content]
+            for block in content:
+                if not isinstance(block, Text):
+                    yield "messages", block
+                elif is_reminder:
+                    yield from _of_note(block.text, "notes")
+                else:
+                    yield "messages", block.text
         case Assistant(content):
-            return [(_kind_of_reply(block), block) for block in content]
-        case Result(result):
-            return [("results", result)]
+            yield from (("messages", _text(block)) for block in content)
+        case Result(ToolResult(_, str(content))):
+            yield "results", content
+        case Result(ToolResult(_, tuple(content))):
+            yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
         case Compaction(carried):
-            return [("notes", Text(carried))]
+            yield from _of_note(carried, "summary")
         case _:
-            return []
+            pass
 
 
-def _kind_of_reply(block: Block) -> str:
+def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
+    for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY)):
+        yield from ((source, found) for found in pattern.findall(text))
+        text = pattern.sub("", text)
+    yield rest, text
+
+
+def _text(block: Block) -> str:
     match block:
-        case ToolUse():
-            return "calls"
-        case Text():
-            return "replies"
+        case Text(text):
+            return text
+        case Thinking(thinking):
+            return thinking
+        case ToolUse(_, name, input):
+            return f"{name} {msgspec.json.encode(input).decode()}"
         case _:
-            return "thinking"
-
-
-def _tokens(block: Block, info: ModelInfo) -> int:
-    if isinstance(block, Text):
-        return estimate_text(block.text, info)
-    if isinstance(block, Thinking):
-        return estimate_text(block.thinking, info)
-    return estimate(Request("", (Message("user", (block,)),)), info).tokens
-
-
-def _counted(entries: list[Entry]) -> int:
-    for entry in reversed(entries):
-        if isinstance(entry.body, Assistant) and entry.body.usage.prompt_tokens:
-            return entry.body.usage.context_tokens
-    return 0
+            return ""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from agentcli.agent.events import Emit
 from agentcli.agent.runtime import Prefix
 from agentcli.compaction_settings import CompactionSettings
-from agentcli.conversation.conversation import Conversation, messages_of
-from agentcli.conversation.entries import Assistant, Compaction, PaidReason
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Compaction, PaidReason
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
@@ -61,15 +61,8 @@ class ContextWatch:
 
 
 def request_tokens(conversation: Conversation, model: ModelInfo, prefix: Prefix) -> int:
-    """Tokens of the next request: the newest reply's count, if it is one of now, and an estimate of what came since."""
-    entries = conversation.request_entries
-    for number in range(len(entries) - 1, -1, -1):
-        body = entries[number].body
-        if isinstance(body, Compaction):
-            break
-        if isinstance(body, Assistant) and body.usage.prompt_tokens and body.model == model.id:
-            return body.usage.context_tokens + message_tokens(tuple(messages_of(entries[number + 1 :])), model)
-    return prefix_tokens(prefix, model) + message_tokens(conversation.messages, model)
+    """Tokens of the next request: the newest count of this model, and a calibrated estimate of what came since."""
+    return conversation.size.tokens(prefix.system, prefix.tools, model)
 
 
 def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:

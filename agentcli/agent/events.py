@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
-from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry
+from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.trial import TriedChange
 
@@ -145,10 +145,11 @@ class ModeChanged(AgentEvent, frozen=True, tag="mode_changed"):
 
 
 class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
-    """Names as `provider/model`."""
+    """Names as `provider/model`; `reason` is empty where somebody chose the other model."""
 
     before: str
     after: str
+    reason: SwitchReason = "chosen"
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from agentcli.agent.budgets import MemoryAccount, OverBudget
 from agentcli.agent.calls.batches import Interrupted, run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
@@ -19,7 +20,6 @@ from agentcli.agent.turn_log import (
     add,
     answer_open_calls,
     hook_allows,
-    over_budget,
     queue_changed,
     refuse_calls,
     settled,
@@ -71,8 +71,9 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns)
-    turn.calls.store = partial(add, turn)
+    budgets = state.budgets.within(MemoryAccount("turn", runtime.limits.budgets))
+    turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
+    turn.calls.store, turn.calls.settle = partial(add, turn), partial(settled, turn)
     return turn
 
 
@@ -128,10 +129,6 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
-    if over_budget(turn):
-        take_back_prompt(turn)
-        turn.emit(Notice("The message was taken back: the session had used up its budget before."))
-        return "max_budget"
     while turn.round < turn.most_rounds or await goes_on(turn):
         turn.round += 1
         turn.emit(TurnStarted(turn.round))
@@ -141,6 +138,15 @@ async def _rounds(turn: Turn) -> DoneReason:
             if not goes_on_after(turn, error):
                 raise
             continue
+        except OverBudget as over:
+            turn.round -= 1
+            if await gets_more(turn, over):
+                continue
+            turn.emit(Notice(str(over)))
+            if turn.round == 0 and turn.prompt_ids:
+                take_back_prompt(turn)
+                turn.emit(Notice("The message was taken back."))
+            return "max_budget"
         calls = reply.message.tool_uses
         if (refusal := await _refusal(turn, reply)) is not None:
             reason, why = refusal
@@ -149,7 +155,9 @@ async def _rounds(turn: Turn) -> DoneReason:
         if calls:
             turn.said += turn.answer
             turn.answer.clear()
-            add(turn, *await run_calls_of(turn, calls))
+            results = await run_calls_of(turn, calls)
+            turn.budgets.charge({"seconds": sum(result.duration_ms for result in results) / 1000})
+            add(turn, *results)
             await note_instructions(turn, calls)
             if turn.calls.is_stopped:
                 return "declined"
@@ -169,27 +177,54 @@ async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None
         raise
     if not is_allowed:
         return "stopped", stopped
-    if over_budget(turn):
+    if reply.message.tool_uses and not await may_call(turn, len(reply.message.tool_uses)):
         return "max_budget", "Not run: the budget is used up."
     if reply.message.tool_uses and turn.round == turn.most_rounds and not await goes_on(turn):
         return "max_turns", f"Not run: the limit of {turn.round} rounds is reached."
     return None
 
 
+async def may_call(turn: Turn, calls: int) -> bool:
+    """Whether the budgets, or the person, allow so many calls and what follows them."""
+    while True:
+        try:
+            turn.budgets.check()
+            turn.budgets.begin_calls(calls)
+            return True
+        except OverBudget as over:
+            if not await gets_more(turn, over):
+                turn.emit(Notice(str(over)))
+                return False
+
+
 async def goes_on(turn: Turn) -> bool:
-    """Whether the person, asked at the limit of rounds, allows as many more; their comment is the next prompt."""
-    limits, ask, queue = turn.runtime.limits, turn.runtime.calls.ask, turn.state.conversation.queue
-    if not limits.asks or ask is None:
+    """Whether the person, asked at the limit of rounds, allows as many more."""
+    more = turn.runtime.limits.max_turns
+    title = f"{turn.round} rounds are done: {more} more?"
+    is_allowed = await _asked(
+        turn, f"limit_{turn.round}", title, f"The limit is limits.max_turns = {more} (--max-turns)."
+    )
+    turn.most_rounds += more if is_allowed else 0
+    return is_allowed
+
+
+async def gets_more(turn: Turn, over: OverBudget) -> bool:
+    """Whether the person, asked where a budget is used up, allows as much again."""
+    is_allowed = await _asked(turn, over.id, f"{over} {over.step} more?", f"The budget is {over.setting}.")
+    if is_allowed:
+        over.allow_more()
+    return is_allowed
+
+
+async def _asked(turn: Turn, id: str, title: str, reason: str) -> bool:
+    """What the person says to a question about the turn; their comment to a no is the next prompt."""
+    ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
+    if not turn.runtime.limits.asks or ask is None:
         return False
-    id = f"limit_{turn.round}"
-    title = f"{turn.round} rounds are done: {limits.max_turns} more?"
-    reason = f"The limit is limits.max_turns = {limits.max_turns} (--max-turns)."
     answer = await ask(ApprovalRequested(id, ToolUse(id, "", {}), title, reason, ""), None)
     if not isinstance(answer, Approve):
         return False
-    if answer.allowed:
-        turn.most_rounds += limits.max_turns
-    elif answer.comment:
+    if not answer.allowed and answer.comment:
         queue.steering.append((Text(answer.comment),))
         add(turn, queue.entry())
         turn.emit(queue_changed(turn.state))
@@ -198,8 +233,7 @@ async def goes_on(turn: Turn) -> bool:
 
 def goes_on_after(turn: Turn, error: ProviderError) -> bool:
     """Whether an answer that broke off is continued unasked; a reminder then asks for the rest."""
-    is_over = turn.round >= turn.most_rounds or over_budget(turn)
-    if is_over or not can_go_on(turn, error) or turn.breaks >= turn.runtime.most_breaks:
+    if turn.round >= turn.most_rounds or not can_go_on(turn, error) or turn.breaks >= turn.runtime.most_breaks:
         return False
     turn.breaks += 1
     turn.emit(Notice(f"The answer broke off ({told(error).rstrip('.')}): going on where it stopped."))

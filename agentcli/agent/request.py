@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from functools import partial
 
+from agentcli.agent.budgets import PromptSize
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
+from agentcli.agent.paid_request import PaidRequest
 from agentcli.agent.repairs import with_repairs
 from agentcli.agent.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
+from agentcli.conversation.cache_ledger import Asked, cache_use, prefix_hash
 from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.messages import Text, Usage
+from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
-from agentcli.llm.retry import stream_with_retry, with_wait
-from agentcli.llm.tokens import estimate
+from agentcli.llm.retry import with_wait
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.transcript import doctor
 
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
@@ -42,11 +44,12 @@ async def request_reply(turn: Turn) -> llm.Done:
         if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
             raise
         turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
-        turn.state.model = fallback
+        turn.state.model, turn.state.switch_reason = fallback, "fallback"
         return await _request(turn)
 
 
 async def _request(turn: Turn) -> llm.Done:
+    save_money(turn)
     provider, info = await turn.runtime.resolve(turn.state)
     is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
@@ -56,10 +59,19 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    turn.state.sent_messages = len(request.messages)
-    reply = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
-    await store_reply(turn, reply, provider, info)
+    reply, paid = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
+    await store_reply(turn, reply, provider, info, paid)
     return reply
+
+
+def save_money(turn: Turn) -> None:
+    """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
+    limits, state = turn.runtime.limits, turn.state
+    if limits.cheaper_model not in ("", state.model):
+        share = turn.budgets.share_of_money()
+        if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
+            turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            state.model, state.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -70,11 +82,12 @@ def add_notes(turn: Turn) -> None:
 
 def note_switch(turn: Turn, now: str) -> bool:
     """Tell that another model answers now; False if it is the same."""
-    before = turn.state.last_used
+    before, reason = turn.state.last_used, turn.state.switch_reason
+    turn.state.switch_reason = "chosen"
     if before in ("", now):
         return False
-    add(turn, log.ProviderSwitched(before, now))
-    turn.emit(ProviderSwitched(before, now))
+    add(turn, log.ProviderSwitched(before, now, reason))
+    turn.emit(ProviderSwitched(before, now, reason))
     turn.state.last_used = now
     return True
 
@@ -119,7 +132,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
         max_tokens=reply_tokens(turn, info),
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
-        earlier_messages=min(state.sent_messages, len(messages)),
+        earlier_messages=answered(messages),
     )
 
 
@@ -132,53 +145,67 @@ def reply_tokens(turn: Turn, info: ModelInfo) -> int:
 def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
     """Raise `ContextOverflow` for many times the window: some servers cut it silently, or bill it.
 
-    The first `known` messages fitted this model before and are not counted.
+    The first `known` messages, and with them what stands before them, fitted this model before and are not counted.
     """
-    added = Request(request.system, request.messages[known:], request.tools)
+    added = Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MOST_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> llm.Done:
-    """The provider's stream as events. If it breaks off, its text so far is kept, and the tokens counted until then."""
+async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> tuple[llm.Done, PaidRequest]:
+    """The provider's stream as events, and how it was paid. If it breaks off, its text so far is kept."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(provider, turn.emit)
-    used = Usage()
+
+    def on_event(event: llm.StreamEvent) -> None:
+        blocks.feed(event)
+        if isinstance(event, llm.TextDelta):
+            text_so_far.append(event.text)
+        elif isinstance(event, llm.ToolCallStarted):
+            preload(turn)
+
+    def on_broken(used: Usage) -> None:
+        blocks.end()
+        store_partial(turn, provider, info, "".join(text_so_far), used, paid)
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
-        nonlocal used, blocks
-        store_partial(turn, provider, info, "", used)
-        blocks.end()
-        used, blocks = Usage(), ReplyBlocks(provider, turn.emit)
+        nonlocal blocks
+        blocks = ReplyBlocks(provider, turn.emit)
         turn.emit(Retry(number, delay_s, told(error)))
 
-    stream = stream_with_retry(provider, request, policy=turn.runtime.retry, on_retry=on_retry)
+    size = partial(prompt_size, turn, f"{provider.name}/{provider.model}", info, request)
+    paid = PaidRequest(provider, info, turn.budgets, turn.runtime.retry, size, on_broken, on_retry)
     try:
-        async with aclosing(stream) as events:
-            async for event in events:
-                blocks.feed(event)
-                if isinstance(event, llm.TextDelta):
-                    text_so_far.append(event.text)
-                    continue
-                match event:
-                    case llm.ToolCallStarted():
-                        preload(turn)
-                    case llm.UsageUpdate(usage):
-                        used = usage
-                    case llm.Done():
-                        blocks.end()
-                        return event
-                    case _:
-                        pass
-    except (asyncio.CancelledError, ProviderError):
-        blocks.end()
-        text = "".join(text_so_far)
-        if text.strip():
+        return await paid.reply(request, on_event), paid
+    except (asyncio.CancelledError, ProviderError, UserError):
+        if text_so_far:
             turn.has_half_answer = not blocks.has_call
-        store_partial(turn, provider, info, text, used)
         raise
-    raise AssertionError(f"{provider.name} ended its stream without Done")
+    finally:
+        blocks.end()
+        tell_budgets(turn, info)
+
+
+def tell_budgets(turn: Turn, info: ModelInfo) -> None:
+    for warning in turn.budgets.warnings(info):
+        turn.emit(Notice(warning))
+
+
+def prompt_size(turn: Turn, model: str, info: ModelInfo, request: Request) -> PromptSize:
+    """Counted by the provider as far as it read the conversation before; what came since is estimated."""
+    whole = estimate(request, info).tokens
+    for entry in reversed(turn.state.conversation.path):
+        match entry.body:
+            case Assistant(usage=usage) as reply if f"{reply.provider}/{reply.model}" == model and usage.prompt_tokens:
+                last = max(n for n, message in enumerate(request.messages, 1) if message.role == "assistant")
+                new = estimate(Request("", request.messages[last:]), info).tokens
+                return PromptSize(max(usage.context_tokens, whole - new), new)
+            case log.Compaction() | Assistant():
+                break
+            case _:
+                pass
+    return PromptSize(0, whole)
 
 
 def preload(turn: Turn) -> None:
@@ -190,21 +217,33 @@ def preload(turn: Turn) -> None:
         loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and tells it
 
 
-async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo) -> None:
+async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo, paid: PaidRequest) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     state = turn.state
     state.last_used = f"{provider.name}/{provider.model}"
     cost = book(turn, state.last_used, info, reply.usage)
     if reply.stop_reason == "refusal":
-        refused = Paid(state.last_used, reply.usage, cost, "refused", reply.note)
+        refused = Paid(state.last_used, reply.usage, cost, "refused", reply.note, round(paid.duration_ms))
         add(turn, refused, Retracted(tuple(turn.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
-    bodies: list[Body] = [
-        Assistant(reply.message.content, provider.name, provider.model, reply.usage, reply.stop_reason, cost)
-    ]
+    is_changed = turn.runtime.changes_messages or bool(state.refused)
+    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
+    stored = Assistant(
+        reply.message.content,
+        provider.name,
+        provider.model,
+        reply.usage,
+        reply.stop_reason,
+        cost,
+        round(paid.duration_ms),
+        paid.retries,
+        asked.prefix,
+        cache_use(state.conversation.path, asked, info),
+    )
+    bodies: list[Body] = [stored]
     if reply.message.tool_uses:
         bodies.append(CallsStarted(tuple(use.id for use in reply.message.tool_uses)))
     add(turn, *bodies)
@@ -213,33 +252,33 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
-    warn_when_full(turn, reply.usage, info)
+    warn_when_full(turn, info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage) -> None:
-    """Keep the text of a broken reply, and the tokens counted for it (`used`) even where there is no text.
+def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage, paid: PaidRequest) -> None:
+    """Keep the text of a broken reply, and what it is booked with (`used`) even where there is no text.
 
     Unsigned thinking and calls are not kept, since nothing of them may run.
     """
-    if not text.strip() and used == Usage():
-        return
-    model = f"{provider.name}/{provider.model}"
-    cost = book(turn, model, info, used) if used != Usage() else None
+    model, took = f"{provider.name}/{provider.model}", round(paid.duration_ms)
+    cost = book(turn, model, info, used)
     if text.strip():
         turn.answer.append(text)
-        add(turn, Assistant((Text(text),), provider.name, provider.model, used, "interrupted", cost))
+        content = (Text(text),)
+        add(turn, Assistant(content, provider.name, provider.model, used, "interrupted", cost, took, paid.retries))
     else:
-        add(turn, Paid(model, used, cost))
+        add(turn, Paid(model, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:
         turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
 
 
-def warn_when_full(turn: Turn, usage: Usage, info: ModelInfo) -> None:
+def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model, once until there is room again."""
-    before, warn_at = turn.state.window_share, turn.runtime.warn_at
-    used = turn.state.window_share = usage.context_tokens / info.window
+    before, warn_at, prefix = turn.state.window_share, turn.runtime.warn_at, turn.runtime.prefix(info)
+    tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
+    used = turn.state.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))

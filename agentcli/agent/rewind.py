@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Rewound, User
 from agentcli.conversation.mentions import typed_blocks
@@ -30,8 +29,3 @@ def going_back(conversation: Conversation, entry_id: str) -> tuple[str, Rewound]
     if found is None:
         raise UsageError("That is no prompt of this conversation that could be gone back to.")
     return found, Rewound(entry_id)
-
-
-def forget_request(state: AgentState) -> None:
-    """Note that the newest request held more than there is now: its cache ends where the branches part."""
-    state.sent_messages = min(state.sent_messages, len(state.conversation.messages))

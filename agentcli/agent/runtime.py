@@ -8,14 +8,16 @@ from typing import Protocol
 
 import msgspec
 
+from agentcli.agent.budgets import Amounts
 from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.context_use import CountTexts, estimated
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Compaction
+from agentcli.conversation.entries import Compaction, Entry
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, ToolSpec
@@ -29,13 +31,16 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 class Limits(msgspec.Struct, frozen=True):
     """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
 
-    With `asks` the person is asked at the limit of requests whether the turn goes on.
+    With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
+    `budgets` are those of each turn; from the share `cheaper_at` of a budget in money on `cheaper_model` answers.
     """
 
     max_turns: int = 25
     max_tokens: int | None = None
-    max_budget_usd: float | None = None
     asks: bool = False
+    budgets: Amounts = {}
+    cheaper_model: str = ""
+    cheaper_at: float = 0.8
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -89,7 +94,7 @@ class Runtime:
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
     person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
-    folders that calls go to.
+    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry.
     """
 
     resolve: Resolve
@@ -108,6 +113,12 @@ class Runtime:
     context_transform: ContextTransform = unchanged
     compactor: OnRequest | None = None
     nested: NestedInstructions | None = None
+    count_texts: CountTexts = estimated
+    collect: Callable[[str, Entry], object] = lambda session_id, entry: None
+
+    @property
+    def changes_messages(self) -> bool:
+        return self.context_transform is not unchanged
 
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""

@@ -35,9 +35,9 @@ from agentcli.agent.ops import (
 from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped
-from agentcli.agent.rewind import forget_request, going_back, prompts
+from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
-from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.agent.snapshot import SessionSnapshot, snapshot_of
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
@@ -94,23 +94,7 @@ class Session:
 
     def snapshot(self) -> SessionSnapshot:
         """The session as a front end shows it now."""
-        state, runtime, meter = self.state, self.runtime, self.state.meter
-        return SessionSnapshot(
-            self.id,
-            state.model,
-            state.mode,
-            state.mode_before_plan,
-            state.effort,
-            runtime.calls.workspace,
-            tuple(tool.name for tool in runtime.calls.tools),
-            state.conversation,
-            meter.total,
-            meter.cost_usd,
-            meter.by_model,
-            runtime.limits.max_budget_usd,
-            runtime.limits.max_turns,
-            self.is_busy,
-        )
+        return snapshot_of(self)
 
     @property
     def waiting_for_client(self) -> Collection[str]:
@@ -281,7 +265,6 @@ class Session:
         state = self.state
         text, event = going_back(state.conversation, entry_id)
         self.append(event)
-        forget_request(state)
         state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
 
@@ -303,10 +286,12 @@ class Session:
             compacted(state, self._publish, made)
         return made
 
-    def paid(self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside") -> None:
+    def paid(
+        self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
+    ) -> None:
         """Book a request that is no turn's."""
         self.state.meter.add(model, usage, cost_usd)
-        self.append(Paid(model, usage, cost_usd, reason))
+        self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Events from now on; starts listening before the first `await`."""

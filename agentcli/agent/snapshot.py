@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
@@ -10,6 +12,9 @@ from agentcli.conversation.entries import Assistant, Compaction
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 from agentcli.tools.tool import Workspace
+
+if TYPE_CHECKING:
+    from agentcli.agent.session import Session
 
 
 class SessionSnapshot(Struct, frozen=True):
@@ -41,7 +46,9 @@ class SessionSnapshot(Struct, frozen=True):
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the newest reply and of its request, or of what a compaction left; 0 before the first reply."""
+        """Tokens of the next request; before this run's first one, of the newest reply or what a compaction left."""
+        if tokens := self.conversation.size.now():
+            return tokens
         for entry in reversed(self.conversation.path):
             match entry.body:
                 case Assistant(usage=usage):
@@ -51,3 +58,23 @@ class SessionSnapshot(Struct, frozen=True):
                 case _:
                     pass
         return 0
+
+
+def snapshot_of(session: Session) -> SessionSnapshot:
+    state, runtime, meter = session.state, session.runtime, session.state.meter
+    return SessionSnapshot(
+        session.id,
+        state.model,
+        state.mode,
+        state.mode_before_plan,
+        state.effort,
+        runtime.calls.workspace,
+        tuple(tool.name for tool in runtime.calls.tools),
+        state.conversation,
+        meter.total,
+        meter.cost_usd,
+        meter.by_model,
+        state.budgets.limit("session", "usd"),
+        runtime.limits.max_turns,
+        session.is_busy,
+    )

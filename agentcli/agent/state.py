@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agentcli.agent.budgets import Budgets, MemoryAccount
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.usage import Meter, spent
+from agentcli.agent.usage import Meter, amounts_of, spent
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
 from agentcli.llm.provider import Effort
 
 
@@ -19,8 +20,9 @@ class AgentState:
     """A session's conversation and the choices for it.
 
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
-    settings. `notes` are told to the model with its next request. `sent_messages` is how many messages the newest
-    request held, `window_share` how full it made the model's window, `refused` what a provider did not take.
+    settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
+    the model's window, `refused` what a provider did not take. `switch_reason` says why the next request goes to
+    another model; a resolver may set it.
     """
 
     model: str
@@ -28,13 +30,14 @@ class AgentState:
     conversation: Conversation = field(default_factory=Conversation)
     rules: Rules = field(default_factory=Rules)
     meter: Meter = field(default_factory=Meter)
+    budgets: Budgets = field(default_factory=lambda: Budgets((MemoryAccount("session"),)))
     notes: deque[User] = field(default_factory=deque)
     effort: Effort | None = None
     mode_before_plan: Mode = "default"
     last_used: str = ""
-    sent_messages: int = 0
     window_share: float = 0.0
     refused: frozenset[str] = frozenset()
+    switch_reason: SwitchReason = "chosen"
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
@@ -45,4 +48,5 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
         if cost := spent(entry.body):
             state.meter.add(*cost)
+        state.budgets.recall(amounts_of(entry.body))
     return state

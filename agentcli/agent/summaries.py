@@ -8,14 +8,16 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 
 from cachetools import TTLCache
 
+from agentcli.agent.budgets import Budgets, OverBudget, PromptSize
 from agentcli.agent.context_watch import Paid
 from agentcli.agent.events import Emit, Notice
+from agentcli.agent.paid_request import PaidRequest
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.entries import Assistant, Result, User
@@ -23,8 +25,9 @@ from agentcli.conversation.turns import TurnRecord, calls_in, text_of
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage, user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Provider, Request, UsageUpdate
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.provider import Provider, Request
+from agentcli.llm.retry import RetryPolicy
+from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title
 
@@ -47,6 +50,7 @@ class Summaries:
     settings: CompactionSettings
     writer: Writer
     paid: Paid
+    budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
     _kept: TTLCache[str, str] = field(init=False)
     _written: dict[str, tuple[tuple[str, ...], tuple[Summary, ...]]] = field(default_factory=dict)
@@ -107,7 +111,7 @@ class Summaries:
             while oldest := self._too_many(written, model.window):
                 text = await self._about("\n\n".join(one.text for one in oldest), focus, provider, writer)
                 written = (Summary(oldest[0].first, oldest[-1].last, text), *written[len(oldest) :])
-        except* ProviderError as errors:
+        except* (ProviderError, OverBudget) as errors:
             log.warning("a summary could not be written: %s", errors.exceptions[0])
         else:
             self._written[focus] = tuple(_key(told(turn), focus) for turn in turns), written
@@ -158,7 +162,7 @@ class Summaries:
         return written
 
     async def _reply(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """One request. Raises `ProviderError`."""
+        """One request. Raises `ProviderError` or `OverBudget`."""
         settings = self.settings
         about = f"\nPay attention to: {focus}" if focus else ""
         system = _prose().replace("{words}", str(settings.summary_words)) + about
@@ -168,23 +172,19 @@ class Summaries:
             max_tokens=min(settings.summary_tokens + _thinking_room(writer), writer.max_output),
             effort="low" if writer.takes_effort else None,
         )
-        used, reply = Usage(), ""
-        try:
-            async with aclosing(provider.stream(request)) as events:
-                async for event in events:
-                    if isinstance(event, UsageUpdate | Done):
-                        used = event.usage
-                    if isinstance(event, Done):
-                        reply = event.message.text
-        finally:
-            self._book(used, writer)
-        return (
-            _shortened(reply.strip(), settings.summary_words, settings.summary_tokens, writer) or "(nothing was said)"
-        )
 
-    def _book(self, used: Usage, writer: ModelInfo) -> None:
-        if used == Usage():
-            return
+        def size() -> PromptSize:
+            return PromptSize(0, estimate(request, writer).tokens)
+
+        paid = PaidRequest(
+            provider, writer, self.budgets, RetryPolicy(0), size, partial(self._book, writer), lambda *failure: None
+        )
+        done = await paid.reply(request, lambda event: None)
+        self._book(writer, done.usage)
+        reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
+        return reply or "(nothing was said)"
+
+    def _book(self, writer: ModelInfo, used: Usage) -> None:
         cost = writer.cost(used)
         self.paid(self.model, used, cost, "summary")
         self._unreported += cost or 0.0

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentcli.agent import events
+from agentcli.agent.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
@@ -42,6 +43,7 @@ class Turn:
     emit: Emit
     calls: TurnCalls
     most_rounds: int
+    budgets: Budgets
     round: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
@@ -75,6 +77,8 @@ def store(
         case _:
             appended = runtime.log.append(*bodies)
     state.conversation.add(*appended.entries)
+    for entry in appended.entries:
+        runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
     # One failure ends the turn; nobody waits for the tasks behind it, which must not complain of theirs.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -118,6 +122,8 @@ def answer_open_calls(turn: Turn, why: str = "") -> None:
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     if call.id in conversation.tried:
         return DROPPED
+    if names := conversation.kept.get(call.id):
+        return f"The program ended before the output was stored. Kept of what it changed: {', '.join(names)}."
     return NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME
 
 
@@ -128,7 +134,7 @@ def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
 
 def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
     """What follows from a compaction: the cache is gone, and the mode is told again where that was left out."""
-    state.sent_messages, state.window_share = 0, 0.0
+    state.window_share = 0.0
     told = [entry.body for entry in state.conversation.request_entries]
     state.notes.extend(untold_mode(state.mode, [*told, *state.notes]))
     emit(
@@ -158,11 +164,6 @@ def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
     turn.usage = turn.usage + usage
     turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
     return cost
-
-
-def over_budget(turn: Turn) -> bool:
-    budget, spent = turn.runtime.limits.max_budget_usd, turn.state.meter.cost_usd
-    return budget is not None and spent is not None and spent >= budget
 
 
 async def hook_allows(turn: Turn, usage: Usage) -> bool:

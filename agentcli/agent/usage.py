@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentcli.conversation.entries import Assistant, Body, Paid
+from agentcli.agent.budgets import Amounts
+from agentcli.conversation.entries import Assistant, Body, Paid, Result
 from agentcli.llm.messages import Usage
 
 
@@ -34,6 +35,18 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
             return body.model, body.usage, body.cost_usd
         case _:
             return None
+
+
+def amounts_of(body: Body) -> Amounts:
+    """What an entry takes of budgets; an unknown price takes no money."""
+    match body:
+        case Result():
+            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
+        case Assistant() | Paid():
+            seconds = body.duration_ms / 1000
+            return {"usd": body.cost_usd or 0.0, "tokens": body.usage.context_tokens, "seconds": seconds}
+        case _:
+            return {}
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -17,6 +17,7 @@ from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
+from agentcli.cli.tables import draws_tables, print_table
 from agentcli.config import Config
 from agentcli.errors import AgentcliError, ToolError
 from agentcli.infra.sessions.memory import MemorySessions
@@ -38,12 +39,14 @@ def run(arguments: list[str]) -> int:
 @app.command()
 def check() -> None:
     """Look at everything a session needs; exit 1 when something is missing."""
-    config = configuration()
-    failed = False
-    for name, mark, said in checks(config):
-        failed = failed or mark == "✗"
-        tell(row(name, mark, said))
-    raise typer.Exit(int(failed))
+    found = []
+    for name, mark, said in checks(configuration()):
+        found.append((mark, name, said))
+        if not draws_tables():
+            tell(row(name, mark, said))
+    if draws_tables():
+        print_table(("", "part", "found"), found)
+    raise typer.Exit(int(any(mark == "✗" for mark, _, _ in found)))
 
 
 def row(name: str, mark: Mark, said: str) -> str:

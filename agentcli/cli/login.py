@@ -11,7 +11,8 @@ import typer
 
 from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
 from agentcli.config import Config
 from agentcli.errors import UsageError, UserError
 from agentcli.model_choice import Models
@@ -49,7 +50,7 @@ def login(
         if json:
             print_json([dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows])
         else:
-            print_rows([(*row[:2], row[2] or "no key") for row in rows], empty="")
+            print_table(("provider", "variable", "key"), [(*row[:2], row[2] or "no key") for row in rows])
     elif remove:
         tell(forget_key(config, provider, variables[provider]))
     else:

@@ -8,12 +8,14 @@ import msgspec
 import typer
 
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError
-from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
+from agentcli.llm.tokens.registry import ModelFacts
 from agentcli.model_choice import Models
 
+HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
 app = make_app("Look at the models that are known.")
 
 
@@ -23,12 +25,13 @@ def run(arguments: list[str]) -> int:
 
 @app.command("list")
 def list_models(json: AsJson = False) -> None:
-    """Every model of the table, with window, longest reply and prices (USD per million tokens)."""
-    models = list(Models(configuration()).table())
+    """Every model of the table: window, longest reply, prices (USD per million tokens), how its tokens are counted."""
+    models = Models(configuration())
+    facts = list(map(models.encoders.facts, models.table()))
     if json:
-        print_json([msgspec.to_builtins(info) for info in models])
+        print_json([msgspec.to_builtins(model) for model in facts])
         return
-    print_rows([_row(info) for info in models], empty="The table is empty.")
+    print_table(HEADINGS, list(map(_row, facts)), numeric={"window", "reply", "margin"})
     tell("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
 
 
@@ -62,7 +65,8 @@ def default() -> None:
         raise typer.Exit(2) from none
 
 
-def _row(info: ModelInfo) -> tuple[str, ...]:
-    prices = info.prices
+def _row(model: ModelFacts) -> tuple[str, ...]:
+    prices = model.prices
     cost = f"${prices.input:g} in, ${prices.output:g} out" if prices else "price unknown"
-    return f"{info.provider}/{info.id}", f"{info.window:,} tokens", f"{info.max_output:,} out", cost
+    limits = f"{model.window:,} tokens", f"{model.max_output:,} out"
+    return f"{model.provider}/{model.id}", *limits, cost, model.encoder, f"{model.margin:g}", model.mode

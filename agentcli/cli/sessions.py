@@ -10,7 +10,8 @@ import typer
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -40,7 +41,8 @@ def list_sessions(
     if json:
         print_json([msgspec.to_builtins(info) for info in found])
         return
-    print_rows([_row(info) for info in found], empty="No sessions in this directory (--all shows those of others).")
+    none = "No sessions in this directory (--all shows those of others)."
+    print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
 
 
 @app.command()

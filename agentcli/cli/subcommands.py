@@ -1,19 +1,18 @@
-"""What the subcommands share: a typer app, the configuration, and lists as text or JSON."""
+"""What the subcommands share: a typer app, the configuration, and answers as JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import warn
 from agentcli.config import Config, load_config
-from agentcli.frontends.printable import printable
 from agentcli.paths import current_folder, find_paths
 
 T = TypeVar("T")
@@ -51,15 +50,3 @@ def print_json(value: Any) -> None:
     """In UTF-8, whatever the encoding of text is here."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-def print_rows(rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Columns as wide as their widest cell; the last one is not padded."""
-    if not rows:
-        tell(empty)
-        return
-    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        tell("  ".join([*cells, row[-1]]))

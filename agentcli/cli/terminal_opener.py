@@ -19,6 +19,7 @@ from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
+from agentcli.conversation.cache_ledger import cold_read_usd
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
@@ -224,6 +225,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def window(self, model: str) -> int:
         return self._builder.models.info(model).window
+
+    def cold_read_usd(self, model: str, tokens: int) -> float | None:
+        return cold_read_usd(tokens, self._builder.models.info(model))
 
     @property
     def project(self) -> str:

@@ -26,7 +26,8 @@ from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, print_rows, run_app, wait_for
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
@@ -56,7 +57,8 @@ def list_tools(as_json: AsJson = False) -> None:
         kept = ("name", "source", "mode", "effect")
         print_json([{k: getattr(t, k) for k in kept} | msgspec.to_builtins(t.spec()) for t in tools])
         return
-    print_rows([(t.name, t.source, t.mode, t.effect, t.description.split("\n")[0]) for t in tools], empty="No tools.")
+    rows = [(t.name, t.source, t.mode, t.effect, t.description.split("\n")[0]) for t in tools]
+    print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
 
 
 @app.command("run")

@@ -13,6 +13,7 @@ from agentcli.conversation.entries import (
     CallAllowed,
     CallAsked,
     CallDenied,
+    CallKept,
     CallTried,
     Compaction,
     Entry,
@@ -24,6 +25,7 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.queue import Queue
+from agentcli.conversation.size import RequestSize
 from agentcli.llm.messages import (
     Block,
     Message,
@@ -45,7 +47,7 @@ class Conversation:
     Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
     from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
     id, oldest first; about those in `unanswered` the person was asked and has not answered, those in `tried` have
-    changed nothing yet.
+        self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
 
     Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """
@@ -56,7 +58,9 @@ class Conversation:
         self.open_calls: dict[str, ToolUse] = {}
         self.unanswered: set[str] = set()
         self.tried: set[str] = set()
+        self.kept: dict[str, tuple[str, ...]] = {}
         self.last_reply: Entry | None = None
+        self.size = RequestSize(self)
         self._messages: list[Message] = []
         self._valid = 0  # so many messages are known to be in the form that providers take
         self.add(*entries)
@@ -163,7 +167,7 @@ class Conversation:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self.open_calls, self.unanswered, self.tried, self.last_reply = {}, set(), set(), None
+        self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
         for entry in self.path:
             self._note_calls(entry)
         self._messages, self._valid = messages_of(self.request_entries), 0
@@ -181,10 +185,13 @@ class Conversation:
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
                 self.tried.discard(result.tool_use_id)
+                self.kept.pop(result.tool_use_id, None)
             case CallAsked(id):
                 self.unanswered.add(id)
             case CallTried(id):
                 self.tried.add(id)
+            case CallKept(id, names):
+                self.kept[id] = names
             case CallAllowed(id) | CallDenied(id):
                 self.unanswered.discard(id)
                 self.tried.discard(id)

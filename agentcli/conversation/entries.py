@@ -16,7 +16,7 @@ from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
-PaidReason = Literal["aside", "refused", "summary"]
+PaidReason = Literal["aside", "refused", "summary", "broken"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
@@ -30,8 +30,27 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
 
+CacheCause = Literal["", "model", "compaction", "tools", "system", "messages", "time to live", "provider"]
+
+
+class CacheUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens that the provider's cache held of a prompt, those of them it did not give, the price of that, and why.
+
+    `lost_usd` is None where the price is not known.
+    """
+
+    expected: int
+    lost_tokens: int = 0
+    lost_usd: float | None = 0.0
+    cause: CacheCause = ""
+
+
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
-    """One reply. `cost_usd` is None where the model's price is not known."""
+    """One reply. `cost_usd` is None where the model's price is not known.
+
+    It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate.
+    `prefix` are hashes of the tools and the system text, `cache` what became of the prompt cache.
+    """
 
     content: tuple[Block, ...]
     provider: str
@@ -39,13 +58,18 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     usage: Usage = Usage()
     stop_reason: StopReason = "end_turn"
     cost_usd: float | None = None
+    duration_ms: int = 0
+    retries: int = 0
+    prefix: str = ""
+    cache: CacheUse | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
     """The result of a call; `structured` is for programs, `summary` one line for the person.
 
     `retry_count` tries failed before, the last of them with `last_error`. `caller` is the id of the agent that made
-    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked.
+    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked. An
+    `error_code` is finer than its kind, `output_level` how detailed the result was made.
     """
 
     result: ToolResult
@@ -60,6 +84,8 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     caller: str = "main"
     mode: str = ""
     answer: str = ""
+    error_code: str = ""
+    output_level: str = ""
 
 
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
@@ -108,11 +134,18 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     ids: tuple[str, ...]
 
 
-class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched"):
-    """Names as `provider/model`."""
+SwitchReason = Literal["chosen", "fallback", "budget"]
+
+
+class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
+    """Names as `provider/model`.
+
+    `reason`: the person, the program or its resolver chose it; the one before failed; the money runs short.
+    """
 
     before: str
     after: str
+    reason: SwitchReason = "chosen"
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):
@@ -123,13 +156,14 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
-    """A request that was paid for and left no reply: a side question, a summary, a retried or refused request."""
+    """A request that left no reply: a side question, a summary, one that was refused, or that broke off."""
 
     model: str
     usage: Usage = Usage()
     cost_usd: float | None = None
     reason: PaidReason = "aside"
     note: str = ""
+    duration_ms: int = 0
 
 
 class CallsStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_started"):
@@ -166,6 +200,13 @@ class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried")
     id: str
 
 
+class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
+    """Of a call that was tried these changes are in the workspace now."""
+
+    id: str
+    names: tuple[str, ...]
+
+
 class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
     """The client was asked to run these calls."""
 
@@ -199,6 +240,7 @@ Body = (
     | CallAllowed
     | CallDenied
     | CallTried
+    | CallKept
     | CallsHandedOver
     | Unreadable
 )

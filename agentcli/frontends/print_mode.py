@@ -113,8 +113,6 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
     match done.reason:
         case "max_turns":
             _say(log, f"Stopped at the limit of {limits.max_turns} turns: raise --max-turns, or go on with --continue.")
-        case "max_budget":
-            _say(log, f"Stopped: the budget of ${limits.max_budget_usd} is used up.")
         case "max_tokens":
             _say(log, "The answer was cut off by its length limit.")
         case "interrupted":

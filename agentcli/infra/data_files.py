@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
+from msgspec import Struct
 
 from agentcli.tools.data_files import DataFile, DataFiles
 
 VERSION = 1
-KEPT_S = 24 * 3_600
-LARGEST_FOLDER = 10 * 1024**3  # bytes
-AFTER_CLEANING = 0.8  # of that
-CLEANED_EVERY_S = 3_600
+AFTER_CLEANING = 0.8  # of the size that is allowed
 _CHUNK = 1024 * 1024
 
 # One row for each call; several may name one file.
@@ -39,6 +37,14 @@ CREATE INDEX files_by_hash ON files (hash);
 """
 
 
+class Bounds(Struct, frozen=True):
+    """How long files are kept from their creation on, how large all are together, and how often that is seen to."""
+
+    max_age_hours: float = 24.0
+    max_size_gb: float = 10.0
+    clean_every_minutes: float = 60.0
+
+
 class DataFolder:
     """The files of all sessions in one folder, which several processes may use at once.
 
@@ -52,13 +58,15 @@ class DataFolder:
         *,
         outputs: Path | None = None,
         is_resumable: Callable[[str], bool] = lambda session_id: False,
-        largest: int = LARGEST_FOLDER,
+        bounds: Bounds = Bounds(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self._outputs = outputs
         self._is_resumable = is_resumable
-        self._largest = largest
+        self._kept_s = bounds.max_age_hours * 3_600
+        self._largest = bounds.max_size_gb * 1024**3
+        self._cleaned_every_s = bounds.clean_every_minutes * 60
         self._clock = clock
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()  # calls come from several threads
@@ -107,17 +115,18 @@ class DataFolder:
         return descriptor, Path(name)
 
     def clean(self) -> int:
-        """Delete what is a day old, then what was used least recently above the bound; gives how many files went."""
+        """Delete what is too old, then what was used least recently above the bound; gives how many files went."""
         now, removed = self._clock(), 0
         with self._database() as database:
             rows: list[Any] = database.execute(
-                "SELECT hash, max(size), max(accessed) FROM files GROUP BY hash ORDER BY 3"
+                "SELECT hash, max(size), max(created) FROM files GROUP BY hash ORDER BY max(accessed)"
             ).fetchall()
             total = sum(size for _, size, _ in rows)
             bound = self._largest * AFTER_CLEANING if total > self._largest else float("inf")
-            for hash, size, accessed in rows:
-                if now - accessed <= KEPT_S and total <= bound:
-                    break  # the rest was used later still
+            rows.sort(key=lambda row: now - row[2] <= self._kept_s)  # those that are too old come first
+            for hash, size, created in rows:
+                if now - created <= self._kept_s and total <= bound:
+                    break
                 if self._is_named(database, hash):
                     continue
                 database.execute("DELETE FROM files WHERE hash = ?", (hash,))
@@ -136,7 +145,7 @@ class DataFolder:
         """Remove files that a crash left half written."""
         for path in self.folder.glob(".new.*"):
             with contextlib.suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > KEPT_S:
+                if now - path.stat().st_mtime > self._kept_s:
                     path.unlink()
 
     def _remove_outputs(self, now: float) -> None:
@@ -144,18 +153,18 @@ class DataFolder:
         for folder in self._outputs.glob("*/") if self._outputs is not None else ():
             with contextlib.suppress(OSError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-                if now - newest > KEPT_S and not self._is_resumable(folder.name):
+                if now - newest > self._kept_s and not self._is_resumable(folder.name):
                     shutil.rmtree(folder)
 
     def clean_when_due(self) -> None:
-        """Clean if that was not done within the hour. Raises `OSError`."""
+        """Clean if that was not done a short while ago. Raises `OSError`."""
         if not self.folder.is_dir():
             if self._outputs is None or not self._outputs.is_dir():
                 return
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stamp = self.folder / ".cleaned"
         with contextlib.suppress(FileNotFoundError):
-            if abs(self._clock() - stamp.stat().st_mtime) < CLEANED_EVERY_S:
+            if abs(self._clock() - stamp.stat().st_mtime) < self._cleaned_every_s:
                 return
         stamp.touch()
         os.utime(stamp, (self._clock(), self._clock()))

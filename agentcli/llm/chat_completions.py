@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout
+from agentcli.llm.errors import ConnectionFailed, ContextOverflow, ProviderError, Timeout
 from agentcli.llm.event_streams import ServerSentEvent, SseParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
@@ -59,6 +59,11 @@ async def stream_chat(
         done = reader.done(last)
         for item in last:
             yield item
+        if info.is_known and done.usage.prompt_tokens > info.window:  # z.ai drops the beginning and says nothing
+            raise ContextOverflow(
+                f"{info.id} was sent {done.usage.prompt_tokens:,} prompt tokens, which its window of {info.window:,} "
+                "does not hold: the beginning was dropped."
+            )
         yield done
     except ProviderError as error:
         error.partial = reader.partial()

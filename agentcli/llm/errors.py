@@ -25,7 +25,8 @@ class ProviderError(AgentcliError):
     """A model request failed.
 
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
-    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried.
+    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
+    that the server had begun to answer, which it may bill.
     """
 
     is_retryable = False
@@ -39,6 +40,7 @@ class ProviderError(AgentcliError):
         self.code = code
         self.partial: Message | None = None
         self.shown = False
+        self.is_answered = False
 
 
 class AuthError(ProviderError):
@@ -88,10 +90,11 @@ _OVERFLOW = re.compile(
     r"|exceeds the available context size|greater than the context length|reduce the length of the messages"
     r"|too large for model with \d+ maximum|input token count.*exceeds the maximum|maximum prompt length is \d+"
     r"|input is too long for requested model|exceeds the limit of \d+|exceeded model token limit"
-    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context",
+    r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context"
+    r"|context size (has been )?exceeded|exceed context window",
     re.IGNORECASE,
 )
-_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj", re.IGNORECASE)
+_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj|jinja|chat template", re.IGNORECASE)
 _MODEL_MISSING = re.compile(
     r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model",
     re.IGNORECASE,
@@ -136,7 +139,7 @@ def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError
             return ServerError
         case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
             return ServerError
-        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a model that sees nothing
+        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a form or an image
             return BadRequest
         case _ if status >= 500:
             return ContextOverflow if _OVERFLOW.search(said) else ServerError

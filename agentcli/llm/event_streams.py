@@ -71,6 +71,8 @@ class SseParser:
             value = value.removeprefix(" ")
             if field == "data":
                 data.append(value)
+            elif field == "error" and value.startswith("{"):  # llama.cpp before 2025-08
+                data.append(value if value.startswith('{"error"') else f'{{"error":{value}}}')
             elif field == "event":
                 name = value
             elif field == "id" and "\0" not in value:

@@ -10,7 +10,15 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.llm.connection import Connections, Response, host_header
-from agentcli.llm.errors import AuthError, BadRequest, ProviderError, ServerError, error_for_status
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    ConnectionFailed,
+    ProviderError,
+    ServerError,
+    Timeout,
+    error_for_status,
+)
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.proxies import Proxy, basic, proxy_for
@@ -70,6 +78,7 @@ class HttpClient:
         Raises `ProviderError`. Servers quote keys in their errors: where an error shows what was sent, it is masked,
         also when the caller raised it while reading.
         """
+        is_answered = False
         try:
             url = self._url(path)
             content = b"" if body is None else encode_json(body)
@@ -81,6 +90,7 @@ class HttpClient:
                         response.masked = self._masked
                         if response.status >= 400:
                             raise_for_refusal(response, await _read_start(response))
+                        is_answered = True
                         yield response
                         return
                 url = target
@@ -88,6 +98,7 @@ class HttpClient:
                 f"{self.shown_url} redirects in a loop; the last address was {_place(url)}. Is the base_url right?"
             )
         except ProviderError as error:
+            error.is_answered = is_answered and isinstance(error, ConnectionFailed | Timeout)
             error.args = (self._masked(str(error)),)
             raise
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ MOST_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB wit
 KEPT_SHARE = 0.75  # what is left when the oldest go; more at a time, so that the beginning changes seldom
 _PDF = "application/pdf"
 
+log = logging.getLogger(__name__)
 Part = Text | Image | Document
 
 
@@ -124,8 +127,9 @@ def _too_many(media: list[Image | Document], refusals: list[str], rules: MediaRu
 
 
 def _left_out(block: Image | Document, why: str) -> Text:
-    name = "PDF" if isinstance(block, Document) else f"Image ({block.source.media_type})"
-    return Text(f"[{name} left out: {why}]")
+    told = f"[{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}]"
+    _log(told)
+    return Text(told)
 
 
 def _labelled(block: Image | Document) -> Image | Document:
@@ -149,3 +153,9 @@ def _facts(source: Base64Source) -> tuple[str, tuple[int, int] | None]:
             content = b""
         _known[key] = media_type_of(content), dimensions_of(content)
     return _known[key]
+
+
+@lru_cache(maxsize=64)
+def _log(told: str) -> None:
+    """Log what is left out once, however many requests it is left out of."""
+    log.warning(told)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Role = Literal["user", "assistant"]
 
@@ -24,8 +25,17 @@ StopReason = Literal[
 ]
 
 
-class Text(Struct, frozen=True, tag="text"):
+class CacheControl(Struct, frozen=True, tag_field="type", tag="ephemeral", omit_defaults=True):
+    """A breakpoint of Anthropic's prompt cache: all up to its block is kept for so long."""
+
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+class Text(Struct, frozen=True, tag="text", omit_defaults=True):
+    """A caller may end a cached prefix here by `cache_control`; APIs that cache by themselves are not sent it."""
+
     text: str
+    cache_control: CacheControl | None = None
 
 
 GO_ON = Text("Go on.")  # said by us where APIs want the last message to be the user's
@@ -108,10 +118,15 @@ def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
+def answered(messages: Sequence[Message]) -> int:
+    """How many of the messages the newest reply among them answered."""
+    return next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant"), 0)
+
+
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
     """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
     return tuple(
-        Text(block.text.encode(errors="replace").decode())
+        replace(block, text=block.text.encode(errors="replace").decode())
         if isinstance(block, Text) and not _is_clean(block)
         else block
         for block in content

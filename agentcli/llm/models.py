@@ -46,6 +46,11 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             + usage.cache_read_input_tokens * read
         ) / 1_000_000
 
+    def dearest(self, prompt_tokens: int) -> tuple[float, float]:
+        """USD per token of such a prompt, billed in the dearest way there is for it, and of its reply."""
+        band = self.higher if self.higher and self.above is not None and prompt_tokens > self.above else self
+        return max(band.input, band.cache_write or 0.0) / 1e6, band.output / 1e6
+
 
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One model. `window` and `max_output` are tokens; `prices` is None where they are not known.

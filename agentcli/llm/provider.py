@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.llm.messages import Message, StopReason, Usage
+from agentcli.llm.messages import CacheControl, Message, StopReason, Text, Usage
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
@@ -25,7 +25,7 @@ class Request(Struct, frozen=True):
     """One question to a model.
 
     `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
-    of `messages` the request before this one held: where a prompt cache was written last.
+    of `messages` the request of the newest reply among them held: where a prompt cache was written last.
     """
 
     system: str
@@ -35,6 +35,12 @@ class Request(Struct, frozen=True):
     temperature: float | None = None
     effort: Effort | None = None
     earlier_messages: int = 0
+
+
+def lasts_an_hour(request: Request) -> bool:
+    """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
+    blocks = (block for message in request.messages for block in message.content)
+    return any(isinstance(block, Text) and block.cache_control == CacheControl("1h") for block in blocks)
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):

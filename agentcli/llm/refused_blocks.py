@@ -1,4 +1,4 @@
-"""Finds the blocks that a provider's refusal is about, and leaves them out of later requests."""
+"""Finds the blocks that a provider's refusal is about, and tells them in another way, or not at all."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
+from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import media_in, with_media
-from agentcli.llm.messages import Block, Document, Image, Message, Opaque, RedactedThinking, Text, Thinking
+from agentcli.llm.messages import (
+    Block,
+    Document,
+    Image,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
 
 TOO_LARGE = 413
 
 _ABOUT_MEDIA = re.compile(r"image|media|vision|visual|multi-?modal|mmproj|pdf|document|base64|\bfile", re.IGNORECASE)
 _ABOUT_THINKING = re.compile(r"thinking|signature|reasoning", re.IGNORECASE)
-_ABOUT_FORM = re.compile(r"message|content|block|\broles?\b|tool_(use|result|call)|template", re.IGNORECASE)
+_ABOUT_FORM = re.compile(r"message|content|block|\broles?\b|tool_|template|jinja", re.IGNORECASE)
 
 
 def blamed(messages: tuple[Message, ...], error: ProviderError) -> tuple[str, frozenset[str]]:
-    """What to leave out after a refusal: in words, and as keys for `without`; none where it is about other things.
+    """What a refusal may be about: how to go on, in words, and keys for `without`; none where it is about other things.
 
-    Reasoning goes before images and documents, unless these are what the refusal names.
+    Reasoning goes before images and documents, unless these are what the refusal names, and calls come last.
     """
     is_too_large = error.status == TOO_LARGE
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
@@ -29,18 +41,23 @@ def blamed(messages: tuple[Message, ...], error: ProviderError) -> tuple[str, fr
     if isinstance(error, ContextOverflow) and not is_too_large:
         return "", frozenset()
     said = f"{error.code} {error}"
-    names_media = is_too_large or _ABOUT_MEDIA.search(said)
+    blocks = [block for message in messages for block in message.content]
+    names_media, names_thinking = is_too_large or _ABOUT_MEDIA.search(said), _ABOUT_THINKING.search(said)
     names_form = _ABOUT_FORM.search(said)
-    if _ABOUT_THINKING.search(said) or (names_form and not names_media):
-        thoughts = {_key(block) for message in messages for block in message.content if _is_thought(block)}
-        if thoughts:
-            return "earlier reasoning", frozenset(thoughts)
-    media = media_in(messages) if names_media or names_form else ()
-    return "images and documents", frozenset(map(_key, media))
+    media = {_key(block) for block in media_in(messages)} if names_media or names_form else set()
+    thoughts = {_key(block) for block in blocks if _is_thought(block)} if names_thinking or names_form else set()
+    calls = {block.id for block in blocks if isinstance(block, ToolUse)} if names_form else set()
+    ways = [("without earlier reasoning", thoughts), ("without images and documents", media)]
+    if names_media and not names_thinking:
+        ways.reverse()
+    return next(
+        ((how, frozenset(keys)) for how, keys in [*ways, ("with earlier calls told as text", calls)] if keys),
+        ("", frozenset()),
+    )
 
 
 def without(messages: tuple[Message, ...], keys: Collection[str]) -> tuple[Message, ...]:
-    """The messages without the blocks of these keys; a text stands for an image or a document."""
+    """The messages without the blocks of these keys; a text stands for an image, a document, a call and its result."""
     if not keys:
         return messages
 
@@ -49,11 +66,22 @@ def without(messages: tuple[Message, ...], keys: Collection[str]) -> tuple[Messa
         return refused if _key(block) in keys else block
 
     return tuple(
-        replace(message, content=tuple(b for b in message.content if not (_is_thought(b) and _key(b) in keys)))
-        if message.role == "assistant"
-        else message
+        replace(
+            message,
+            content=tuple(_told(b, keys) for b in message.content if not (_is_thought(b) and _key(b) in keys)),
+        )
         for message in with_media(messages, named)
     )
+
+
+def _told(block: Block, keys: Collection[str]) -> Block:
+    match block:
+        case ToolUse(id, name, given) if id in keys:
+            return Text(f"\n[called {name} with {encode_json(given).decode()}]")
+        case ToolResult(id) if id in keys:
+            return Text(f"[result{' (an error)' if block.is_error else ''}]\n{block.text}")
+        case _:
+            return block
 
 
 def _is_thought(block: Block) -> bool:

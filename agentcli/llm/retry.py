@@ -27,10 +27,16 @@ OnRetry = Callable[[int, float, ProviderError], None]  # which retry this is (1 
 
 
 async def stream_with_retry(
-    provider: Provider, request: Request, *, policy: RetryPolicy, on_retry: OnRetry
+    provider: Provider,
+    request: Request,
+    *,
+    policy: RetryPolicy,
+    on_retry: OnRetry,
+    before_try: Callable[[Request], Request] = lambda request: request,
 ) -> AsyncGenerator[StreamEvent, None]:
     """The provider's stream; a failure before the first text is tried again after a wait.
 
+    `before_try` gives what is sent each time, and may raise to end it.
     Raises the last `ProviderError` when the tries are used up, when it is not retryable, or when text was shown.
     A server that asks for a longer wait than `LONGEST_WAIT_S` is not waited for.
     """
@@ -38,7 +44,7 @@ async def stream_with_retry(
     while True:
         shown = False
         try:
-            async with aclosing(provider.stream(request)) as events:
+            async with aclosing(provider.stream(before_try(request))) as events:
                 async for event in events:
                     shown = shown or isinstance(event, TextDelta | ThinkingDelta)
                     yield event

@@ -13,6 +13,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from agentcli.llm.messages import (
+    GO_ON,
     Block,
     Document,
     Image,
@@ -85,15 +86,17 @@ def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
     return not expected and _have_own_ids(messages, start)
 
 
-def joined(messages: Iterable[Message]) -> list[Message]:
-    """The messages with neighbours of one role as one, for APIs that want the roles in turn."""
-    merged: list[Message] = []
+def in_turn(messages: Iterable[Message]) -> list[Message]:
+    """The messages for APIs that want the roles in turn and the user's last, and take no reply of reasoning alone."""
+    turns: list[Message] = []
     for message in messages:
-        if message.content and merged and merged[-1].role == message.role:
-            merged[-1] = Message(message.role, merged[-1].content + message.content)
-        elif message.content:
-            merged.append(message)
-    return merged
+        if message.role == "assistant" and not (message.text.strip() or message.tool_uses):
+            continue
+        if turns and turns[-1].role == message.role:
+            turns[-1] = Message(message.role, turns[-1].content + message.content)
+        else:
+            turns.append(message)
+    return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
 
 
 def _sayable(message: Message) -> tuple[Block, ...]:

@@ -17,8 +17,8 @@ class Command(Struct, frozen=True):
     It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
     `most_bytes` are returned. `profile` overrides the session's. A command with `is_own` is the person's own: nothing
     confines it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is
-    controlled by: its output then appears nowhere else. One that is tried and that `nobody_allowed` reads the workspace
-    and the system alone, and reaches no host.
+    controlled by: its output then appears nowhere else. One that is tried and that `nobody_allowed` reads only the
+    workspace, the system and what is granted, and reaches no host unless it `opens_hosts`.
     """
 
     text: str
@@ -29,6 +29,7 @@ class Command(Struct, frozen=True):
     is_own: bool = False
     terminal: str = ""
     nobody_allowed: bool = False
+    opens_hosts: bool = False
 
 
 class BackgroundJob(Struct, frozen=True):

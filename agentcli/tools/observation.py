@@ -55,6 +55,13 @@ def formatted(value: Any, level: OutputLevel) -> str:
     return _start(value if isinstance(value, str) else _json(value), BRIEF_TEXT if level == "brief" else STANDARD_TEXT)
 
 
+def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
+    """Whether a structured result as text says less than its `full` text."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    has_more = level == "brief" or len(full) > len(content) or (is_list and len(value) > STANDARD_ITEMS)
+    return full != content and has_more
+
+
 def _items(items: Sequence[Any], level: OutputLevel) -> str:
     found = f"Found {len(items)} item{'' if len(items) == 1 else 's'}"
     if level == "brief" or not items:
@@ -106,6 +113,14 @@ def cut_middle(text: str, most: int = PAGE_BYTES) -> str:
     head = head[: head.rfind("\n") + 1] or head
     tail = tail[tail.find("\n") + 1 :] or tail
     return f"{head}[{len(text) - len(head) - len(tail):,} characters cut]\n{tail}"
+
+
+def beginning_of(text: str, most: int) -> str:
+    """At most `most` characters of a text, up to the end of a line where one is near."""
+    if len(text) <= most:
+        return text
+    end = text.rfind("\n", most - most // 10, most)
+    return text[: end if end > 0 else most]
 
 
 def cut_line(line: str, most: int = LONGEST_LINE) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
+from agentcli.tools.remembered import Memory, Past
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.trial import Trial
 from agentcli.tools.web.access import WebAccess
@@ -44,8 +45,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
     """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
-    formatted for the model, as detailed as the output level says. `error_kind` is for an error that still has a result
-    of its own, such as a command whose time was up.
+    formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
+    its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
+    command whose time was up.
     """
 
     content: Content | None = None
@@ -53,6 +55,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     summary: str = ""
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
+    full: str = ""
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""
@@ -112,42 +115,6 @@ class FileLedger:
 
 def digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
-
-
-class Past(Protocol):
-    """All that was said and done in a session, also what its requests no longer hold."""
-
-    def entry(self, id: str) -> str | None:
-        """An entry whole, by its number in the log or its id."""
-        ...
-
-    def search(self, query: str) -> list[str]:
-        """Excerpts of entries, each with its number, the best first."""
-        ...
-
-
-class Memory(Protocol):
-    """A project's memory files, by relative names. Each method but `index` raises `ToolError`; all of them block."""
-
-    def index(self) -> list[tuple[str, str]]:
-        """The files, each with its first line."""
-        ...
-
-    def view(self, name: str) -> str: ...
-
-    def write(self, name: str, text: str) -> None:
-        """Make or replace a file; one that is there must have been viewed as it is now."""
-        ...
-
-    def append(self, name: str, text: str) -> None:
-        """Add a line to a file, which is made where it is not there."""
-        ...
-
-    def delete(self, name: str) -> None: ...
-
-    def place_of(self, name: str) -> Path:
-        """Where a file is, or would be."""
-        ...
 
 
 @dataclass
@@ -258,12 +225,14 @@ class RetryRule(Struct, frozen=True):
 class Attempt:
     """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over.
 
-    `needed_host` is a host that it could not reach, as far as its output tells.
+    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
+    not read, links followed.
     """
 
     trial: Trial
     output: Callable[[], ToolOutput]
     needed_host: str = ""
+    unread: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,7 +243,8 @@ class Tool:
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
     `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
-    `attempt` runs it on a stand-in of the workspace; its last argument is true if nobody allowed the call.
+    `attempt` runs it on a stand-in of the workspace; its last arguments are true if nobody allowed the call, and if it
+    may reach hosts all the same.
     `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
     running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
     structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
@@ -290,7 +260,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
-    attempt: Callable[[Any, ToolContext, bool], Awaitable[Attempt]] | None = None
+    attempt: Callable[[Any, ToolContext, bool, bool], Awaitable[Attempt]] | None = None
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False

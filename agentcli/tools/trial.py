@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -55,7 +56,7 @@ class TryLimits(Struct, frozen=True):
 
 
 class Trial(Protocol):
-    """A command that was tried in a sandbox. Exactly one of `keep` and `drop` ends it; `drop` may be called again."""
+    """A command that was tried in a sandbox. `drop` ends it, after `keep` too, and may be called again."""
 
     @property
     def result(self) -> CommandResult: ...
@@ -73,6 +74,10 @@ class Trial(Protocol):
     @property
     def too_much(self) -> str:
         """Says why nothing of it can be kept, where it took or changed more than a try can hold; else empty."""
+        ...
+
+    def hides(self, path: Path) -> Literal["", "here", "always"]:
+        """Tell if there is something at a real path that the command could not see: only as it is a try, or always."""
         ...
 
     async def keep(

@@ -475,7 +475,7 @@ def test_the_model_is_set_from_outside_and_the_switch_is_told(place: Place) -> N
         ran = running.ended()
     assert [line["result"] for line in ran.of("result")] == ["From the first.", "From the other."]
     (switched,) = ran.of("system", "provider_switch")
-    assert switched["to"] == other
+    assert (switched["to"], switched["reason"]) == (other, "chosen")
     assert switched["from"] == ran.lines[0]["model"]
 
 

@@ -109,27 +109,65 @@ async def test_images_that_are_refused_become_a_text(
     assert "[Image left out: the provider refused it]" in content
 
 
-async def test_reasoning_goes_first_then_images_and_then_the_refusal_is_told(
+SEE = Said("", "Let me see.", (Call("toolu_1", "file_read", {"path": "a.png"}),))
+
+
+async def test_reasoning_goes_first_then_images_and_calls_become_text(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    see = Said("", "Let me see.", (Call("toolu_1", "file_read", {"path": "a.png"}),))
-    script = [anthropic_reply(see), *[refusal("messages.1: unexpected content")] * 3, anthropic_reply("Fine.")]
+    refusals = [refusal("messages.1: unexpected content")] * 3
+    script = [anthropic_reply(SEE), *refusals, anthropic_reply(LOOK), anthropic_reply("Fine.")]
+    with anthropic_server(script) as server:
+        async with anthropic(monkeypatch, server.url, work) as agent:
+            events = await heard(agent, "look at it")
+        sent = [_nested(request) for request in server.requests[1:]]
+    assert sent == [
+        {"thinking", "image", "tool_use"},
+        {"image", "tool_use"},
+        {"tool_use"},
+        set(),
+        {"thinking", "tool_use"},  # of the reply that came since
+    ]
+    assert [text.rpartition("trying again ")[2] for text in notices(events)] == [
+        "without earlier reasoning.",
+        "without images and documents.",
+        "with earlier calls told as text.",
+    ]
+    assert isinstance(events[-1], Done)
+    last = json.dumps(server.requests[-1].json["messages"])
+    assert '[called file_read with {\\"path\\":\\"a.png\\"}]' in last
+    assert "[Image left out: the provider refused it]" in last
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_template_that_knows_no_tools_is_answered_in_words(
+    status: int, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = chat_reply(Said("", calls=(Call("c1", "file_read", {"path": "a.txt"}),)))
+    why = refusal("Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/...", status)
+    with chat_server([look, why, chat_reply("Blue.")]) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("what colour?")).text == "Blue."
+        roles = [message["role"] for message in server.requests[2].json["messages"]]
+    assert roles[1:] == ["user", "assistant", "user"]
+
+
+async def test_what_is_refused_in_every_form_is_told_and_tried_anew(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [anthropic_reply(SEE), *[refusal("messages.1: unexpected content")] * 4, anthropic_reply("Fine.")]
     with anthropic_server(script) as server:
         async with anthropic(monkeypatch, server.url, work) as agent:
             with pytest.raises(AgentFailed, match="unexpected content"):
                 await agent.run("look at it")
-            assert [{"thinking", "image"} & _nested(request) for request in server.requests[1:]] == [
-                {"thinking", "image"},
-                {"image"},
-                set(),
-            ]
             assert (await agent.run("again")).text == "Fine."
+        assert _nested(server.requests[-1]) == {"thinking", "image", "tool_use"}
         assert "look at it" in json.dumps(server.requests[-1].json["messages"])
 
 
 def _nested(request: Received) -> set[str]:
     text = request.body.decode()
-    return {kind for kind in ("thinking", "image") if f'"type":"{kind}"' in text}
+    return {kind for kind in ("thinking", "image", "tool_use") if f'"type":"{kind}"' in text}
 
 
 @pytest.mark.parametrize(

@@ -865,8 +865,8 @@ def test_an_interrupted_reply_is_paid_for_now_and_after_a_restart(priced: Place)
 def test_a_reply_that_broke_before_anything_was_counted_leaves_the_price_known(priced: Place) -> None:
     body = chat_sse([chat_chunk({"content": "Half"})], done=False)
     with chat_server([Reply(body, breaks_after=len(body))] * 2) as server:
-        assert asked(priced, server.url).result["total_cost_usd"] == 0
-    assert round(goes_on(priced)["cost_usd"], 6) == 0.011
+        assert asked(priced, server.url).result["total_cost_usd"] > 0  # an estimate: it was paid for all the same
+    assert goes_on(priced)["cost_usd"] > 0.011
 
 
 def test_a_refusal_is_paid_for_after_a_restart(priced: Place) -> None:

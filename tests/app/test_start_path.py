@@ -14,7 +14,7 @@ from tests.conformance.servers import anthropic_server
 # Packages of ours on the way to an answer without calls. One that joins them costs every start some milliseconds.
 NEEDED = {
     "agent", "agent.calls", "agent.commands", "agent.permissions", "cli", "conversation", "frontends", "infra",
-    "infra.sessions", "llm", "llm.providers", "llm.wire", "safety", "safety.addresses", "safety.commands",
+    "infra.sessions", "llm", "llm.providers", "llm.tokens", "llm.wire", "safety", "safety.addresses", "safety.commands",
     "safety.paths", "tools", "tools.builtin", "tools.web",
 }  # fmt: skip
 HEAVY = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
+def test_ctrl_b_says_that_a_tried_command_stays(open_terminal: Open) -> None:
+    terminal = open_terminal(
+        [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
+    )
+    terminal.see("sleep 3")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.see("cannot go to the background")
+    terminal.see("the end")
+
+
 def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
@@ -100,6 +112,23 @@ def test_one_shot_tells_the_output_and_drops_the_files(tmp_path: Path) -> None:
     kept = place.run(*flags, "--permission-mode", "acceptEdits")
     assert (kept.code, kept.result["permission_denials"]) == (0, [])
     assert (place.folder / "a.py").read_text() == "hello"
+
+
+def test_the_next_start_removes_what_a_killed_try_was_mounted_on(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
+    before = sorted(place.folder.rglob("*"))
+    slow = {"tool_calls": [call("bash", command="for n in 1; do echo x >x; sleep 60; done")]}
+    with place.start("-m", place.script(slow, {"text": "the end"}), "-p", "go") as running:
+        while not list(place.home.glob("state/tries/try-*/1/overlay-*/upper/x")):
+            assert os.waitpid(running.pid, os.WNOHANG) == (0, 0)
+        running.signal(signal.SIGKILL)
+        assert running.left().code == -signal.SIGKILL
+    assert (place.folder / ".vscode").is_dir()
+    resumed = place.run("-m", place.script({"text": "{{last_result}}"}), "-p", "go on", "--continue")
+    assert resumed.out.startswith("Dropped: ")
+    assert "kept" not in resumed.err
+    assert sorted(place.folder.rglob("*")) == before
 
 
 STARTS = {

@@ -363,6 +363,9 @@ class LocalBackend(ChatBackend):
         missing = chat_error(404, "The model `test-model` does not exist.", "not_found_error", 404)
         super().__init__("local", overflow=json_reply({"error": overflow}, 400), missing_model=missing)
 
+    def serving(self, script: Iterable[Answer], health: Answer | None) -> AbstractContextManager[LoopbackServer]:
+        return chat_server(script, models=health, is_local=True)
+
     def provider(self, url: str, **options: Any) -> Provider:
         key = options.pop("api_key", KEY)
 

@@ -22,7 +22,9 @@ from agentcli.look_settings import TerminalSettings
 from agentcli.paths import Paths, current_folder, find_paths, project_root
 from agentcli.project_trust import is_trusted, project_files, trust_project
 from agentcli.settings import (
+    BudgetSettings,
     CompactionSettings,
+    DataSettings,
     LimitSettings,
     LocalSettings,
     MemorySettings,
@@ -39,12 +41,14 @@ from agentcli.settings import (
 )
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
+    "budgets": BudgetSettings,
     "provider": ProviderSettings,
     "tokens": TokenSettings,
     "retry": RetrySettings,
     "compaction": CompactionSettings,
     "memory": MemorySettings,
     "tools": ToolSettings,
+    "data": DataSettings,
     "permissions": PermissionSettings,
     "sandbox": SandboxSettings,
     "web": WebSettings,
@@ -175,6 +179,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tokens.temperature", 2.1, "<= 2"),
     ("tokens.effort", "extreme", "Invalid enum value 'extreme'"),
     ("tokens.ollama_num_ctx", 0, ">= 1"),
+    ("tokens.encoders", 3, "Expected `str`"),
     ("retry.max", -1, ">= 0"),
     ("retry.max", 21, "<= 20"),
     ("retry.max", 1.5, "Expected `int`"),
@@ -211,6 +216,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tools.max_parallel", 65, "<= 64"),
     ("tools.output_level", "loud", "Invalid enum value 'loud'"),
     ("tools.output_levels", "full", "Expected `object`"),
+    ("data.max_age_hours", 0, "> 0.0"),
+    ("data.max_size_gb", -1, "> 0.0"),
+    ("data.clean_every_minutes", -1, ">= 0.0"),
     ("permissions.ask", [1], "Expected `str`"),
     ("sandbox.profile", "none", "Invalid enum value 'none'"),
     ("sandbox.kind", "chroot", "Invalid enum value 'chroot'"),
@@ -227,6 +235,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("permissions.try", "never", "Expected `bool`"),
     ("limits.max_turns", 0, ">= 1"),
     ("limits.max_budget_usd", 0.0, "> 0"),
+    *((f"budgets.{scope}_usd", 0.0, "> 0") for scope in ("turn", "session", "day")),
+    *((f"budgets.{scope}_seconds", -1.0, "> 0") for scope in ("turn", "session", "day")),
+    *((f"budgets.{scope}_{kind}", 0, ">= 1") for scope in ("turn", "session", "day") for kind in ("tokens", "calls")),
+    ("budgets.warn_at", 1.5, "<= 1"),
+    ("budgets.fallback_model", "claude", "PROVIDER/MODEL"),
+    ("budgets.fallback_at", 0.0, "> 0"),
     ("observability.log_level", "loud", "Invalid enum value 'loud'"),
     ("terminal.theme", "pink", "there is no theme 'pink'"),
     ("terminal.wrap", "no", "Invalid enum value 'no'"),
@@ -423,6 +437,7 @@ OTHER: dict[str, Any] = {
     "tokens.temperature": 0.5,
     "tokens.effort": "high",
     "tokens.ollama_num_ctx": 1024,
+    "tokens.encoders": "encoders.toml",
     "retry.max": 0,
     "retry.initial_delay": 0.25,
     "compaction.warn_at": 0.5,
@@ -454,6 +469,9 @@ OTHER: dict[str, Any] = {
     "tools.max_parallel": 2,
     "tools.output_level": "brief",
     "tools.output_levels": {"bash": "full", "grep_search": "brief"},
+    "data.max_age_hours": 12.5,
+    "data.max_size_gb": 0.5,
+    "data.clean_every_minutes": 5.0,
     "permissions.mode": "plan",
     "permissions.allow": ("bash(ls *)", "Edit"),
     "permissions.ask": ("bash(git push *)",),
@@ -470,6 +488,11 @@ OTHER: dict[str, Any] = {
     "web.hosts": ("localhost:3000",),
     "limits.max_turns": 3,
     "limits.max_budget_usd": 1.5,
+    **{f"budgets.{scope}_{kind}": 7 for scope in ("turn", "session", "day") for kind in ("tokens", "calls")},
+    **{f"budgets.{scope}_{kind}": 1.5 for scope in ("turn", "session", "day") for kind in ("usd", "seconds")},
+    "budgets.warn_at": 0.5,
+    "budgets.fallback_model": "anthropic/claude-haiku-5-5",
+    "budgets.fallback_at": 0.5,
     "observability.log_level": "debug",
     "terminal.theme": "light",
     "terminal.wrap": "terminal",
@@ -658,6 +681,15 @@ def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
     (notice,) = found.notices
     assert f"[{section}] is not taken from a project" in notice
     assert str(paths.user_config) in notice
+
+
+@pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
+def test_who_counts_tokens_is_never_a_project_s_choice(file: str, paths: Paths, project: Path) -> None:
+    write(project / ".agentcli" / file, {"tokens": {"encoders": "evil.toml", "max_output": 7}})
+    found = load(paths, project, trust=True)
+    assert found.settings == Settings(tokens=TokenSettings(max_output=7))
+    (notice,) = found.notices
+    assert "tokens.encoders is not taken from a project" in notice
 
 
 def test_a_project_reaches_up_to_the_folder_that_holds_git(tmp_path: Path, project: Path) -> None:

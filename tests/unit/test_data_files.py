@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentcli.infra.data_files import DataFolder
+from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.sessions.sqlite import is_stored
 
 HOUR = 3_600.0
@@ -57,17 +57,47 @@ def test_a_file_that_is_there_is_taken_over(tmp_path: Path) -> None:
     assert kept.hash == data.of_session("s").store(b"x" * 3_000_000, "2").hash
 
 
-def test_what_nobody_used_for_a_day_goes_in_an_hourly_cleaning(tmp_path: Path) -> None:
+def test_what_was_made_a_day_ago_goes_in_an_hourly_cleaning_though_it_was_read_since(tmp_path: Path) -> None:
     data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
     session = data.of_session("s")
     session.store(b"old", "1")
-    session.store(b"used", "2")
-    clock.now += 23 * HOUR
-    session.find("2")
+    clock.now += 2 * HOUR
+    session.store(b"young", "2")
+    clock.now += 21 * HOUR
+    assert session.find("1")
     clock.now += 1.5 * HOUR
     session.store(b"new", "3")  # the next one kept an hour after the last cleaning cleans
-    assert files_in(tmp_path / "data") == ["new", "used"]
+    assert files_in(tmp_path / "data") == ["new", "young"]
     assert session.find("1") is None
+
+
+def test_what_is_made_again_is_young_again(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
+    data.of_session("s").store(b"same", "1")
+    clock.now += 23 * HOUR
+    data.of_session("s").store(b"same", "2")
+    clock.now += 23 * HOUR
+    data.clean()
+    assert files_in(tmp_path / "data") == ["same"]
+
+
+def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path) -> None:
+    bounds = Bounds(max_age_hours=0.5, max_size_gb=300 / 1024**3, clean_every_minutes=1)
+    data = DataFolder(tmp_path / "data", bounds=bounds, clock=(clock := Clock()))
+    session = data.of_session("s")
+    session.store(b"a" * 100, "1")
+    clock.now += HOUR / 4
+    session.store(b"b" * 100, "2")
+    clock.now += HOUR / 3
+    session.store(b"c" * 100, "3")
+    assert [text[0] for text in files_in(tmp_path / "data")] == ["b", "c"]
+    clock.now += 59
+    for number, letter in enumerate(b"def", 4):
+        session.store(bytes([letter]) * 100, str(number))
+    assert len(files_in(tmp_path / "data")) == 5
+    clock.now += 2
+    session.store(b"g" * 100, "7")
+    assert [text[0] for text in files_in(tmp_path / "data")] == ["f", "g"]
 
 
 def test_what_a_session_that_can_be_resumed_names_stays(tmp_path: Path) -> None:
@@ -85,7 +115,7 @@ def test_what_a_session_that_can_be_resumed_names_stays(tmp_path: Path) -> None:
 
 
 def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(tmp_path: Path) -> None:
-    data = DataFolder(tmp_path / "data", largest=1_000, clock=(clock := Clock()))
+    data = DataFolder(tmp_path / "data", bounds=Bounds(max_size_gb=1_000 / 1024**3), clock=(clock := Clock()))
     session = data.of_session("s")
     for number in range(11):
         clock.now += 1

@@ -31,6 +31,8 @@ def raw_strings(source: str) -> Iterator[str]:
 
 def is_misread(expression: str) -> bool:
     """Python 3.11.0 to 3.11.4 read possessive quantifiers and atomic groups wrongly (cpython issue 101955)."""
+    if r"\p{" in expression:
+        return False  # it is another engine's
     return _POSSESSIVE_OR_ATOMIC.search(_ESCAPED_OR_SET.sub("x", expression)) is not None
 
 

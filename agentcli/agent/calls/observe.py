@@ -7,38 +7,54 @@ import asyncio
 import msgspec
 
 from agentcli.tools.data_files import DataFile
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, pages_of
+from agentcli.tools.data_summary import data_summary
+from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
     """The output with its content as text of the right length: longer ones begin with their first page.
 
-    What is left out is kept in a data file, which read_more pages through and file_read opens.
+    What is left out, by length or by the output level, is kept in a data file, which read_more pages through and
+    file_read opens.
     """
-    content = output.content
-    if content is None:
-        content = "" if output.structured is None else (tool.show or formatted)(output.structured, context.level)
-    if not isinstance(content, str) or len(content.encode()) <= LARGEST_UNPAGED:
+    content, full = output.content, output.full
+    if content is None and output.structured is not None:
+        show, value = tool.show or formatted, output.structured
+        content, full = show(value, context.level), show(value, "full")
+        if not leaves_out(value, content, full, context.level):
+            full = ""
+    content = "" if content is None else content
+    if not isinstance(content, str) or (len(content.encode()) <= LARGEST_UNPAGED and not full):
         return msgspec.structs.replace(output, content=content)
-    return msgspec.structs.replace(output, content=await asyncio.to_thread(_first_page, content, context))
+    return msgspec.structs.replace(output, content=await asyncio.to_thread(_shown, content, full, context))
 
 
-def _first_page(text: str, context: ToolContext) -> str:
+def _shown(text: str, full: str, context: ToolContext) -> str:
+    """A short text and where the full one is, or the first page of a long one."""
     data = context.workspace.data
     if data is None:
         return cut_middle(text)
+    is_short = len(text.encode()) <= LARGEST_UNPAGED
+    whole = full if is_short else text
     try:
-        kept = data.store(text.encode(), context.call_id)
+        kept = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return f"{cut_middle(text)}\n[the rest could not be kept: {error}]"
-    pages = pages_of(text)
-    notes = f'[page 1 of {len(pages)}; read_more with result_id="{context.call_id}" and page=2 shows the next]'
+        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]"
+    pages = pages_of(whole)
+    more = f'read_more with result_id="{context.call_id}"'
+    if is_short:
+        notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
+    else:
+        notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
     if kept.size > LARGEST_KEPT_AS_IS:
         context.workspace.sandbox.grant(kept.path.resolve(), "read")
-        notes += f"\n{told_of(kept)}"
-    return f"{pages[0].rstrip()}\n{notes}"
+        notes += f"\n{told_of(kept, whole)}"
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}"
 
 
-def told_of(file: DataFile) -> str:
-    return f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens]"
+def told_of(file: DataFile, text: str) -> str:
+    return (
+        f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens: "
+        f"{data_summary(text)}]"
+    )

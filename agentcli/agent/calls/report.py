@@ -47,6 +47,7 @@ class Report:
     retry_count: int = 0
     last_error: str = ""
     answer: str = ""
+    level: str = ""
     waited_s: float = 0.0
     _stream: StreamMask | None = None
     _started: float = field(default_factory=time.perf_counter)
@@ -106,6 +107,8 @@ class Report:
             self.last_error,
             *((self.record.version, self.record.caller, self.record.mode) if self.record else ("1", "main", "")),
             self.answer,
+            error.code if error and error.code != kind else "",
+            self.level,
         )
         self.emit(
             ToolFinished(

@@ -112,6 +112,7 @@ async def parse_call(call: Call) -> Parsed:
     asked = getattr(arguments, "output_level", None)
     services, share = session.services, turn.state.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
+    call.report.level = level
     context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
     return Parsed(record, tool, arguments, context, heeded)
 

@@ -142,12 +142,16 @@ class SessionCalls:
 
 @dataclass
 class TurnCalls:
-    """The calls of one turn. `store` adds entries to the log. Once it `is_stopped`, no further call is begun."""
+    """The calls of one turn. `store` adds entries to the log, `settle` waits until they are on disk.
+
+    Once it `is_stopped`, no further call is begun.
+    """
 
     session: SessionCalls
     state: AgentState
     emit: Emit
     store: Callable[[Body], object] = lambda body: None
+    settle: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 

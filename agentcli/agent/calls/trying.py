@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.calls.scopes import Call
-from agentcli.agent.events import ApprovalRequested, Denial
+from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.judge import Judged
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.effects import told_effects
+from agentcli.agent.permissions.judge import Judged, judge
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import suggested_rules
-from agentcli.conversation.entries import CallAllowed, CallTried
+from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.summary import call_title
 from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
-from agentcli.tools.trial import Kept, TriedChange
+from agentcli.tools.trial import Kept, Trial, TriedChange
 
 _LONGEST_COMMAND = 60
 _NOBODY = "nobody can be asked"
+_STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
 _PLAN = "plan mode keeps no changes"
 
 
 class Try(Struct, frozen=True):
     """A call that is tried. With `is_wished` the person asked for it, and decides about every change.
 
-    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. A `host` is open
-    while it runs.
+    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. What it was
+    `stopped` by before is open while it runs.
     """
 
     judged: Judged
     is_wished: bool
     grant: Callable[[Approve, tuple[str, ...]], Any]
+    stopped: Stop | None = None
+
+
+class Stop(Struct, frozen=True):
+    """What kept a tried command from its work, and what a yes does about it: a `host` or a `path` is opened."""
+
+    why: str
+    then: str
+    effects: tuple[str, ...] = ()
+    grave: tuple[str, ...] = ()
     host: str = ""
+    path: Path | None = None
+    is_server: bool = False
 
 
 class _Chosen(Struct, frozen=True):
@@ -65,15 +82,14 @@ async def try_first(
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     call.turn.store(CallTried(call.use.id))
-    attempt = await _attempt(wanted, arguments, context)
+    attempt = await _attempt(call, wanted, arguments, context)
     trial = attempt.trial
     try:
-        stop = _stop(attempt)
-        if stop is not None and not wanted.is_wished and await _may_go_on(call, wanted, stop):
+        stop = None if wanted.is_wished or wanted.stopped else _stop(call, wanted, attempt)
+        if stop is not None and await _may_go_on(call, wanted, stop):
             await trial.drop()
-            if stop.host:
-                again = replace(wanted, is_wished=True, host=stop.host)
-                return await try_first(call, again, arguments, context, hold)
+            if stop.host or stop.path:
+                return await try_first(call, replace(wanted, stopped=stop), arguments, context, hold)
             given = replace(arguments, background=True) if stop.is_server else arguments
             return await wanted.judged.tool.output(given, context)
         if trial.too_much:
@@ -85,8 +101,11 @@ async def try_first(
         if chosen.names:
             if not chosen.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
+            await call.turn.settle()
             async with hold(chosen.names):
                 kept = await trial.keep(chosen.names, parts=chosen.parts)
+            call.turn.store(CallKept(call.use.id, kept.names))
+            await call.turn.settle()  # before nobody else knows it any more
     finally:
         await trial.drop()
     call.report.answer = _answer_told(chosen, kept, trial.changes)
@@ -103,52 +122,71 @@ async def try_first(
     return replace(told, structured=structured, is_error=is_error)
 
 
-async def _attempt(wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
-    """Run it, with a host open for no longer than that."""
+async def _attempt(call: Call, wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
+    """Run it, with a host or a path open for no longer than that."""
     tool, sandbox = wanted.judged.tool, context.workspace.sandbox
+    host, path = (wanted.stopped.host, wanted.stopped.path) if wanted.stopped else ("", None)
     assert tool.attempt is not None
-    if wanted.host:
-        sandbox.grant_host(wanted.host)
+    if host:
+        sandbox.grant_host(host)
+    if path:
+        sandbox.grant(path, "read")
+    staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))
     try:
-        return await tool.attempt(arguments, context, not wanted.is_wished)
+        return await tool.attempt(arguments, context, not wanted.is_wished, bool(host))
     finally:
-        if wanted.host:
-            sandbox.revoke_host(wanted.host)
+        staying.cancel()
+        if host:
+            sandbox.revoke_host(host)
+        if path:
+            sandbox.revoke(path, "read")
 
 
-class _Stop(Struct, frozen=True):
-    """What kept a tried command from its work, and what a yes does about it."""
-
-    why: str
-    then: str
-    host: str = ""
-    is_server: bool = False
+async def _stay(call: Call, sign: asyncio.Event) -> None:
+    """Answer who sends it to the background, where nothing of a try may go on."""
+    while await sign.wait():
+        sign.clear()
+        call.turn.emit(Notice(_STAYS))
 
 
-def _stop(attempt: Attempt) -> _Stop | None:
+def _stop(call: Call, wanted: Try, attempt: Attempt) -> Stop | None:
     trial = attempt.trial
     if trial.too_much:
-        return _Stop(trial.too_much, "runs it in the workspace itself")
+        return Stop(trial.too_much, "runs it in the workspace itself")
     if trial.result.stall.startswith("listens"):
-        return _Stop(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+        return Stop(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
     if host := attempt.needed_host:
-        return _Stop(f"it could not reach {host}", "tries it again with that host", host)
-    return None
+        effects = (f"reaches {host}",)
+        return Stop(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
+    return next(filter(None, (_hidden(call, wanted, trial, path) for path in attempt.unread)), None)
 
 
-async def _may_go_on(call: Call, wanted: Try, stop: _Stop) -> bool:
+def _hidden(call: Call, wanted: Try, trial: Trial, path: Path) -> Stop | None:
+    """Offer to open what was hidden from it, as a command that names it would ask; None where none may read it."""
+    if not (how := trial.hides(path)):
+        return None
+    judged, state = wanted.judged, call.turn.state
+    named = replace(judged.arguments, command=f"cat {shlex.quote(str(path))}")
+    reading = judge(judged.tool, named, judged.workspace)
+    verdict = decide(reading, state.mode, state.rules)
+    if verdict.decision == "deny" or (how == "always" and path not in (need.path for need in verdict.needs)):
+        return None
+    told, shown = told_effects(reading, verdict), judged.workspace.shown(path)
+    return Stop(f"it could not read {shown}", "tries it again with that to read", told.lines, told.grave, path=path)
+
+
+async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
     """Ask whether a command may run otherwise than it was tried."""
     use, state = call.use, call.turn.state
     if state.mode == "bypassPermissions":
-        return not stop.host  # the sandbox opens nothing that nobody granted
+        return not (stop.host or stop.path)  # the sandbox opens nothing that nobody granted
     if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
         return False
     reason = f"tried on a stand-in of the workspace, {stop.why}; a yes {stop.then}"
-    effects = (f"reaches {stop.host}",) if stop.host else ()
-    rules = () if stop.host or stop.is_server else suggested_rules(wanted.judged, state.mode, state.rules)
+    rules = () if stop.host or stop.path or stop.is_server else suggested_rules(wanted.judged, state.mode, state.rules)
     preview = str(use.input.get("command", ""))
     title = call_title(use.name, use.input)
-    request = ApprovalRequested(use.id, use, title, reason, preview, rules, effects=effects, grave=effects)
+    request = ApprovalRequested(use.id, use, title, reason, preview, rules, effects=stop.effects, grave=stop.grave)
     answer = await call.ask(request, None)
     if not isinstance(answer, Approve) or not answer.allowed:
         return False

@@ -9,7 +9,7 @@ from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.conversation.entries import Compaction, User, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
-from agentcli.tools.tool import Memory
+from agentcli.tools.remembered import Memory
 
 NOTES = "notes.md"
 _INSTRUCTIONS = re.compile(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)

@@ -9,7 +9,6 @@ from agentcli.agent.commands.command import Command, CommandHost, Outcome, marke
 from agentcli.agent.context_use import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.errors import UsageError
-from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
@@ -77,33 +76,16 @@ def _level(text: str) -> Effort:
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await context_use(host.session)
     width = max(len(name) for name in use.parts)
-    rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>5.1%}" for name, tokens in use.parts.items()]
-    counted = f" The provider counted {use.counted:,} with the newest reply." if use.counted else ""
+    rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in use.parts.items()]
+    share = f"{use.request / use.window:.0%}"
     return "\n".join(
         [
-            f"{use.model}: about {use.total:,} of {use.window:,} tokens ({use.total / use.window:.0%})",
+            f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})",
             *rows,
-            f"  {'free':<{width}}  {use.free:>9,}  {use.free / use.window:>5.1%}",
-            f"All of these are estimates.{counted}",
+            f"  {'free':<{width}}  {use.free:>9,}  {use.free / use.window:>6.1%}",
+            "Sources are counted by the model's encoder, the request by what its provider counted.",
         ]
     )
-
-
-async def _usage(host: CommandHost, argument: str) -> Outcome:
-    meter = host.session.state.meter
-    if not meter.by_model:
-        return "Nothing was used yet."
-    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
-    if len(rows) > 1:
-        rows.append(_usage_row("total", meter.total, meter.cost_usd))
-    width = max(len(row[0]) for row in rows)
-    return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
-
-
-def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
-    price = "price unknown" if cost is None else f"${cost:.4f}"
-    cached = usage.cache_read_input_tokens
-    return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:
@@ -128,6 +110,5 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     Command("context", "show what fills the model's window", _context),
-    Command("usage", "show tokens and cost by model", _usage, aliases=("cost", "stats")),
     Command("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
 )

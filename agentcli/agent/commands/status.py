@@ -11,7 +11,6 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await context_use(session)
-    used = use.counted or use.total
     effort = f", effort {state.effort or session.runtime.effort}" if state.effort or session.runtime.effort else ""
     rows = {
         "agentcli": __version__,
@@ -19,7 +18,7 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
         "model": f"{state.model}{effort}",
         "mode": state.mode,
         "folder": ", ".join(map(str, workspace.sandbox.roots)),
-        "context": f"about {used:,} of {use.window:,} tokens ({used / use.window:.0%})",
+        "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
-from agentcli.conversation.compaction.stubs import cut, is_failure, line_of
+from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, text_of
@@ -34,6 +34,9 @@ BRIEF_AFTER, BARE_AFTER = 20, 60  # turns that are so old are told so at most
 Telling = Literal["full", "brief", "bare"]
 
 
+_ERRORS: dict[Telling, int] = {"full": LONGEST_ERROR, "brief": 200, "bare": 80}  # characters of an error
+
+
 class Digest(Struct, frozen=True):
     """How turns are told. `newest` is the number of the conversation's last turn, from which ages count.
 
@@ -51,7 +54,7 @@ class Digest(Struct, frozen=True):
     focus: frozenset[str] = frozenset()
 
     def text(self, turns: Sequence[TurnRecord]) -> str:
-        return "\n".join(filter(None, (self._turn(turn) for turn in turns)))
+        return "\n".join(filter(None, (self._turn(turn) for turn in turns))).strip()
 
     def _telling_of(self, turn: TurnRecord) -> Telling:
         age = self.newest - turn.number
@@ -67,7 +70,7 @@ class Digest(Struct, frozen=True):
             if is_prompt(step.entry):
                 lines.append(self.prompt(step))
             elif is_failure(step.entry.body):
-                lines.append(line_of(step, inputs, self._settings_for(step.entry.body)))
+                lines.append(line_of(step, inputs, self.settings, most_error=_ERRORS[telling]))
             elif summary is None and (line := self._line(step, turn, telling, inputs)):
                 lines.append(line)
         if summary is None and telling == "brief" and (counted := _counted(turn)):

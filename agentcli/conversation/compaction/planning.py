@@ -60,7 +60,7 @@ class Budget(Struct, frozen=True):
 class Way(Struct, frozen=True):
     """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
 
-    With `stubs_results` results within that part are cut but the newest round's, with `stubs_newest` these too.
+    With `stubs_results` what is within that part is cut but the newest round, with `stubs_newest` that one too.
     `telling` is how older turns are told; with `numbers_only` their prompts are numbers to recall.
     """
 
@@ -195,7 +195,7 @@ class Planner(Struct, frozen=True):
                 if way.longest_prompt is not None:
                     stubs[step.entry.id] = self._digest("extract", way).prompt(step)
             elif is_newest_turn and position >= newest_reply:
-                if way.stubs_newest and isinstance(body, Result):
+                if way.stubs_newest and isinstance(body, Result | Assistant):
                     stubs |= self._stub(step, turn, max(_LAST_RESULT, self.settings.result_chars))
             elif way.stubs_results and isinstance(body, Result | Assistant):
                 stubs |= self._stub(step, turn, self.settings.result_chars)

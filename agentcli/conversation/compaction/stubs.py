@@ -33,13 +33,15 @@ def cut(text: str, most: int, step: Step, turn: int) -> str:
     return text if len(text) <= most + _MARK else f"{text[:most].rstrip()}… [turn {turn} #{step.number}]"
 
 
-def line_of(step: Step, calls: dict[str, dict[str, Any]], settings: CompactionSettings) -> str:
-    """A call and what came of it, in a line; an error keeps its text."""
+def line_of(
+    step: Step, calls: dict[str, dict[str, Any]], settings: CompactionSettings, *, most_error: int = LONGEST_ERROR
+) -> str:
+    """A call and what came of it, in a line; an error keeps so many characters."""
     body = step.entry.body
     assert isinstance(body, Result)
-    title = call_title(body.name, calls.get(body.result.tool_use_id, {}))
+    title = call_title(body.name, calls.get(body.result.tool_use_id, {}), most_error)
     if body.result.is_error:
-        return f"- {title} FAILED: {' '.join(body.result.text[:LONGEST_ERROR].split())} [#{step.number}]"
+        return f"- {title} FAILED: {' '.join(body.result.text[:most_error].split())} [#{step.number}]"
     said = body.summary or " ".join(body.result.text[: settings.result_chars].split())
     return f"- {title}: {said[: settings.result_chars]} [#{step.number}]"
 

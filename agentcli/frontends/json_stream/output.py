@@ -84,8 +84,8 @@ class JsonOutput:
                 self._entry(entry)
             case Retry(number, delay_s, error):
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
-            case ProviderSwitched(before, after):
-                self._system("provider_switch", **{"from": before, "to": after})
+            case ProviderSwitched(before, after, reason):
+                self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
             case Compaction(before, after, strategy, trigger, cost_usd):
                 self._system(
                     "compact_boundary",

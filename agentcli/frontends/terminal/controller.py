@@ -19,6 +19,7 @@ from agentcli.agent.events import (
     ProviderSwitched,
     ToolFinished,
     TurnFailed,
+    TurnStarted,
     UsageReported,
 )
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
@@ -158,8 +159,8 @@ class TerminalController(OpenerHost):
                 self._settled(event.id)
                 if event.name == "bash":
                     self._status.refresh()
-            case UsageReported(usage):
-                self._status.refresh(usage.context_tokens)
+            case UsageReported() | TurnStarted():
+                self._status.recount()
             case Compaction(tokens_after=tokens):
                 self._status.refresh(tokens)
             case ModeChanged() | ProviderSwitched():

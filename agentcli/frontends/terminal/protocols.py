@@ -40,6 +40,10 @@ class TerminalOpener(SessionOpener, Protocol):
         """The size of a model's context window, in tokens."""
         ...
 
+    def cold_read_usd(self, model: str, tokens: int) -> float | None:
+        """What a prompt of so many tokens costs where the model's cache does not hold it; None if it has no cache."""
+        ...
+
     @property
     def project(self) -> str:
         """The name of the project's folder."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from agentcli.agent.session import Session
+from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.conversation.cache_ledger import TIME_TO_LIVE_S
 from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
+LONG = 20_000  # tokens of a conversation whose price is told before it is read again
 
 
 class SessionStatus:
@@ -22,6 +26,7 @@ class SessionStatus:
         self._session: Session | None = None
         self._context_tokens = 0
         self._job_timer: asyncio.TimerHandle | None = None
+        self._cold_timer: asyncio.TimerHandle | None = None
 
     def follow(self, session: Session) -> None:
         self._session = session
@@ -45,8 +50,9 @@ class SessionStatus:
             self._job_timer = asyncio.get_running_loop().call_later(JOB_CHECK_S, self._check_jobs)
 
     def close(self) -> None:
-        if self._job_timer is not None:
-            self._job_timer.cancel()
+        for timer in (self._job_timer, self._cold_timer):
+            if timer is not None:
+                timer.cancel()
 
     def _read(self, session: Session) -> Status:
         now = session.snapshot()
@@ -63,7 +69,21 @@ class SessionStatus:
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
             is_busy=now.is_busy,
+            cold_usd=self._cold_usd(now),
         )
+
+    def _cold_usd(self, now: SessionSnapshot) -> float | None:
+        """What reading a long conversation again costs, from when its cache is gone; until then a timer waits."""
+        if self._cold_timer is not None:
+            self._cold_timer.cancel()
+            self._cold_timer = None
+        reply = now.conversation.last_reply
+        if reply is None or self._context_tokens < LONG:
+            return None
+        if (left_s := reply.time + TIME_TO_LIVE_S - time.time()) > 0:
+            self._cold_timer = asyncio.get_running_loop().call_later(left_s + 1, self.refresh)
+            return None
+        return self._opener.cold_read_usd(now.model, self._context_tokens)
 
     def _check_jobs(self) -> None:
         self._job_timer = None

@@ -46,6 +46,8 @@ class Bounds(Struct, frozen=True):
     cache: Path | None = None
     """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
     which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
+    note: Path | None = None
+    """A file in which mount points are noted before they are made, so that they can be removed after a kill."""
 
 
 # A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's

@@ -10,8 +10,9 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 import filelock
@@ -23,6 +24,9 @@ from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
 from agentcli.infra.sessions.writer import NotWritable, Writer, on_a_copy
 from agentcli.paths import folder_text
+
+if TYPE_CHECKING:
+    from agentcli.agent.metrics import UsageCollector
 
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 
@@ -114,6 +118,14 @@ class SqliteSessions:
             db.execute("UPDATE sessions SET name = ? WHERE id = ?", (name, id))
 
         await self._writer.call(work)
+
+    async def usage(self, *, since: float = 0.0, session: str = "") -> UsageCollector:
+        """What was stored since a time, of one session (by its id, its start, or its name) or of all."""
+        read = import_module("agentcli.infra.sessions.usage").read_usage
+        found: UsageCollector = await self._read(
+            lambda db: read(db, since=since, session_id=_full_id(db, session) if session else "")
+        )
+        return found
 
     async def close(self) -> None:
         await self._writer.close()

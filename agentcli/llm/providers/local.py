@@ -19,7 +19,7 @@ from agentcli.llm.local_server.server import acquire
 from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.openai import Quirks
 
 log = logging.getLogger(__name__)

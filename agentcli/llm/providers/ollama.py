@@ -16,7 +16,7 @@ from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
 from agentcli.llm.server_address import ollama_address
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.ollama import ReplyReader, to_body

@@ -14,7 +14,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.retry import with_wait
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.openai import Quirks
 
 NOT_FOUND = 404

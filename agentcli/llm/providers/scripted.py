@@ -32,7 +32,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.tokens import estimate
+from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.call_ids import CallIds
 
 _ERRORS: dict[str, type[errors.ProviderError]] = {

@@ -43,6 +43,7 @@ from agentcli.llm.wire.call_ids import CallIds, plain_id, plain_name
 from agentcli.llm.wire.deltas import count_in, text_in
 
 CACHE = {"type": "ephemeral"}
+HOUR = "1h"
 MOST_BREAKPOINTS = 4  # the API's limit
 SMALL_WINDOW = 200_000  # tokens; models with a larger one take more images
 MEDIA = MediaRules(
@@ -90,6 +91,7 @@ def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
     if request.system:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
     body["messages"] = messages
+    _keep_to_limits(body)
     return body
 
 
@@ -145,8 +147,25 @@ def _is_paused(message: Message) -> bool:
 def _mark(content: list[dict[str, Any]]) -> None:
     for block in reversed(content):  # thinking blocks take no breakpoint
         if block["type"] not in ("thinking", "redacted_thinking"):
-            block["cache_control"] = CACHE
+            block.setdefault("cache_control", CACHE)
             return
+
+
+def _keep_to_limits(body: dict[str, Any]) -> None:
+    """Make room for a caller's breakpoints: ours go first, from the beginning; those for an hour come before others."""
+    blocks = [*body.get("tools", ()), *body.get("system", ())]
+    for block in (block for message in body["messages"] for block in message["content"]):
+        parts = block.get("content")  # of a tool's result
+        blocks += (*(parts if isinstance(parts, list) else ()), block)
+    marked = [block for block in blocks if "cache_control" in block]
+    for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
+        if len(marked) <= MOST_BREAKPOINTS:
+            break
+        del block["cache_control"]
+        marked = [other for other in marked if other is not block]
+    lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
+    for block in marked[: lasting[-1] if lasting else 0]:
+        block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
 def sendable(message: Message, provider: str) -> tuple[Block, ...]:

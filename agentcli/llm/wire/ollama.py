@@ -9,7 +9,6 @@ from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
-    GO_ON,
     Block,
     Image,
     Message,
@@ -33,8 +32,8 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.tokens import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_IMAGE, estimate
-from agentcli.llm.transcript import joined
+from agentcli.llm.tokens.estimates import request_size
+from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.arguments import parse_arguments
 from agentcli.llm.wire.call_ids import CallIds, plain_name
 from agentcli.llm.wire.deltas import count_in, text_in
@@ -79,8 +78,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
         yield {"role": "system", "content": request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     media = MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
-    messages = joined(message for message in fitted(request.messages, media) if _says_something(message))
-    for message in messages:
+    for message in in_turn(fitted(request.messages, media)):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
             # What is signed is another provider's, which alone can read it.
@@ -101,13 +99,6 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
         rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
         if rest:
             yield _message("user", rest)
-    if messages and messages[-1].role == "assistant":
-        yield {"role": "user", "content": GO_ON.text}
-
-
-def _says_something(message: Message) -> bool:
-    """False for a reply of nothing but reasoning."""
-    return message.role == "user" or bool(message.text.strip() or message.tool_uses)
 
 
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
@@ -121,12 +112,6 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
     if images := [block.source.data for block in content if isinstance(block, Image)]:
         wire["images"] = images
     return wire
-
-
-def _image_count(request: Request) -> int:
-    blocks = [block for message in request.messages for block in message.content]
-    parts = [part for b in blocks if isinstance(b, ToolResult) and isinstance(b.content, tuple) for part in b.content]
-    return sum(isinstance(block, Image) for block in [*blocks, *parts])
 
 
 class ReplyReader:
@@ -193,8 +178,7 @@ class ReplyReader:
     def _refuse_truncation(self, request: Request, info: ModelInfo) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
         # What an image costs differs with the model, so only the text is judged.
-        text_tokens = estimate(request, info).tokens - TOKENS_PER_IMAGE * _image_count(request)
-        expected = text_tokens / SAFETY * (BYTES_PER_TOKEN / 4)
+        expected = request_size(request, info).bytes / 4 * info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
             raise ContextOverflow(

@@ -17,7 +17,6 @@ from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
-    GO_ON,
     Block,
     Document,
     Image,
@@ -43,7 +42,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.transcript import joined
+from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.arguments import calls_in_text
 from agentcli.llm.wire.arriving_calls import ArrivingCalls
 from agentcli.llm.wire.call_ids import CallIds, plain_id, plain_name
@@ -134,8 +133,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
     after_result = False
     images = quirks.images if info.takes_images or not info.is_known else 0
     media = MediaRules(images=images, documents=quirks.documents)
-    messages = joined(message for message in fitted(request.messages, media) if _says_something(message))
-    for message in messages:
+    for message in in_turn(fitted(request.messages, media)):
         if message.role == "assistant":
             after_result = False
             yield _assistant(message, quirks, provider)
@@ -151,13 +149,6 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
                 yield {"role": "assistant", "content": "I have the results."}
             after_result = False
             yield {"role": "user", "content": content}
-    if messages and messages[-1].role == "assistant":
-        yield {"role": "user", "content": GO_ON.text}
-
-
-def _says_something(message: Message) -> bool:
-    """False for a reply of nothing but reasoning, which no server takes back."""
-    return message.role == "user" or bool(message.text.strip() or message.tool_uses)
 
 
 def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:

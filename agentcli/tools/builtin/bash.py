@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
-async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool) -> Attempt:
+async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool, opens_hosts: bool) -> Attempt:
     """Run it on a stand-in of the workspace."""
     start, lost = _start_of(given, context)
     command = Command(
@@ -32,10 +33,16 @@ async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool) -> At
         timeout_s=_limit_s(given),
         most_bytes=_MOST_BYTES[given.output_level or context.level],
         nobody_allowed=nobody_allowed,
+        opens_hosts=opens_hosts,
     )
-    trial = await context.workspace.sandbox.try_command(command, on_output=context.emit)
+    workspace = context.workspace
+    trial = await workspace.sandbox.try_command(command, on_output=context.emit)
+    result = trial.result
     return Attempt(
-        trial, lambda: _output(trial.result, given, start, context, notes=[lost]), _needed_host(trial.result.output)
+        trial,
+        lambda: _output(result, given, start, context, notes=[lost]),
+        _needed_host(result.output),
+        _unread(result.output, result.cwd or start, workspace.sandbox) if result.exit_code else (),
     )
 
 
@@ -183,6 +190,22 @@ _NAMED_HOST = re.compile("|".join(_HOSTS))
 def _needed_host(output: str) -> str:
     found = _NAMED_HOST.search(output)
     return next((host for host in found.groups() if host), "").rstrip(".") if found else ""
+
+
+_UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_NAMES = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
+_MOST_UNREAD = 200  # names that are looked at
+
+
+def _unread(output: str, cwd: Path, files: Files) -> tuple[Path, ...]:
+    """Where all the names lead that stand in complaints about files."""
+    lines = (line for line in output.splitlines() if _UNREAD.search(line))
+    names = dict.fromkeys("".join(found) for line in lines for found in _NAMES.findall(line))
+    paths = []
+    for name in list(names)[:_MOST_UNREAD]:
+        with contextlib.suppress(ToolError):  # it leads nowhere
+            paths.append(files.real_path(cwd / name))
+    return tuple(paths)
 
 
 def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:

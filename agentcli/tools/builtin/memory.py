@@ -6,7 +6,8 @@ import asyncio
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import MemoryCall
-from agentcli.tools.tool import Memory, ToolContext, ToolOutput
+from agentcli.tools.remembered import Memory
+from agentcli.tools.tool import ToolContext, ToolOutput
 
 
 async def run(given: MemoryCall, context: ToolContext) -> ToolOutput:

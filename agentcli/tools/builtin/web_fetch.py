@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentcli.errors import ToolError
+from agentcli.tools.observation import beginning_of
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.arguments import WebFetch
@@ -18,20 +19,21 @@ async def run(given: WebFetch, context: ToolContext) -> ToolOutput:
     if web is None:
         raise ToolError("This session has no access to the web.", kind="dependency_error")
     levels = {"brief": BRIEF_CHARS, "standard": STANDARD_CHARS, "full": FULL_CHARS}
-    page = await web.fetch(given.url, max_chars=given.max_chars or levels[context.level])
+    page = await web.fetch(given.url, max_chars=given.max_chars or FULL_CHARS)
+    text = beginning_of(page.text, given.max_chars or levels[context.level])
+    is_cut = len(text) < page.total_chars
     structured = {
         "url": page.url,
         "title": page.title,
         "content_type": page.content_type,
-        "text": page.text,
-        "truncated": page.truncated,
+        "text": text,
+        "truncated": is_cut,
     }
-    parts = [_heading(page), page.text or _NO_TEXT, *(f"[{note}]" for note in page.notes)]
-    if len(page.text) < page.total_chars:
-        parts.append(
-            f"[{len(page.text):,} of {page.total_chars:,} characters; for more, fetch with a larger max_chars]"
-        )
-    return ToolOutput("\n".join(parts), structured, f"{page.total_chars:,} characters")
+    parts = [_heading(page), text or _NO_TEXT, *(f"[{note}]" for note in page.notes)]
+    if is_cut:
+        parts.append(f"[{len(text):,} of {page.total_chars:,} characters; for more, fetch with a larger max_chars]")
+    full = f"{_heading(page)}\n{page.text}" if len(text) < len(page.text) else ""
+    return ToolOutput("\n".join(parts), structured, f"{page.total_chars:,} characters", full=full)
 
 
 def _heading(page: WebPage) -> str:

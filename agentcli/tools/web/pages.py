@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
+from agentcli.tools.observation import beginning_of
 from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.charsets import decoded
 from agentcli.tools.web.fetching import Fetched
@@ -55,13 +56,13 @@ async def read_page(fetched: Fetched, *, max_chars: int) -> WebPage:
         page = await _as_markdown(text, url)
         if page.cut:
             notes.append("Parts nested too deep were left out.")
-        return WebPage(url, page.title, kind, _cut(page.markdown, max_chars), len(page.markdown), tuple(notes))
+        return WebPage(url, page.title, kind, beginning_of(page.markdown, max_chars), len(page.markdown), tuple(notes))
     if _is_json(kind):
         text = _laid_out(text)
     beginning = text[: max_chars + _SLACK]  # what is never shown need not be cleaned: a second for 10 MB
     cleaned = visible_text(beginning)
     total = len(cleaned) if len(beginning) == len(text) else len(text)
-    return WebPage(url, "", kind, _cut(cleaned, max_chars), total)
+    return WebPage(url, "", kind, beginning_of(cleaned, max_chars), total)
 
 
 def media_type(content_type: str) -> str:
@@ -108,14 +109,6 @@ async def _as_markdown(page: str, base_url: str) -> _Markdown:
         raise ToolError(
             f"The page could not be read: its parser ended with code {process.returncode}.", kind="validation_error"
         ) from error
-
-
-def _cut(text: str, most: int) -> str:
-    """The beginning of a text, up to the end of a line where one is near."""
-    if len(text) <= most:
-        return text
-    end = text.rfind("\n", most - most // 10, most)
-    return text[: end if end > 0 else most]
 
 
 def _laid_out(text: str) -> str:

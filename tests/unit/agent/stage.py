@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from agentcli.agent.budgets import Budgets
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
@@ -218,6 +219,7 @@ async def on_stage(
     mode: Mode = "default",
     can_ask: bool = False,
     limits: Limits = Limits(),
+    budgets: Budgets | None = None,
     hooks: TurnHooks | None = None,
     max_parallel: int = 8,
     info: ModelInfo | None = None,
@@ -248,8 +250,10 @@ async def on_stage(
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=folder / "jobs")
     log = log or await MemorySessions().create(cwd=work)
     rules = Rules(deny=[parse_rule(rule) for rule in deny])
+    state = AgentState("scripted/script", mode, rules=rules)
+    state.budgets = budgets or state.budgets
     session = Session(
-        rebuilt(AgentState("scripted/script", mode, rules=rules), entries),
+        rebuilt(state, entries),
         Runtime(
             resolve or by_name,
             SessionCalls(CallServices(Workspace(work, sandbox), grants=grants, max_parallel=max_parallel), registry),

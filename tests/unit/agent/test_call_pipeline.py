@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path as Folder
@@ -342,6 +343,30 @@ async def test_a_long_result_begins_with_its_first_page_and_goes_on_with_read_mo
     assert "3 pages" in str(stage.results["p9"].content)
 
 
+@pytest.mark.parametrize(("level", "shown"), [("brief", "Found 900 items"), ("standard", "and 890 more")])
+async def test_what_a_level_leaves_out_is_found_by_read_more(tmp_path: Folder, level: Any, shown: str) -> None:
+    items = [{"name": f"item {n}"} for n in range(900)]
+    more = {"name": "read_more", "input": {"result_id": "c", "page": 1}, "id": "p1"}
+    script = [{"tool_calls": [call("things", id="c")]}, {"tool_calls": [more]}, END]
+    async with on_stage(tmp_path, script, tools=[listing(items)]) as stage:
+        stage.session.runtime.calls.services.levels = Levels(usual=level)
+        stage.session.runtime.calls.workspace.data = DataFolder(tmp_path / "data").of_session("s")
+        await stage.ask("Go")
+    first = str(stage.results["c"].content)
+    assert shown in first
+    assert first.endswith('[read_more with result_id="c" and page=1 shows all of it]')
+    assert json.loads(str(stage.results["p1"].content).rpartition("\n")[0]) == items
+
+
+async def test_what_is_shown_whole_is_kept_nowhere_else(tmp_path: Folder) -> None:
+    script = [{"tool_calls": [call("things", id="c")]}, END]
+    async with on_stage(tmp_path, script, tools=[listing(["one", "two"])]) as stage:
+        stage.session.runtime.calls.workspace.data = DataFolder(tmp_path / "data").of_session("s")
+        await stage.ask("Go")
+    assert stage.results["c"].content == "Found 2 items:\none\ntwo"
+    assert not (tmp_path / "data").exists()
+
+
 async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path: Folder) -> None:
     async def run(given: Named, context: ToolContext) -> ToolOutput:
         return ToolOutput("0123456789\n" * 100_000, structured=["0123456789"] * 100_000)
@@ -356,6 +381,7 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
         await stage.ask("Go")
         path = next(word for word in str(stage.results["c1"].content).split() if word.startswith(str(tmp_path)))
         assert "1,100,000 bytes" in str(stage.results["c1"].content)
+        assert str(stage.results["c1"].content).endswith("text of 100,000 lines, the longest has 10 characters]")
         assert stage.session.runtime.calls.workspace.readable(path) == Folder(path).resolve()
         entry = next(e.body for e in stage.entries if isinstance(e.body, Result) and e.id == "c1")
     assert entry.structured == {"omitted": "larger than 1 MB"}

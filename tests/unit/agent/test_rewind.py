@@ -31,7 +31,7 @@ async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folde
         await stage.ask("instead")
         sent = stage.provider.requests[-1]
         assert [message.text for message in sent.messages] == ["first", "One.", "instead"]
-        assert sent.earlier_messages == 2
+        assert sent.earlier_messages == 1
         stored = list(stage.entries)
         tokens = stage.session.state.meter.total
     async with on_stage(tmp_path, [END], entries=stored) as stage:

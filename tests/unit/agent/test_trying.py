@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, ToolFinished
-from agentcli.agent.ops import Approve, Interrupt, SetMode
+from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished, ToolStarted
+from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
-from agentcli.conversation.entries import Assistant, CallAsked, CallsStarted, CallTried, Entry, User
+from agentcli.agent.permissions.suggestions import parse_rules
+from agentcli.conversation.entries import (
+    Assistant,
+    CallAllowed,
+    CallAsked,
+    CallKept,
+    CallsStarted,
+    CallTried,
+    Entry,
+    User,
+)
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -259,7 +270,15 @@ async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> 
         assert files(stage) == AFTER
 
 
-async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Folder) -> None:
+DIED = {
+    "Dropped": (CallTried("c"), CallAsked("c", "", "")),
+    "outcome is unknown": (CallTried("c"), CallAsked("c", "", ""), CallAllowed("c")),
+    "Kept of what it changed: a.py, b.py": (CallTried("c"), CallAllowed("c"), CallKept("c", ("a.py", "b.py"))),
+}
+
+
+@pytest.mark.parametrize("told", DIED)
+async def test_the_model_is_told_what_became_of_a_try_when_the_program_died(tmp_path: Folder, told: str) -> None:
     uses = (ToolUse("c", "bash", {"command": COMMAND}),)
     log = [
         Entry(str(n), str(n - 1) if n else None, 0.0, body)
@@ -268,14 +287,13 @@ async def test_a_try_that_was_open_when_the_program_died_is_dropped(tmp_path: Fo
                 User((Text("Go"),)),
                 Assistant(uses, "scripted", "script"),
                 CallsStarted(("c",)),
-                CallTried("c"),
-                CallAsked("c", "", ""),
+                *DIED[told],
             ]
         )
     ]
     async with on_stage(tmp_path, [END], entries=log) as stage:
         await stage.ask("Go on")
-    assert "Dropped" in str(stage.results["c"].content)
+    assert told in str(stage.results["c"].content)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -295,6 +313,114 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
         await stage.ended()
     proxied = not str(stage.results["c"].content).startswith("None")
     assert proxied == allowed
+
+
+OUTSIDE = {
+    "a file of another project": ("other/data.csv", "other/data.csv", "reads outside the project: "),
+    "a folder": ("other", "other", "reads outside the project: "),
+    "a secret of the workspace": ("work/.env", "work/.env", ".env, which may hold secrets"),
+    "a secret of another project": ("other/.env", "other/.env", "other/.env, which may hold secrets"),
+    "through a link": ("work/link", "other/data.csv", "reads outside the project: "),
+}
+
+
+def reads(folder: Folder, name: str) -> str:
+    """A command whose text does not say which path it reads, which prints what is there and whether a host is near."""
+    (folder / "home/other").mkdir(parents=True)
+    (folder / "work").mkdir()
+    (folder / "work/link").symlink_to(folder / "home/other/data.csv")
+    for text in ("home/other/data.csv", "home/other/.env", "home/other/b.txt", "work/.env"):
+        (folder / text).write_text(f"in {text}\n")
+    path = folder / (name if name.startswith("work") else f"home/{name}")
+    (folder / "work/read.py").write_text(f"""
+import os, sys
+path = {str(path)!r}
+names = [path] if not os.path.isdir(path) else [path + "/" + name for name in sorted(os.listdir(path))]
+if not names or not os.path.exists(path):
+    sys.exit(f"cannot open {{path}}: No such file or directory")
+for name in names:
+    try:
+        print(open(name).read(), end="")
+    except PermissionError as error:
+        print("refused", name)
+        code = str(error)
+        if len(names) == 1:
+            sys.exit(code)
+print("proxy", os.environ.get("http_proxy"))
+""")
+    return "python3 read.py; code=$?; echo x >>x.txt; exit $code"
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
+    named, real, told = OUTSIDE[what]
+    async with trying(tmp_path, command=reads(tmp_path, named)) as stage:
+        sandbox = stage.session.runtime.calls.workspace.sandbox
+        sandbox.grant_host("api.example.org")
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert (request.kind, request.rules, len(request.effects)) == ("run", (), 1)
+        assert told in request.effects[0]
+        assert bool(request.grave) == ("secrets" in told)
+        stage.submit(Approve("c", allowed))
+        keep = await stage.heard(ApprovalRequested, 2)
+        assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
+        assert sandbox.knows(sandbox.real_path(tmp_path / "home" / real), "read") is False
+        stage.submit(Approve("c", True))
+        await stage.ended()
+    content = str(stage.results["c"].content)
+    assert ("in home/other/.env" in content) == (allowed and real == "other/.env")
+    assert ("in home/other/data.csv" in content) == (allowed and real in ("other/data.csv", "other"))
+    assert ("in home/other/b.txt" in content) == (allowed and real == "other")
+    assert ("in work/.env" in content) == (allowed and real == "work/.env")
+    assert ("proxy None" in content) == allowed
+
+
+@pytest.mark.parametrize("mode", ["plan", "dontAsk", "bypassPermissions"])
+async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode: Mode) -> None:
+    async with trying(tmp_path, mode=mode, command=f"for n in 1; do {reads(tmp_path, 'other/.env')}; done") as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+    assert "in home" not in str(stage.results["c"].content)
+
+
+async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
+    """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
+    own = tmp_path / "tries"
+    own.mkdir()
+    (own / "log").write_text("mine")
+    command = reads(tmp_path, "other/data.csv")
+    script = (tmp_path / "work/read.py").read_text()
+    for path, change in ((own / "log", ""), (tmp_path / "home/none", ""), (tmp_path / "home/other/b.txt", "; true")):
+        (tmp_path / "work/read.py").write_text(script.replace(str(tmp_path / "home/other/data.csv"), str(path)))
+        async with trying(tmp_path, command=command.replace("; exit $code", change or "; exit $code")) as stage:
+            stage.say("Go")
+            assert (await stage.heard(ApprovalRequested)).kind == "keep"
+            stage.submit(Approve("c", False, comment="no"))
+            await stage.ended()
+    (tmp_path / "work/read.py").write_text(script)
+    async with trying(tmp_path, command=command) as stage:
+        stage.session.state.rules.deny += parse_rules(f"Read(/{tmp_path}/home/other/**)")
+        stage.say("Go")
+        assert (await stage.heard(ApprovalRequested)).kind == "keep"
+        stage.submit(Approve("c", False, comment="no"))
+        await stage.ended()
+
+
+async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
+        stage.say("Go")
+        await stage.heard(ToolStarted)
+        while not list((tmp_path / "tries").glob("try-*/1")):
+            await asyncio.sleep(0.01)
+        for count in (1, 2):
+            stage.submit(Background())
+            await stage.heard(Notice, count)
+        await stage.ended()
+        assert "cannot go to the background" in stage.of(Notice)[0].text
+    assert stage.results["c"].content == "done"
 
 
 async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> None:

@@ -45,7 +45,7 @@ bodies: st.SearchStrategy[Body] = st.one_of(
     st.builds(ContextNote, words),
     st.builds(Rewound, words),
     st.builds(Retracted, st.lists(words, max_size=2).map(tuple)),
-    st.builds(ProviderSwitched, words, words),
+    st.builds(ProviderSwitched, words, words, st.sampled_from(["chosen", "fallback", "budget"])),
     st.builds(Queued, st.lists(contents, max_size=2).map(tuple), st.lists(contents, max_size=2).map(tuple)),
     st.builds(Paid, words, usages, st.none() | st.floats(0, 1e6), st.sampled_from(["aside", "refused"]), words),
     st.builds(CallsStarted, st.lists(words, max_size=2).map(tuple)),

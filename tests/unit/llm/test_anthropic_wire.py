@@ -20,7 +20,17 @@ from agentcli.llm.errors import (
     ServerError,
     Timeout,
 )
-from agentcli.llm.messages import Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import (
+    CacheControl,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+)
 from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import (
     Done,
@@ -433,6 +443,29 @@ def test_the_first_request_has_one_breakpoint_in_its_messages() -> None:
 @pytest.mark.parametrize("earlier", range(9))
 def test_there_are_never_more_than_four_breakpoints(earlier: int) -> None:
     assert len(marked_places(to_body(asking(*conversation(3), earlier_messages=earlier), SONNET))) <= MOST_BREAKPOINTS
+
+
+def marked_by_caller(*places: int, ttl: Any = "5m") -> Request:
+    messages = conversation(3)
+    for place in places:
+        messages[place] = Message("user", (*messages[place].content, Text(f"part {place}", CacheControl(ttl))))
+    return asking(*messages, earlier_messages=5)
+
+
+def test_a_callers_breakpoints_take_the_place_of_ours() -> None:
+    body = to_body(marked_by_caller(0), SONNET)
+    assert marked_places(body) == ["system.0", "messages.0.1", "messages.4.0", "messages.6.0"]
+    assert body["messages"][0]["content"][1]["cache_control"] == {"type": "ephemeral"}
+    assert marked_places(to_body(marked_by_caller(0, 2, 4), SONNET)) == [
+        "messages.0.1", "messages.2.1", "messages.4.1", "messages.6.0",
+    ]  # fmt: skip
+
+
+def test_what_is_kept_for_an_hour_comes_before_what_is_not() -> None:
+    body = to_body(marked_by_caller(0, ttl="1h"), SONNET)
+    kept = [block["cache_control"].get("ttl") for block in (body["system"][0], body["messages"][0]["content"][1])]
+    assert kept == ["1h", "1h"]
+    assert body["messages"][6]["content"][0]["cache_control"] == {"type": "ephemeral"}
 
 
 def test_no_breakpoint_stands_on_thinking_or_on_empty_text() -> None:

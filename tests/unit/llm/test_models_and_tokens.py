@@ -30,7 +30,8 @@ from agentcli.llm.models import (
     refined,
     rows_from_toml,
 )
-from agentcli.llm.tokens import TOKENS_PER_IMAGE, estimate, estimate_text
+from agentcli.llm.tokens.estimates import estimate, estimate_text
+from agentcli.llm.tokens.media import TOKENS_PER_IMAGE
 from tests.conformance.reading import asking
 from tests.conformance.servers import ANTHROPIC_MODEL
 

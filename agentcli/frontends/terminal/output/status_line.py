@@ -20,7 +20,10 @@ _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
 class Status(Struct, frozen=True):
-    """The figures of the line; a status command gets them as JSON on stdin."""
+    """The figures of the line; a status command gets them as JSON on stdin.
+
+    `cold_usd` is what the next request reads again for, once the provider's cache has dropped a long conversation.
+    """
 
     model: str = ""
     mode: str = "default"
@@ -34,6 +37,7 @@ class Status(Struct, frozen=True):
     cwd: str = ""
     session_id: str = ""
     is_busy: bool = False
+    cold_usd: float | None = None
 
     @property
     def context_share(self) -> float:
@@ -60,6 +64,8 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
     if status.cost_usd or status.budget_usd:
         cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
         parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
+    if status.cold_usd and not status.is_busy:
+        parts.append(("warning", f"cache cold: ${status.cold_usd:.2f} to go on"))
     if status.jobs:
         parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
     if status.model:

@@ -60,7 +60,7 @@ class Bubblewrap:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         with ExitStack() as stack:
-            mount_points = stack.enter_context(MountPoints())
+            mount_points = stack.enter_context(MountPoints(bounds.note))
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.arguments(plan_protection(bounds, str(cwd), self._repositories))

@@ -48,10 +48,14 @@ class _Held:
 
 
 class MountPoints:
-    """Mount points of one command; leaving the context lets go of them."""
+    """Mount points of one command; leaving the context lets go of them.
 
-    def __init__(self) -> None:
+    Each is written to the file `note`, where there is one, before it is made.
+    """
+
+    def __init__(self, note: Path | None = None) -> None:
         self._held: list[_Held] = []
+        self._note = note
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +79,7 @@ class MountPoints:
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
-        return self._hold(path, os.O_DIRECTORY, _make_folder, _is_our_folder)
+        return self._hold(path, None, os.O_DIRECTORY, _make_folder, _is_our_folder)
 
     def hold_file(self, path: str, content: bytes) -> bool:
         """Make a file there, with a content that means nothing."""
@@ -83,9 +87,12 @@ class MountPoints:
         def is_ours(descriptor: int) -> bool:
             return os.pread(descriptor, len(content) + 1, 0) == content
 
-        return self._hold(path, 0, partial(_make_file, content=content), is_ours)
+        return self._hold(path, content, 0, partial(_make_file, content=content), is_ours)
 
-    def _hold(self, path: str, flags: int, make: _Make, is_ours: _IsOurs) -> bool:
+    def _hold(self, path: str, content: bytes | None, flags: int, make: _Make, is_ours: _IsOurs) -> bool:
+        if self._note is not None:
+            with self._note.open("ab") as note:
+                note.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
         parent, _, name = path.rpartition("/")
         try:
             folder = open_real(parent)
@@ -126,6 +133,17 @@ class MountPoints:
             os.close(lock)
             time.sleep(0.001)
         raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
+
+
+def remove_left(note: Path) -> None:
+    """Remove what a killed process noted, as far as nobody uses it. Raises nothing."""
+    with MountPoints() as points, contextlib.suppress(OSError):
+        words = note.read_bytes().split(b"\0")
+        for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
+            if os.path.lexists(path) and what == b"folder":
+                points.hold_folder(path)
+            elif os.path.lexists(path):
+                points.hold_file(path, what.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:

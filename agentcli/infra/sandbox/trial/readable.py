@@ -8,6 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
+from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 
 # Top-level folders of systems (Filesystem Hierarchy Standard 3.0, and those of Nix, Guix and snaps). What else stands
 # there is somebody's data.
@@ -27,10 +29,10 @@ _TOOLCHAINS = tuple(
 )
 
 
-def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
+def without_others_data(bounds: Bounds, search_path: str, *, opens_hosts: bool = False) -> Bounds:
     """The bounds of a command that nobody was asked about; `search_path` is its PATH.
 
-    The home and the data of others are hidden. No host is reached, granted or not.
+    The home and the data of others are hidden. No host is reached, granted or not, unless it `opens_hosts`.
     """
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS] + list(_installations(search_path, bounds.home))
@@ -38,8 +40,18 @@ def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
         bounds,
         masked=(*bounds.masked, bounds.home, *data),
         readable_again=(*bounds.readable_again, *shown),
-        proxy_socket=None,
+        proxy_socket=bounds.proxy_socket if opens_hosts else None,
     )
+
+
+def hides(bounds: Bounds, path: Path) -> bool:
+    """True if a command in these bounds cannot see what is there: the longest path that leads to it counts."""
+    if not is_real(str(path)):
+        return False
+    shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
+    covers = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
+    around = [cover for cover in covers if is_inside(str(path), cover)]
+    return bool(around) and covers[max(around, key=len)]
 
 
 def _installations(search_path: str, home: Path) -> Iterator[Path]:

@@ -9,9 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentcli.infra.sandbox.mounts.mount_points import remove_left
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 from agentcli.infra.sandbox.trial.tree_entries import Entry
 from agentcli.tools.trial import TryLimits
+
+MOUNT_POINTS = "mount_points"  # names the file of a try that lists them
 
 
 def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
@@ -36,6 +39,7 @@ def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
                 if spares and (entry / spares).exists():
                     continue
                 yield entry
+                remove_left(entry / MOUNT_POINTS)
                 remove_tree(entry)
             finally:
                 os.close(lock)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.trial.git_words import told_by_git
 from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
-from agentcli.infra.sandbox.trial.readable import without_others_data
+from agentcli.infra.sandbox.trial.readable import hides, without_others_data
 from agentcli.infra.sandbox.trial.tree_changes import (
     LONGEST_DIFFS,
     Piece,
@@ -35,7 +35,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
     with_worktree,
 )
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
-from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
+from agentcli.infra.sandbox.trial.try_folders import MOUNT_POINTS, Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
@@ -47,8 +47,8 @@ _LEFT = "what it left running was ended, as nothing of a try goes on"
 class TryRun:
     """A command that was tried. `changes` are told by name, those of the first root relative to it.
 
-    Exactly one of `keep` and `drop` ends it; leaving it as a context drops it where neither was called. Then nothing is
-    left of it but the output file of a long output.
+    `drop` ends it, after `keep` too, and so does leaving it as a context. Then nothing is left of it but the output
+    file of a long output. Until then a later start would finish, and tell, what was to be kept.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class TryRun:
         *,
         too_much: str = "",
         cached: Sequence[str] = (),
+        hides: Callable[[Path], Literal["", "here", "always"]],
     ) -> None:
+        self.hides = hides
         self.result = result
         self.cached = tuple(cached)
         self.too_much = too_much
@@ -67,6 +69,7 @@ class TryRun:
         self._pieces = pieces
         self._private = private
         self._is_open = True
+        self._keeping: asyncio.Future[Kept] | None = None
 
     async def keep(
         self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
@@ -85,7 +88,8 @@ class TryRun:
             raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
         self._is_open = False
         chosen = [piece for piece in self._pieces if names is None or piece.change.name in names]
-        return await asyncio.shield(asyncio.to_thread(self._keep, chosen, parts or {}))
+        self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep, chosen, parts or {}))
+        return await asyncio.shield(self._keeping)
 
     def _keep(self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]) -> Kept:
         try:
@@ -95,8 +99,6 @@ class TryRun:
             return msgspec.structs.replace(kept, conflicts=(*conflicts, *kept.conflicts))
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
-        finally:
-            self._private.close()
 
     def _narrowed(
         self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]
@@ -116,8 +118,10 @@ class TryRun:
         return narrowed, conflicts
 
     async def drop(self) -> None:
-        """Forget what the command did; nothing happens when the try is over already."""
+        """Forget what the command did, once what is to be kept is; nothing happens when the try is over already."""
         self._is_open = False
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping])
         await asyncio.shield(asyncio.to_thread(self._private.close))
 
     async def __aenter__(self) -> Self:
@@ -186,11 +190,18 @@ class TryRuns:
                 private.close()
         return f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
 
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> TryRun:
+    async def try_command(
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[str], None] = lambda text: None,
+        masked: Sequence[Path] = (),
+    ) -> TryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
-        One that takes too much of the machine is ended, and of one that changed too much nothing can be kept; both are
-        told. Raises `ToolError` where a try is impossible (permission_denied, resource_error).
+        It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
+        and of one that changed too much nothing can be kept; both are told. Raises `ToolError` where a try is
+        impossible (permission_denied, resource_error).
         """
         if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
@@ -198,19 +209,24 @@ class TryRuns:
         assert self._caches is not None
         self._caches.begin()
         try:
-            bounds = self._bounds()
+            usual = bounds = msgspec.structs.replace(was := self._bounds(), masked=(*was.masked, *masked))
             if command.nobody_allowed:
-                bounds = without_others_data(bounds, self._search_path)
+                bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
+
+            def how_hidden(path: Path) -> Literal["", "here", "always"]:
+                return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+
             trial = _Trial(self._confinement(), bounds, private, self._caches)
             watch = Watch(private.path, self._limits)
             result = await self._run(trial.launch, command, on_output, watch)
             if watch.why:
-                return TryRun(result, (), private, too_much=watch.why)
+                return TryRun(result, (), private, too_much=watch.why, hides=how_hidden)
             try:
                 pieces = await asyncio.to_thread(trial.pieces, self._limits)
             except TooMuch as error:
-                return TryRun(result, (), private, too_much=str(error))
-            return TryRun(result, await self._with_repositories(trial, pieces), private, cached=trial.cached)
+                return TryRun(result, (), private, too_much=str(error), hides=how_hidden)
+            pieces = await self._with_repositories(trial, pieces)
+            return TryRun(result, pieces, private, cached=trial.cached, hides=how_hidden)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -277,7 +293,7 @@ class _Trial:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
-        self._bounds = bounds
+        self._bounds = msgspec.structs.replace(bounds, note=private.path / MOUNT_POINTS)
         self._private = private
         self._caches = caches
         self._overlays: Overlays | None = None

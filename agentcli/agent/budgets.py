@@ -1,0 +1,289 @@
+"""Holds turns, sessions and days to what they may spend: the worst case is reserved before a request.
+
+An account counts for one scope; a charge goes to all accounts of a `Budgets`, so that it rolls up from a turn to its
+session and its day, and from a child agent to its parent.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import count
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from agentcli.errors import UserError
+from agentcli.llm.messages import Usage
+from agentcli.llm.models import ModelInfo
+
+Kind = Literal["usd", "tokens", "seconds", "calls"]
+Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools
+
+LEAST_TOKENS = 1_024  # a reply that may not even be that long is not asked for
+MARGIN = 1.5  # for what no provider has counted yet; some texts have many more tokens than their bytes suggest
+
+
+class PromptSize(Struct, frozen=True):
+    """Tokens of a prompt: those the provider `counted` with the request before, and an estimate of what was `added`."""
+
+    counted: int
+    added: int
+
+    @property
+    def guess(self) -> int:
+        return self.counted + self.added
+
+    @property
+    def worst(self) -> int:
+        return int(self.counted * 1.01 + self.added * MARGIN) + 1
+
+
+class Account(Protocol):
+    """What one scope may spend. A kind without a limit is not limited; `steps` are the limits it began with."""
+
+    scope: str
+    limits: Amounts
+    steps: Amounts
+    told: set[Kind]  # kinds of which it was said that they are nearly used up
+
+    def locked(self) -> AbstractContextManager[object]:
+        """While the body runs nobody else holds anything, in no process. Raises `StorageError`."""
+        ...
+
+    def spent(self) -> Amounts:
+        """What was charged, and what is held."""
+        ...
+
+    def hold(self, amounts: Amounts) -> int:
+        """Reserve; gives a number to settle it by."""
+        ...
+
+    def settle(self, number: int, amounts: Amounts) -> None:
+        """Charge in place of what was held."""
+        ...
+
+
+class MemoryAccount:
+    """Implements `Account` for a turn, a session, an agent: they live in one process."""
+
+    def __init__(self, scope: str, limits: Amounts | None = None) -> None:
+        self.scope = scope
+        self.steps: Amounts = dict(limits or {})
+        self.limits = dict(self.steps)
+        self.told: set[Kind] = set()
+        self._spent: Amounts = {}
+        self._held: dict[int, Amounts] = {}
+        self._numbers = count()
+
+    def locked(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def spent(self) -> Amounts:
+        return added(self._spent, *self._held.values())
+
+    def hold(self, amounts: Amounts) -> int:
+        number = next(self._numbers)
+        self._held[number] = amounts
+        return number
+
+    def settle(self, number: int, amounts: Amounts) -> None:
+        self._held.pop(number, None)
+        self._spent = added(self._spent, amounts)
+
+
+class OverBudget(UserError):
+    """An account does not allow what is to be done next, which `needs` says."""
+
+    def __init__(self, account: Account, kind: Kind, needs: str) -> None:
+        self._account = account
+        self._kind: Kind = kind
+        limit, spent = in_words(kind, account.limits[kind]), in_words(kind, account.spent().get(kind, 0.0))
+        super().__init__(f"The {account.scope}'s budget of {limit} is used up (spent: {spent}; {needs}).")
+
+    @property
+    def setting(self) -> str:
+        return f"budgets.{self._account.scope}_{self._kind}"
+
+    @property
+    def id(self) -> str:
+        """Of the question whether there is more; each further one has another."""
+        return f"{self.setting}={self._account.limits[self._kind]:g}"
+
+    @property
+    def step(self) -> str:
+        """How much more there is to allow, in words."""
+        return in_words(self._kind, self._account.steps[self._kind])
+
+    def allow_more(self) -> None:
+        """As much again as the budget was at first, until the scope ends or the program does."""
+        self._account.limits[self._kind] += self._account.steps[self._kind]
+        self._account.told.discard(self._kind)
+
+
+class Reservation:
+    """What a request may take. Settled once; to settle it again changes nothing."""
+
+    def __init__(self, holds: list[tuple[Account, int]], max_tokens: int, seconds: float) -> None:
+        self.max_tokens = max_tokens
+        self.seconds = seconds  # infinite where no budget is in time
+        self._holds = holds
+        self.is_open = True
+
+    def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
+        """Charge what it took in the end; an unknown price charges no money."""
+        if self.is_open:
+            self.is_open = False
+            amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
+            for account, number in self._holds:
+                account.settle(number, amounts)
+
+
+class Budgets:
+    """The accounts of one agent, the nearest first. From the share `warn_at` of a limit on, it is said once."""
+
+    def __init__(self, accounts: Sequence[Account] = (), *, warn_at: float = 0.8) -> None:
+        self.accounts = tuple(accounts)
+        self.warn_at = warn_at
+        self._told: set[str] = set()
+
+    def within(self, account: Account) -> Budgets:
+        """The budgets of a turn or a child: its own account, and these, to which its charges roll up."""
+        inner = Budgets((account, *self.accounts), warn_at=self.warn_at)
+        inner._told = self._told
+        return inner
+
+    @property
+    def is_limited(self) -> bool:
+        return any(account.limits for account in self.accounts)
+
+    def limit(self, scope: str, kind: Kind) -> float | None:
+        return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
+
+    def reserve(self, size: Callable[[], PromptSize], max_tokens: int, info: ModelInfo) -> Reservation:
+        """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
+
+        Raises `OverBudget`, and `StorageError` where the day's ledger cannot be kept.
+        """
+        if not self.is_limited:
+            return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
+        worst = _Worst(size().worst, info)
+        least = min(LEAST_TOKENS, max_tokens)
+        longest, seconds = max_tokens, math.inf
+        with ExitStack() as locks:
+            for account in self.accounts:
+                locks.enter_context(account.locked())
+            for account in self.accounts:
+                spent = account.spent()
+                for kind, limit in account.limits.items():
+                    left = limit - spent.get(kind, 0.0)
+                    longest = min(longest, worst.longest(kind, left))
+                    if longest < least:
+                        raise OverBudget(account, kind, f"the next request could take {worst.told(kind, least)}")
+                    seconds = left if kind == "seconds" and left < seconds else seconds
+            holds = [(account, account.hold(worst.amounts(longest))) for account in self.accounts]
+        return Reservation(holds, longest, seconds)
+
+    def begin_calls(self, calls: int) -> None:
+        """Charge calls that are about to run. Raises `OverBudget`, and charges none, where not all of them may."""
+        with ExitStack() as locks:
+            for account in self.accounts:
+                locks.enter_context(account.locked())
+            for account in self.accounts:
+                limit = account.limits.get("calls", math.inf)
+                if account.spent().get("calls", 0.0) + calls > limit:
+                    raise OverBudget(account, "calls", f"{calls} more asked for")
+            self.charge({"calls": calls})
+
+    def charge(self, amounts: Amounts) -> None:
+        for account in self.accounts:
+            account.settle(account.hold({}), amounts)
+
+    def check(self) -> None:
+        """Raises `OverBudget` where money, tokens or time are used up."""
+        for account in self.accounts:
+            spent = account.spent() if account.limits else {}
+            for kind, limit in account.limits.items():
+                if kind != "calls" and spent.get(kind, 0.0) >= limit:
+                    raise OverBudget(account, kind, "the next request would come on top")
+
+    def recall(self, amounts: Amounts) -> None:
+        """Charge the session alone for what its log tells: the day's ledger knows it."""
+        for account in self.accounts:
+            if account.scope == "session":
+                account.settle(account.hold({}), amounts)
+
+    def share_of_money(self) -> float:
+        """How much of a budget in money is used, of that which is nearest its end."""
+        limits = ((account.spent(), account.limits["usd"]) for account in self.accounts if "usd" in account.limits)
+        return max((spent.get("usd", 0.0) / limit for spent, limit in limits), default=0.0)
+
+    def is_first(self, what: str) -> bool:
+        """True when this is asked for the first time."""
+        if what in self._told:
+            return False
+        self._told.add(what)
+        return True
+
+    def warnings(self, info: ModelInfo | None = None) -> list[str]:
+        """What the person should know now and was not told: a budget nearly used up, one that cannot be held."""
+        said = []
+        for account in self.accounts:
+            spent = account.spent() if account.limits else {}
+            for kind, limit in account.limits.items():
+                if kind not in account.told and spent.get(kind, 0.0) >= self.warn_at * limit:
+                    account.told.add(kind)
+                    used = f"{in_words(kind, spent[kind])} of {in_words(kind, limit)}"
+                    said.append(f"The {account.scope}'s budget is {spent[kind] / limit:.0%} used: {used}.")
+        has_money = any("usd" in account.limits for account in self.accounts)
+        if info is not None and info.prices is None and has_money and self.is_first(info.id):
+            said.append(
+                f"The price of {info.id} is not known: no budget in money holds for it. Set its prices in "
+                f'[models.{info.provider}."{info.id}"], or a budget in tokens (budgets.session_tokens).'
+            )
+        return said
+
+
+class _Worst:
+    """The most a request can cost: its prompt written to the cache, its reply as long as it may be."""
+
+    def __init__(self, prompt: int, info: ModelInfo) -> None:
+        self._prompt = prompt
+        self._per_prompt, self._per_reply = info.prices.dearest(prompt) if info.prices else (0.0, 0.0)
+
+    def amounts(self, reply: int) -> Amounts:
+        return {"usd": self._prompt * self._per_prompt + reply * self._per_reply, "tokens": self._prompt + reply}
+
+    def longest(self, kind: Kind, left: float) -> int:
+        """Tokens a reply may have where so much is left."""
+        if kind == "calls":
+            return sys.maxsize
+        if kind == "tokens":
+            return int(left) - self._prompt
+        rest = left - self._prompt * self._per_prompt if kind == "usd" else left
+        if rest <= 0:
+            return 0
+        return int(rest / self._per_reply * (1 - 1e-9)) if kind == "usd" and self._per_reply else sys.maxsize
+
+    def told(self, kind: Kind, reply: int) -> str:
+        return in_words(kind, self.amounts(reply)[kind]) if kind in ("usd", "tokens") else "any time"
+
+
+def added(*all: Amounts) -> Amounts:
+    total: Amounts = {}
+    for amounts in all:
+        for kind, amount in amounts.items():
+            total[kind] = total.get(kind, 0.0) + amount
+    return total
+
+
+def in_words(kind: Kind, amount: float) -> str:
+    match kind:
+        case "usd":
+            return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
+        case "seconds":
+            return f"{amount:,.0f} s"
+        case _:
+            return f"{amount:,.0f} {kind}" if amount != 1 else f"1 {kind[:-1]}"

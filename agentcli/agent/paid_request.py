@@ -1,0 +1,126 @@
+"""Sends a request within the budgets: each try is reserved before it is sent, and paid for however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from agentcli.agent.budgets import Budgets, PromptSize, Reservation
+from agentcli.errors import UserError
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.messages import Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider, Request, StreamEvent, lasts_an_hour
+from agentcli.llm.retry import OnRetry, RetryPolicy, stream_with_retry
+from agentcli.llm.tokens import estimate
+
+
+@dataclass
+class PaidRequest:
+    """A request and its retries.
+
+    `size` tells how large the prompt is. `on_broken` is told what a try that ended without a reply is booked with: what
+    its stream reported, else an estimate; the budgets are charged with the worst case. `retries`, and of
+    the newest try `sent`, `sent_at` (seconds since 1970) and `duration_ms`, are read afterwards.
+    """
+
+    provider: Provider
+    info: ModelInfo
+    budgets: Budgets
+    policy: RetryPolicy
+    size: Callable[[], PromptSize]
+    on_broken: Callable[[Usage], None]
+    on_retry: OnRetry
+    retries: int = 0
+    sent_at: float = 0.0
+    duration_ms: float = 0.0
+
+    async def reply(self, request: Request, on_event: Callable[[StreamEvent], None]) -> llm.Done:
+        """Raises `ProviderError` when it fails for good, `OverBudget` when a try cannot be paid for."""
+        self._held: Reservation | None = None
+        try:
+            async with asyncio.timeout(None) as self._deadline:
+                stream = stream_with_retry(
+                    self.provider, request, policy=self.policy, on_retry=self._failed, before_try=self._begin
+                )
+                async with aclosing(stream) as events:
+                    async for event in events:
+                        self._heed(event)
+                        if isinstance(event, llm.Done):
+                            self._settle(event.usage)
+                            return event
+                        on_event(event)
+        except TimeoutError as error:
+            if not self._deadline.expired():
+                raise
+            self._break()
+            self.budgets.check()
+            raise UserError("The request was ended: the time its budget left is over.") from error
+        except ProviderError as error:
+            self._break(error)
+            raise
+        finally:
+            self._break()
+        raise AssertionError(f"{self.provider.name} ended its stream without Done")
+
+    def _begin(self, request: Request) -> Request:
+        self._held = self.budgets.reserve(self.size, request.max_tokens, self._dearest(request))
+        self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
+        self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
+        self.sent_at = time.time()
+        if self._held.seconds < math.inf:
+            self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
+        return self.sent
+
+    def _dearest(self, request: Request) -> ModelInfo:
+        """The model, at the price of keeping its prompt for an hour where the request asks for that."""
+        prices = self.info.prices
+        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):
+            return self.info
+        return structs.replace(self.info, prices=structs.replace(prices, cache_write=prices.cache_write_1h))
+
+    def _failed(self, number: int, delay_s: float, error: ProviderError) -> None:
+        self._break(error)
+        self.retries = number
+        self.on_retry(number, delay_s, error)
+
+    def _heed(self, event: StreamEvent) -> None:
+        self._has_begun = True
+        match event:
+            case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
+                self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
+            case llm.UsageUpdate(usage):
+                self._used = usage
+            case _:
+                pass
+
+    def _settle(self, usage: Usage) -> None:
+        assert self._held is not None
+        self.duration_ms = (time.monotonic() - self._started) * 1000
+        self._held.settle(usage, self.info.cost(usage), self.duration_ms / 1000)
+
+    def _break(self, error: ProviderError | None = None) -> None:
+        """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
+        if self._held is None or not self._held.is_open:
+            return
+        if error is not None and not self._has_begun and not error.is_answered:
+            self._settle(Usage())
+            return
+        is_counted = bool(self._used.prompt_tokens or self._used.cost_usd is not None)
+        used, worst = self._with_output(self._used, 4), self._with_output(self._used, 2)
+        if not is_counted:
+            used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
+            worst = structs.replace(worst, cache_creation_input_tokens=self.size().worst)
+        self._settle(worst)
+        self.on_broken(used)
+
+    def _with_output(self, used: Usage, bytes_per_token: int) -> Usage:
+        """With what arrived, where that is more than what was counted by then."""
+        return structs.replace(used, output_tokens=max(used.output_tokens, self._received // bytes_per_token))

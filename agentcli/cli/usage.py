@@ -1,0 +1,110 @@
+"""`agentcli usage`: what the stored sessions used, by day, model, tool and user."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from agentcli.agent.metrics import Tally, UsageCollector, counted, dearest
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import draws_tables, print_table
+from agentcli.infra.sessions.sqlite import SqliteSessions
+
+LONGEST_BAR = 20  # columns
+_A_DAY = 86_400
+_MOST_DAYS = 36_500
+_FIGURES = ("requests", "in", "cached", "out", "cost")
+
+app = make_app("What the stored sessions used, by day, model, tool and user.", needs_command=False)
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "usage", arguments)
+
+
+@app.command()
+def show(
+    days: Annotated[int, typer.Option(min=0, max=_MOST_DAYS, help="Of so many days, today included; 0: all.")] = 30,
+    session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
+    json: AsJson = False,
+) -> None:
+    """What the stored sessions used, by day, model, tool and user."""
+    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    since = midnight - (days - 1) * _A_DAY if days and not session else 0.0
+    found = wait_for(_read(since, session))
+    if json:
+        print_json(found.report())
+    elif not found.total.requests:
+        tell("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
+    else:
+        _report(found, one_session=bool(session))
+
+
+async def _read(since: float, session: str) -> UsageCollector:
+    store = SqliteSessions(configuration().paths.sessions, on_notice=warn)
+    try:
+        return await store.usage(since=since, session=session)
+    finally:
+        await store.close()
+
+
+def _report(found: UsageCollector, *, one_session: bool) -> None:
+    total = found.total
+    took = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
+    retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
+    sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
+    tell(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{took}{retries}\n")
+    _tallies("day", sorted(found.days.items()), has_bars=True)
+    _tallies("model", dearest(found.models))
+    if len(found.users) > 1:
+        _tallies("user", [(user or "(none)", tally) for user, tally in dearest(found.users)])
+    if found.tools:
+        rows = [
+            (
+                name, counted(tool.calls, "call"), f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms",
+                f"{tool.tokens:,} tokens", ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3)),
+            )
+            for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls)
+        ]  # fmt: skip
+        headings = ("tool", "calls", "success", "ms", "tokens", "errors")
+        print_table(headings, rows, numeric={"calls", "ms", "tokens"})
+    if total.unpriced:
+        tell(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
+
+
+def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool = False) -> None:
+    """A table; on a terminal with a bar for the cost, or for the tokens where nothing cost anything."""
+    by_cost = any(tally.cost_usd for _, tally in tallies)
+    sizes = [tally.cost_usd if by_cost else tally.usage.context_tokens for _, tally in tallies]
+    bars = has_bars and draws_tables() and max(sizes) > 0
+    rows = [
+        (name, *_figures(tally), *(("▇" * round(LONGEST_BAR * size / max(sizes)),) if bars else ()))
+        for (name, tally), size in zip(tallies, sizes, strict=True)
+    ]
+    print_table((heading, *_FIGURES, *(("",) if bars else ())), rows, numeric=set(_FIGURES))
+    tell("")
+
+
+def _figures(tally: Tally) -> tuple[str, ...]:
+    usage = tally.usage
+    cached = f"{usage.cache_read_input_tokens / usage.prompt_tokens:.0%}" if usage.prompt_tokens else "0%"
+    requests, sent, received = counted(tally.requests, "request"), usage.prompt_tokens, usage.output_tokens
+    return requests, f"{sent:,} in", cached, f"{received:,} out", _money(tally)
+
+
+def _money(tally: Tally) -> str:
+    if tally.unpriced == tally.requests and tally.requests:
+        return "price unknown"
+    return f"${tally.cost_usd:,.2f}" if tally.cost_usd >= 1 or not tally.cost_usd else f"${tally.cost_usd:.4f}"
+
+
+def _duration(ms: float) -> str:
+    seconds = round(ms / 1000)
+    if seconds < 60:
+        return f"{ms / 1000:.1f} s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3_600:,} h {seconds % 3_600 // 60} min"

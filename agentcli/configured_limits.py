@@ -1,0 +1,42 @@
+"""Reads from the settings what a turn, a session and a day may take."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal, get_args
+
+from agentcli.agent.budgets import Account, Amounts, Budgets, Kind, MemoryAccount
+from agentcli.agent.runtime import Limits
+from agentcli.config import Config
+from agentcli.settings import BudgetSettings, Settings
+
+ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
+
+
+def turn_limits(settings: Settings, *, asks: bool) -> Limits:
+    """The limits of one prompt; with `asks` there is a person who may allow more."""
+    return Limits(
+        settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
+        settings.tokens.max_output,
+        asks=asks,
+        budgets=budget_of(settings.budgets, "turn"),
+        cheaper_model=settings.budgets.fallback_model,
+        cheaper_at=settings.budgets.fallback_at,
+    )
+
+
+def session_budgets(config: Config) -> Budgets:
+    """The accounts of a session: its own, and the day's where that is limited."""
+    settings = config.settings
+    session = budget_of(settings.budgets, "session")
+    if (most := settings.limits.max_budget_usd) is not None:
+        session["usd"] = min(most, session.get("usd", most))
+    accounts: list[Account] = [MemoryAccount("session", session)]
+    if day := budget_of(settings.budgets, "day"):
+        ledger = import_module("agentcli.infra.day_account")
+        accounts.append(ledger.DayAccount(config.paths.state / "budgets.db", day, config.paths.sessions))
+    return Budgets(accounts, warn_at=settings.budgets.warn_at)
+
+
+def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"]) -> Amounts:
+    return {kind: limit for kind in get_args(Kind) if (limit := getattr(budgets, f"{scope}_{kind}")) is not None}

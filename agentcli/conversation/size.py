@@ -1,0 +1,129 @@
+"""Measures the next request: what the provider counted for the last one, and an estimate of what came since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
+from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import ToolSpec
+from agentcli.llm.tokens.calibration import Calibration
+from agentcli.llm.tokens.estimates import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_MESSAGE, Size, prefix_size, size_of
+
+if TYPE_CHECKING:
+    from agentcli.conversation.conversation import Conversation
+
+MESSAGE = Size(symbols=int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
+MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's factor is learned from
+
+
+class Counted(NamedTuple):
+    """What a provider counted for a reply and all before it, and the size of that.
+
+    `doubtful` tokens of it are reasoning, which the next request may or may not hold.
+    """
+
+    tokens: int
+    size: Size
+    doubtful: int
+
+
+class RequestSize:
+    """The size of a conversation's next request; measuring it again costs as much as the entries that are new.
+
+    Every reply teaches the calibration, those of a stored conversation when it is measured first.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.calibration = Calibration()
+        self._conversation = conversation
+        self._learned: set[str] = set()  # ids of replies
+        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())
+        self._model: ModelInfo | None = None
+        self._start_anew()
+
+    def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
+        """What the conversation takes of the window, in the next request to a model.
+
+        The newest count of this model since the last compaction is the base; without one, all is estimated.
+        """
+        if (system, tools) != self._prefix[:2]:
+            self._prefix = (system, tools, prefix_size(system, tools))
+        self._model, name = model, f"{model.provider}/{model.id}"
+        self._follow(self._conversation, name)
+        counted = self._counted.get(name, Counted(0, Size(), 0))
+        added = self._now.minus(counted.size)
+        if not model.takes_images:  # it is sent a short text in their place
+            added = added._replace(media=0)
+        return max(0, counted.tokens + self.calibration.tokens(name, added, model.token_factor * SAFETY))
+
+    def now(self) -> int:
+        """The same for the model and the prefix that were asked about last; 0 if none was."""
+        return self.tokens(*self._prefix[:2], self._model) if self._model else 0
+
+    def _start_anew(self) -> None:
+        self._followed = 0  # so many entries of the path
+        self._newest: Entry | None = None
+        self._entries = Size()
+        self._counted: dict[str, Counted] = {}
+
+    @property
+    def _now(self) -> Size:
+        return self._entries.plus(self._prefix[2])
+
+    def _follow(self, conversation: Conversation, model: str) -> None:
+        """Take in the entries that are new, images at what `model` takes for them.
+
+        All are, where the path is another one or was compacted.
+        """
+        path = conversation.path
+        is_same = self._followed <= len(path) and (not self._followed or path[self._followed - 1] is self._newest)
+        new = path[self._followed :]
+        if not is_same or any(isinstance(entry.body, Compaction) for entry in new):
+            self._start_anew()
+            first = next((n for n in range(len(path), 0, -1) if isinstance(path[n - 1].body, Compaction)), 0)
+            new = path[first:]
+            entries = conversation.request_entries
+            for entry in entries[: len(entries) - len(new)]:
+                self._entries = self._entries.plus(_size(entry.body, model))
+        for entry in new:
+            self._take(entry, model)
+        self._followed, self._newest = len(path), path[-1] if path else None
+
+    def _take(self, entry: Entry, model: str) -> None:
+        body, before = entry.body, self._now
+        self._entries = self._entries.plus(_size(body, model))
+        if not isinstance(body, Assistant) or not body.usage.prompt_tokens:
+            return
+        name, usage = f"{body.provider}/{body.model}", body.usage
+        if entry.id not in self._learned:
+            self._learned.add(entry.id)
+            self._learn(name, usage.prompt_tokens, before)
+        if body.stop_reason == "interrupted":  # how long the kept text is was not counted
+            self._counted[name] = Counted(usage.prompt_tokens, before, 0)
+            return
+        kept = [block for block in body.content if isinstance(block, Thinking | RedactedThinking | Opaque)]
+        unseen = 0 if kept else usage.reasoning_tokens
+        doubtful = max(usage.reasoning_tokens - unseen, int(size_of(kept, model).bytes / BYTES_PER_TOKEN))
+        self._counted[name] = Counted(usage.context_tokens - unseen, self._now, doubtful)
+
+    def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
+        """From what was added since the last count, or from the whole request; images would blur it."""
+        before = self._counted.get(name, Counted(0, Size(), 0))
+        added = size.minus(before.size)
+        if not added.media and before.doubtful <= MOST_DOUBT * added.bytes / BYTES_PER_TOKEN:
+            self.calibration.learn(name, added, prompt_tokens - before.tokens)
+
+
+def _size(body: Body, model: str) -> Size:
+    match body:
+        case User(content) | Assistant(content):
+            size = size_of(content, model)
+        case Result(result):
+            size = size_of([result], model)
+        case Compaction(carried):
+            size = size_of([Text(carried)], model)
+        case _:
+            return Size()
+    return size.plus(MESSAGE)

@@ -1,0 +1,66 @@
+"""Counts tokens for Python programs, and tells what is known of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from agentcli.config import load_config
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.tokens.counting import TOKENS_TO_REPLY, AnyMessage, AnyTool, message_tokens, text_tokens
+from agentcli.llm.tokens.registry import ModelFacts
+from agentcli.model_choice import Models
+from agentcli.paths import current_folder, find_paths
+
+
+def count_tokens(text: str, model: str) -> int:
+    """Tokens of a text for `provider/model`, or for a model by its own name.
+
+    Exact for OpenAI's models and where the settings name an exact counter (`tokens.encoders`), which is waited for up
+    to three seconds; for others an estimate with a margin. Raises `ConfigError` for wrong settings.
+    """
+    return text_tokens([text], model, _models().encoders)
+
+
+def count_message_tokens(message: AnyMessage, model: str) -> int:
+    """Tokens of one message, its images and documents included.
+
+    It is a `Message`, or a dict as the Messages API or Chat Completions take it.
+    """
+    return message_tokens([message], model, _models().encoders)
+
+
+def count_conversation_tokens(
+    messages: Iterable[AnyMessage], model: str, *, system: str = "", tools: Iterable[AnyTool] = ()
+) -> int:
+    """Tokens of messages as one request; `tools` are `ToolSpec`s or dicts."""
+    return message_tokens(messages, model, _models().encoders, system=system, tools=tools) + TOKENS_TO_REPLY
+
+
+def get_model_info(model: str) -> ModelFacts:
+    """Window, prices, capabilities, family, encoder, margin and mode of a model.
+
+    `is_known` is false for one that no table names; window and price are guesses then.
+    """
+    models = _models()
+    provider, slash, _ = model.partition("/")
+    rows = (row for row in models.table() if model in (row.id, *row.aliases))
+    info = models.info(model) if provider and slash else next(rows, ModelInfo(model, "", is_known=False))
+    return models.encoders.facts(info)
+
+
+def _models() -> Models:
+    paths = find_paths(os.environ.get("AGENTCLI_HOME"))
+    try:
+        changed = paths.user_config.stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return _models_of(paths.config, current_folder(), os.environ.get("AGENTCLI_TOKENS_ENCODERS", ""), changed)
+
+
+@lru_cache(maxsize=4)
+def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
+    """The models as the settings have them: read once, until one of these differs."""
+    return Models(load_config(find_paths(os.environ.get("AGENTCLI_HOME")), cwd, os.environ))

@@ -1,0 +1,68 @@
+"""Large results through the library: told in a line, kept whole, and cleaned as the settings say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli import Agent, tool
+from agentcli.agent.events import ToolFinished
+from agentcli.tools.tool import ToolOutput
+
+
+@tool
+def customers() -> ToolOutput:
+    """Lists all customers."""
+    rows = [{"id": number, "name": f"customer {number}", "note": "x" * 300} for number in range(3_214)]
+    return ToolOutput(structured=rows)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def script(folder: Path, *replies: dict[str, Any]) -> str:
+    path = folder / "script.jsonl"
+    path.write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+    return f"scripted/{path}"
+
+
+async def results(folder: Path, *calls: dict[str, Any], **settings: Any) -> list[str]:
+    replies = [{"tool_calls": [one]} for one in calls]
+    model = script(folder, *replies, {"text": "Done."})
+    async with Agent(model, cwd=folder, tools=[customers], settings=settings) as agent:
+        events = [event async for event in agent.stream("list the customers")]
+    return [str(event.result.content) for event in events if isinstance(event, ToolFinished)]
+
+
+ALL = {"name": "customers", "input": {}, "id": "c1"}
+
+
+async def test_a_large_result_is_summed_up_and_can_be_read_on(home: Path, tmp_path: Path) -> None:
+    more = {"name": "read_more", "input": {"result_id": "c1", "page": 2}}
+    first, page = await results(tmp_path, ALL, more, tools={"output_level": "full"})
+    assert "JSON, list of 3,214 items; keys of the first: id, name, note" in first
+    assert page.endswith("]")
+    assert '"note":"xxx' in page
+
+
+async def test_a_short_view_of_a_large_result_says_where_all_of_it_is(home: Path, tmp_path: Path) -> None:
+    more = {"name": "read_more", "input": {"result_id": "c1", "page": 1}}
+    first, page = await results(tmp_path, ALL, more)
+    assert first.startswith("Found 3214 items:")
+    assert 'read_more with result_id="c1" and page=1 shows all of it, in ' in first
+    assert "JSON, list of 3,214 items; keys of the first: id, name, note" in first
+    assert page.startswith('[{"id":0,"name":"customer 0"')
+
+
+@pytest.mark.parametrize(("settings", "left"), [({}, 1), ({"max_age_hours": 1e-9}, 0), ({"max_size_gb": 1e-6}, 0)])
+async def test_the_settings_say_how_long_it_is_kept(
+    home: Path, tmp_path: Path, settings: dict[str, float], left: int
+) -> None:
+    await results(tmp_path, ALL, data={"clean_every_minutes": 0, **settings})
+    assert len([path for path in (home / "state" / "data").glob("??/*") if path.is_file()]) == left

@@ -1,0 +1,126 @@
+"""Plans of random conversations: whatever a log holds, what is left can be sent, is small enough, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.compaction.carried import Carried, collect
+from agentcli.conversation.compaction.digest import Summary
+from agentcli.conversation.compaction.planning import Budget, Planner
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    CallsStarted,
+    Compaction,
+    Entry,
+    Paid,
+    Pinned,
+    Queued,
+    Result,
+    User,
+    reminder,
+)
+from agentcli.conversation.turns import turn_records
+from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.transcript import is_valid
+
+WORDS = st.sampled_from(["a", "set the port to 80", "ünïcödé 文件", "line\nline", "x" * 900, "y " * 3_000, "[#3]", "`"])
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[Entry]:
+    """Turns of prompts, rounds, steering, interrupts, notes, pins and earlier compactions, all calls answered."""
+    log: list[Entry] = []
+    count = 0
+
+    def add(body: Body, id: str | None = None) -> None:
+        log.append(Entry(id or f"e{len(log)}", log[-1].id if log else None, 0.0, body))
+
+    add(reminder("Working directory /x."))
+    for turn in range(draw(st.integers(1, 16))):
+        image = (Image(Base64Source("image/png", "aGk=")),) if draw(st.booleans()) else ()
+        add(User((Text(f"prompt {turn} {draw(WORDS)}"), *image)))
+        for _ in range(draw(st.integers(0, 6))):
+            uses = []
+            for _ in range(draw(st.integers(0, 3))):
+                count += 1
+                uses.append(
+                    ToolUse(f"call_{count}", draw(st.sampled_from(["bash", "file_edit"])), {"path": draw(WORDS)})
+                )
+            thinking = (Thinking("hm", draw(st.sampled_from([None, "sig"]))), RedactedThinking("x"))
+            add(Assistant((*thinking[: draw(st.integers(0, 2))], Text(draw(WORDS)), *uses), "p", "m"))
+            add(CallsStarted(tuple(use.id for use in uses)))
+            for use in uses:
+                add(Result(ToolResult(use.id, draw(WORDS), draw(st.booleans())), use.name), use.id)
+            match draw(st.integers(0, 8)):
+                case 0:
+                    add(User((Text(f"steer {len(log)}"),)))
+                case 1:
+                    add(reminder("a note"))
+                case 2:
+                    add(Pinned(f"fact {len(log)}"))
+                case 3:
+                    add(Paid("p/m"))
+                case 4:
+                    add(Compaction("so far", ("e0", "e1"), log[-1].id))
+                case _:
+                    add(Queued())
+    return log
+
+
+def tokens(messages: Sequence[Message]) -> int:
+    return sum(len(str(block)) for message in messages for block in message.content) // 4
+
+
+def said(messages: Sequence[Message]) -> str:
+    return "\n".join(block.text for message in messages for block in message.content if isinstance(block, Text))
+
+
+@given(
+    talks(),
+    st.sampled_from(["auto", "truncate", "extract", "summarize"]),
+    st.integers(1, 6),
+    st.sampled_from([3_000, 12_000, 60_000]),
+    st.integers(0, 12),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
+    log: list[Entry], strategy: str, keep: int, window: int, summarised: int
+) -> None:
+    conversation = Conversation(log)
+    turns = turn_records(conversation)
+    rules = CompactionSettings(strategy=strategy, keep_turns=keep)  # type: ignore[arg-type]
+    carried = collect(conversation, turns, ["<instructions>\nUse tabs.\n</instructions>"], lambda path: "")
+    assert isinstance(carried, Carried)
+    before = max(tokens(conversation.messages), 1)
+    summaries = (Summary(1, summarised, "It went well."),) if summarised else ()
+    budget = Budget(window, window // 10, before, tokens)
+    made = Planner(conversation, turns, carried, rules, budget, summaries=summaries).plan()
+    event(made if isinstance(made, str) else made.strategy)
+    if isinstance(made, str):
+        assert made
+        return
+    conversation.add(Entry("now", log[-1].id, 0.0, made))
+    messages = conversation.messages
+    assert is_valid(messages)
+    assert made.tokens_after <= budget.limit(rules.target)
+    assert made.tokens_after < before
+    text = said(messages)
+    for fact in carried.pins:
+        assert fact in text
+    assert "Use tabs." in text
+    for number, entry in enumerate(log, 1):
+        body = entry.body
+        if isinstance(body, User) and not body.is_reminder:
+            assert body.text in text or f"recall id={number}]" in text
+    answered = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResult)]
+    asked = [use.id for message in messages for use in message.tool_uses]
+    assert answered == asked
+    conversation.add(Entry("next", "now", 0.0, User((Text("and now?"),))))
+    assert is_valid(conversation.messages)
+    assert "and now?" in said(conversation.messages)

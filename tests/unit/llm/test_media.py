@@ -1,0 +1,97 @@
+"""Images and PDFs within what an API takes: the newest stay, and what has gone stays away."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from agentcli.llm.media import MOST_MEDIA_BYTES, MediaRules, fitted, media_in
+from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse, user_message
+from tests.conformance.wire_rules import picture
+
+TAKES = MediaRules(images=8, documents=True, image_bytes=10_000, edge=100, crowd=4, crowded_edge=50)
+PDF = Document(Base64Source("application/pdf", base64.b64encode(b"%PDF-1.7").decode()))
+
+
+def image(width: int = 9, media_type: str = "image/png") -> Image:
+    return Image(Base64Source(media_type, picture(width, 9)))
+
+
+def shown(*blocks: Image | Document, rules: MediaRules = TAKES) -> list[str]:
+    """What each block became: "image", "document", or the text in its place."""
+    (message,) = fitted((Message("user", blocks),), rules)
+    return [block.text if isinstance(block, Text) else type(block).__name__.lower() for block in message.content]
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    messages = (user_message("Hi"), Message("user", (image(), PDF)))
+    assert fitted(messages, TAKES) == messages
+    assert fitted(messages[:1], MediaRules()) == messages[:1]
+
+
+@pytest.mark.parametrize(
+    ("block", "rules", "why"),
+    [
+        (image(101), TAKES, "[Image (image/png) left out: it has 101 x 9 pixels, more than 100 on a side]"),
+        (image(), MediaRules(), "[Image (image/png) left out: this model sees no images]"),
+        (PDF, MediaRules(1), "[PDF left out: this model takes none; read its text with a tool, such as pdftotext]"),
+        (Image(Base64Source("image/png", "iVBO")), TAKES, "[Image (image/png) left out: it is broken]"),
+        (Image(Base64Source("image/png", "?")), TAKES, "[Image (image/png) left out: it is broken]"),
+        (Document(Base64Source("application/pdf", "iVBO")), TAKES, "[PDF left out: it is broken]"),
+        (
+            Image(Base64Source("image/gif", picture(9, 9, "GIF"))),
+            MediaRules(images=1, image_types=("image/png",)),
+            "[Image (image/gif) left out: this model takes no image/gif]",
+        ),
+        (image(), MediaRules(images=1, image_bytes=40), "[Image (image/png) left out: it has more than 0.0 MB]"),
+    ],
+)  # fmt: skip
+def test_a_text_says_what_was_left_out_and_why(block: Image | Document, rules: MediaRules, why: str) -> None:
+    assert shown(block, rules=rules) == [why]
+
+
+def test_a_wrong_label_is_mended() -> None:
+    (message,) = fitted((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
+    assert message.content == (image(),)
+
+
+def test_in_a_crowd_images_are_smaller() -> None:
+    assert shown(*[image(60)] * 4) == ["image"] * 4
+    assert shown(image(60), *[image()] * 4)[0].startswith("[Image (image/png) left out: it has 60 x 9 pixels")
+
+
+def test_of_too_many_the_newest_stay_and_what_is_gone_stays_gone() -> None:
+    before: set[int] = set()
+    changes = 0
+    for count in range(1, 50):
+        said = shown(*[image(width) for width in range(1, count + 1)])
+        gone = {number for number, text in enumerate(said) if text != "image"}
+        assert before <= gone
+        assert count - len(gone) <= TAKES.images
+        assert said[-1] == "image"
+        changes += gone != before
+        before = gone
+    assert changes < 50 / 2  # each change breaks the beginning that a cache has
+
+
+def test_all_media_together_stay_below_the_size_of_a_request() -> None:
+    half = Document(Base64Source("application/pdf", PDF.source.data[:8] + "A" * (MOST_MEDIA_BYTES // 2)))
+    said = shown(half, half, image())
+    assert said[-1] == "image"
+    assert said[0] == "[PDF left out: newer ones fill the request]"
+
+
+def test_images_in_results_count_too() -> None:
+    result = ToolResult("a", (Text("seen"), image(101), image()))
+    call = Message("assistant", (ToolUse("a", "read", {}),))
+    messages = fitted((user_message("Hi"), call, Message("user", (result, image()))), TAKES)
+    assert messages[:2] == (user_message("Hi"), call)
+    assert len(list(media_in(messages))) == 2
+
+
+def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    huge = image(177)
+    for _ in range(3):
+        shown(huge)
+    assert [record.message for record in caplog.records] == [shown(huge)[0]]

