@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
+from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
 from agentcli.agent.commands.memory import instruction_files
 from agentcli.agent.interfaces import Restriction
 from agentcli.agent.ops import SetMode
@@ -61,16 +61,15 @@ async def _from_instructions(host: CommandHost, which: list[str]) -> str:
         return "No line of the instruction files that were read is a clear permission rule."
     held = {verb: {str(rule) for rule in host.session.state.rules.of(verb)} for verb in ("ask", "deny")}
     options = [
-        (
-            f"{_DONE[one.verb]}: {', '.join(map(str, rules))}",
-            one.quote + " (holds)" * held[one.verb].issuperset(map(str, rules)),
-        )
+        (one.quote, f"{_DONE[one.verb]}: {', '.join(names)}" + " (holds)" * held[one.verb].issuperset(names))
         for one, rules in lines
+        for names in [[str(rule) for rule in rules]]
     ]
     if not which:
         picked = await host.choose("Lines to hold as rules in this project", [*options, ("all of them", "")])
         if picked is None:
-            return listed(options, "/permissions instructions all, or the NUMBERS of some, makes rules of them.")
+            rows = [f"{number:>3}  {quote}\n     {rule}" for number, (quote, rule) in enumerate(options, 1)]
+            return "\n".join([*rows, "/permissions instructions all, or the NUMBERS of some, makes rules of them."])
         which = ["all"] if picked == len(options) else [str(picked + 1)]
     if calls.ask is None:
         raise UsageError("Lines become rules by a person's yes, in a session.")

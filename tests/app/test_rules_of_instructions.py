@@ -46,8 +46,11 @@ EDIT = call("file_write", path="vendor/new.py", content="x")
 def test_nothing_is_a_rule_before_a_yes_and_the_lines_are_shown_with_their_rules(place: Place) -> None:
     listed, is_error = said(place, "/permissions instructions")[0]
     assert not is_error
-    assert "1  refused: bash(pip *), bash(pip3 *), bash(python* -m pip *)" in listed
-    assert 'AGENTS.md says: "Never edit vendor/."' in listed
+    assert listed.splitlines()[:3] == [
+        '  1  AGENTS.md says: "Use uv, not pip."',
+        "     refused: bash(pip *), bash(pip3 *), bash(python* -m pip *)",
+        '  2  AGENTS.md says: "Never edit vendor/."',
+    ]
     assert "tabs" not in listed
     assert not any("AGENTS.md says" in text for text in results(place, PIP, EDIT))
 
