@@ -19,7 +19,7 @@ class TriedChange(Struct, frozen=True):
     `hunks` each of the diff's (`diff_hunks`) can be kept by itself. `files` and `size`
     count what a folder, a tree or a repository consists of, in files and bytes. `notes` are what a person should know
     before they keep it. What `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away:
-    work (commits, stashes, what was not committed), or most of the tree.
+    work (commits, stashes, what was not committed), or the tree: `.git`, or most of the files.
     """
 
     name: str

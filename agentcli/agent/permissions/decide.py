@@ -151,7 +151,8 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen, needs, hosts)
-    may_be_tried = judged.verdict == "try" and not needs and not hosts
+    opened = [need for need in needs if str(need.path) not in command.scratch]
+    may_be_tried = judged.verdict == "try" and not opened and not hosts
     if mode == "bypassPermissions" and not granting:
         if may_be_tried and command.problem:
             return Verdict("try", command.problem)

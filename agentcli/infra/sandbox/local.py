@@ -158,7 +158,7 @@ class LocalSandbox(SessionConfinement):
     async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
         await self.make_ready()
         folders = [path for path in self._paths.granted("read") if path.is_dir()] if command.nobody_allowed else []
-        secrets, _ = await asyncio.to_thread(self._secrets.inside, folders)
+        secrets = (await asyncio.to_thread(self._secrets.inside, folders))[0] if folders else []
         return await self._tries.try_command(command, on_output=on_output, masked=secrets)
 
     @property

@@ -79,7 +79,7 @@ class CommandAnalysis(Struct, frozen=True):
     `problem` says why it is not read: more may run than its segments, so that no grant covers it. `hidden` are the
     effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe` says why one of
     those scripts would be refused. No rule can be checked against what `unreadable` names. `deletes_unseen` says what a
-    command that is not read may delete without its text telling.
+    command that is not read may delete without its text telling. `scratch` are files of /tmp that it makes for itself.
     """
 
     segments: tuple[Segment, ...]
@@ -91,3 +91,4 @@ class CommandAnalysis(Struct, frozen=True):
     hidden_catastrophe: str = ""
     unreadable: str = ""
     deletes_unseen: str = ""
+    scratch: tuple[str, ...] = ()

@@ -146,6 +146,56 @@ async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_
     assert stage.of(ToolFinished)[0].answer == "dropped · “not y.txt”"
 
 
+@pytest.mark.parametrize(
+    ("mode", "command", "is_asked"),
+    [
+        ("acceptEdits", "for f in src/*; do rm $f; done", True),
+        ("auto", "for f in src/*; do rm $f; done", True),
+        ("bypassPermissions", "for f in src/*; do rm $f; done", True),
+        ("bypassPermissions", "for f in src/*; do : >$f; done", True),
+        ("bypassPermissions", "for f in src; do rm -r $f; done; git commit -qam gone", True),
+        ("bypassPermissions", "for f in src/?; do rm $f; done", False),
+        ("bypassPermissions", "for f in src; do mv $f library; done", False),
+        ("bypassPermissions", "for f in src/*; do git mv $f $f.new; done", False),
+        ("auto", "for f in node_modules; do rm -r $f; done", False),
+        ("acceptEdits", "for f in src/*; do echo more >>$f; done", False),
+    ],
+)
+async def test_most_of_the_tree_goes_in_no_mode_unasked(
+    tmp_path: Folder, mode: Mode, command: str, is_asked: bool
+) -> None:
+    async with trying(tmp_path, mode=mode, command=command) as stage:
+        for folder, count in (("src", 18), ("node_modules", 60)):
+            (stage.workspace / folder).mkdir()
+            for number in range(count):
+                (stage.workspace / folder / str(number)).write_text(f"{number}\n")
+        (stage.workspace / ".gitignore").write_text("node_modules\n")
+        git(stage.workspace, "init", "-q")
+        git(stage.workspace, "config", "user.email", "a@example.org")
+        git(stage.workspace, "add", ".")
+        git(stage.workspace, "commit", "-qm", "first")
+        stage.say("Go")
+        if is_asked:
+            request = await stage.heard(ApprovalRequested)
+            assert "18 of the 21 files" in "".join(request.hunks)
+            assert {change.loses for change in request.changes} == {"tree"}
+            stage.submit(Approve("c", False))
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == is_asked
+        assert not is_asked or (stage.workspace / "src/7").read_text() == "7\n"
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "auto"])
+async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(tmp_path: Folder, mode: Mode) -> None:
+    name = f"/tmp/agentcli-test-{tmp_path.name}"
+    async with trying(tmp_path, mode=mode, command=f"echo made >{name}; cat {name}") as stage:
+        stage.say("Go")
+        await stage.ended()
+        assert stage.count(ApprovalRequested) == 0
+    assert stage.results["c"].content == "made"
+    assert not Path(name).exists()
+
+
 async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_directly(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
@@ -313,6 +363,21 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
         await stage.ended()
     proxied = not str(stage.results["c"].content).startswith("None")
     assert proxied == allowed
+
+
+async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="sed -i s/old/new/ f*") as stage:
+        for number in range(300):
+            (stage.workspace / f"f{number}").write_text("old\n")
+        stage.say("Go")
+        await stage.heard(ApprovalRequested)
+        stage.submit(Approve("c", True))
+        while not list((tmp_path / "tries").glob("*/plan")):
+            await asyncio.sleep(0)
+        stage.submit(Interrupt())
+        await stage.ended()
+        assert {text for name, text in files(stage).items() if name.startswith("f")} == {"new\n"}
+        assert not list((tmp_path / "tries").glob("*/plan"))
 
 
 OUTSIDE = {

@@ -301,7 +301,7 @@ def test_a_folder_that_went_is_one_change(base: Path) -> None:
         (base / f"ws/lib/{number}").touch()
     outcome = tried(base, "rm -r lib; echo x >>a.txt")
     assert told(outcome) == {"lib": ("deleted", "folder"), "a.txt": ("changed", "file")}
-    assert outcome.changes[1].files == 22
+    assert (outcome.changes[0].files, outcome.changes[0].loses) == (22, "tree")
     assert not (base / "ws/lib").exists()
 
 
@@ -496,6 +496,17 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     assert change.loses == "work"
     assert any(said.startswith(note) for said in change.notes), change.notes
     assert tree_of(ws) == before
+
+
+def test_a_stash_that_came_back_is_no_change(base: Path) -> None:
+    make_project(base)
+    git(base / "ws", "config", "user.email", "a@example.org")
+    git(base / "ws", "add", "a.txt")
+    git(base / "ws", "commit", "-qm", "x")
+    (base / "ws/a.txt").write_text("dirty\n")
+    outcome = tried(base, "git stash && cat a.txt; git stash pop")
+    assert outcome.output.splitlines()[1] == "a"
+    assert told(outcome) == {}
 
 
 def test_work_that_goes_on_loses_nothing(base: Path) -> None:

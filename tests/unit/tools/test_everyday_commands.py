@@ -18,7 +18,7 @@ from agentcli.agent.permissions.rules import Rules
 from tests.unit.tools.bench import Bench
 
 FILE = Path(__file__).parent / "everyday_commands.txt"
-MOST_QUESTIONS = 50
+MOST_QUESTIONS = 47
 
 
 def everyday_commands() -> list[tuple[str, str]]:

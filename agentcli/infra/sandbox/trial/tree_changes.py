@@ -7,6 +7,7 @@ round, and a folder that came or went with much in it. What other programs obey 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -24,9 +25,12 @@ from agentcli.tools.trial import TriedChange
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
 LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
 MUCH = 8  # more files than these make a folder that came or went one piece
+HANDFUL = 5  # more files than these have to go, for most of a tree to go
 
 _MOST_NAMED = 5
 _INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
+
+_NOT_COUNTED = INSTALLED | {".git"}
 
 
 class Piece(NamedTuple):
@@ -65,7 +69,7 @@ def pieces_of(area: str, touched: Touched, *, name_of: Callable[[str], str], bud
         root = path if path and everything == {*those} else ""
         change = _change_of_many(area, path, touched, those, name_of)
         pieces.append(Piece(change, area, touched, tuple(those), root))
-    return sorted(pieces, key=_by_weight)
+    return sorted(_with_loss_of_tree(pieces, area, touched), key=_by_weight)
 
 
 def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords) -> list[Piece]:
@@ -90,6 +94,7 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
         and not piece.change.is_obeyed
         and piece.change.what != "repository"
     ]
+    loses = {piece.change.loses for piece in files}
     change = replace(
         repository.change,
         diff="".join(
@@ -102,7 +107,7 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
             *(f"loses entries of the log of {path.rpartition('logs/')[2]}" for path in logs),
             *(f"{piece.change.name}: {note}" for piece in files for note in piece.change.notes),
         ),
-        loses="work" if words.lost or logs or any(piece.change.loses for piece in files) else "",
+        loses="tree" if "tree" in loses else "work" if words.lost or logs or "work" in loses else "",
     )
     paths = (*repository.paths, *(path for piece in files for path in piece.paths))
     whole = Piece(change, repository.area, repository.touched, paths)
@@ -130,11 +135,13 @@ def _marked(piece: Piece, top: str, words: InGitsWords) -> Piece:
     if piece.change.kind == "created" or not any(path.removeprefix(top) in taken for path in piece.paths):
         return piece
     notes = ("overwrites what was not committed", *piece.change.notes)
-    return piece._replace(change=replace(piece.change, notes=notes, loses="work"))
+    return piece._replace(change=replace(piece.change, notes=notes, loses=piece.change.loses or "work"))
 
 
 def _is_note(path: str) -> bool:
-    return path in {"index", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"} or path.startswith(("objects", "logs"))
+    return path in {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"} or path.startswith(
+        ("objects", "logs")
+    )
 
 
 def _is_shorter(path: str, touched: Touched) -> bool:
@@ -147,6 +154,58 @@ def _is_shorter(path: str, touched: Touched) -> bool:
 def _by_weight(piece: Piece) -> tuple[bool, bool, bool, str]:
     change = piece.change
     return (not change.is_obeyed, not change.loses, not change.notes, change.name)
+
+
+def _with_loss_of_tree(pieces: Sequence[Piece], area: str, touched: Touched) -> list[Piece]:
+    """The pieces, marked where together they take away more than half of the files that were there."""
+    gone = _gone_files(touched)
+    count = _files_in(area, most=2 * len(gone)) if len(gone) > HANDFUL else 0
+    if 2 * len(gone) <= count or not count:
+        return [*pieces]
+    notes: tuple[str, ...] = (f"{len(gone):,} of the {count:,} files in {area} would be gone or empty",)
+    marked = []
+    for piece in pieces:
+        if gone.intersection(piece.paths):
+            piece = piece._replace(change=replace(piece.change, loses="tree", notes=(*notes, *piece.change.notes)))
+            notes = ()  # said once
+        marked.append(piece)
+    return marked
+
+
+def _gone_files(touched: Touched) -> set[str]:
+    """The files that were deleted or emptied; not those that were moved, or can be installed again."""
+    gone = {}
+    for path, before in touched.before.items():
+        after = touched.after.get(path)
+        is_gone = after is None or after.kind != "file" or (before.size and not after.size)
+        if before.kind == "file" and is_gone and not _NOT_COUNTED.intersection(path.split("/")):
+            gone[path] = before
+    if len(gone) <= HANDFUL:
+        return {*gone}
+    sizes = {before.size for before in gone.values()}
+    made = [entry for path, entry in touched.after.items() if path not in touched.before and entry.size in sizes]
+    moved = {_digest(entry) for entry in made if entry.kind == "file"}
+    return {path for path, before in gone.items() if not moved or _digest(before) not in moved}
+
+
+def _digest(entry: Entry) -> bytes:
+    """Of the contents; nothing else is like what cannot be read."""
+    try:
+        with open_content(entry) as descriptor, open(descriptor, "rb", closefd=False) as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return entry.where.encode(errors="surrogateescape")
+
+
+def _files_in(area: str, *, most: int) -> int:
+    """Counts files until there are more than `most`."""
+    count = 0
+    for folder, names, files in os.walk(area):
+        names[:] = [name for name in names if name not in _NOT_COUNTED]
+        count += sum(not os.path.islink(f"{folder}/{name}") for name in files)  # noqa: PTH114
+        if count > most:
+            break
+    return count
 
 
 class _Wholes:

@@ -27,7 +27,8 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
         return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, unreadable=why)
-    walk = Walk(places)
+    scratch = _scratch_files(text)
+    walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     home = None if _CHANGES_HOME.search(text) else str(places.home)
     try:
         walk.run(text, State((str(places.cwd),), home), Around())
@@ -36,15 +37,26 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     problem = walk.problem
     if walk.commands > MOST_SEGMENTS:
         problem = problem or f"it has more than {MOST_SEGMENTS} commands"
-    return _conclusion(walk, hidden, problem, text)
+    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch)
 
 
 _CHANGES_HOME = re.compile(
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
     r"[^\n;&|]*(?<![$\w{])HOME\b"
 )
+# A file of /tmp that the command makes and then names again, so that it needs no other /tmp than its own.
+_MADE = re.compile(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])")
 _SECRET_VARIABLE = re.compile(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", re.ASCII)
 _RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
+
+
+def _scratch_files(text: str) -> tuple[str, ...]:
+    found = []
+    for made in _MADE.finditer(text):
+        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(made[1])}(?![^\s;&|)<>])")
+        if made[1] not in text[: made.start(1)] and again.search(text, made.end()):
+            found.append(made[1])
+    return tuple(found)
 
 
 def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnalysis:

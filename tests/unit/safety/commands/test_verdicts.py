@@ -229,6 +229,39 @@ def test_paths_are_judged_where_the_shell_stands() -> None:
     assert judged("rm -rf ../../*", below).verdict == "block"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "make > /tmp/out.txt 2>&1; tail -3 /tmp/out.txt",
+        "make 2>&1 | tee /tmp/log | tail; grep error /tmp/log",
+        "cc -o /tmp/leak a.c && /tmp/leak",
+        "git log >/tmp/x && wc -l </tmp/x",
+    ],
+)
+def test_a_file_of_tmp_that_a_command_makes_for_itself_is_tried(command: str) -> None:
+    assert judged(command).verdict == "try"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git log > /tmp/x",
+        "make 2>&1 | tee /tmp/log | tail",
+        "cat /tmp/x; make > /tmp/x; cat /tmp/x",
+        "cat /tmp/x > f; rm /tmp/x",
+        "make > /tmp/x; cat /tmp/xy",
+        "make > /tmp/x; cat /tmp/x/../../etc/passwd",
+        "make > /tmp/x; cat /tmp/x.d/*",
+        "make > /tmp/x$y; cat /tmp/x",
+        "make > /tmp/../etc/x; cat /tmp/../etc/x",
+        "make > /tmp/x; cat /tmp/x ~/.netrc",
+        "rm -rf /tmp/x && mkdir /tmp/x",
+    ],
+)
+def test_other_files_of_tmp_are_asked_about(command: str) -> None:
+    assert judged(command).verdict == "ask"
+
+
 def test_a_home_folder_is_protected_wherever_it_is() -> None:
     places = Places(Path("/srv/p"), (Path("/srv/p"),), Path("/srv/people/ann"), is_readable)
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
