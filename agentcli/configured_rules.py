@@ -36,21 +36,23 @@ def configured_rules(
             if warning:
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
-    rules.allow += _granted(grants, tools, on_notice)
+    for verb, rule in _kept(grants, tools, on_notice):
+        rules.of(verb).append(rule)
     return rules
 
 
-def _granted(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[Rule]:
-    """The lasting grants; those that make no sense are told and left out."""
+def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[tuple[Verb, Rule]]:
+    """What the person wants for good; what makes no sense is told and left out."""
     try:
-        texts = grants.list()
+        kept: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
+        kept += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
     except UserError as error:
         on_notice(str(error))
         return
-    for text in texts:
+    for verb, text, quote in kept:
         try:
-            rule = parse_rule(text, "granted")
-            check_rule(rule, "allow", tools, written=text, more_may_come=True)
-            yield rule
+            rule = parse_rule(text, "granted", quote)
+            check_rule(rule, verb, tools, written=text, more_may_come=True)
+            yield verb, rule
         except UsageError as error:
-            on_notice(f"{grants.file}: {error} This grant is left out.")
+            on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")

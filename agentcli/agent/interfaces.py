@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -111,15 +111,27 @@ class Locks(Protocol):
         ...
 
 
+class Restriction(Struct, frozen=True):
+    """A rule that refuses calls or asks about them; `quote` is the line of the project's that it stands for."""
+
+    verb: Literal["ask", "deny"]
+    rule: str
+    quote: str = ""
+
+
 class GrantStore(Protocol):
-    """Permission rules a person granted for good in this project. Each method raises `StorageError`."""
+    """Permission rules a person wants for good in this project. Each method raises `StorageError`."""
 
     def list(self) -> Sequence[str]:
-        """In the order they were granted."""
+        """What was granted, in that order."""
         ...
 
-    def add(self, rule: str) -> None:
+    def restrictions(self) -> Sequence[Restriction]: ...
+
+    def add(self, rule: str | Restriction) -> None:
         """Nothing changes when it is there already."""
         ...
 
-    def remove(self, rule: str) -> None: ...
+    def remove(self, rule: str) -> None:
+        """Takes back a grant or a restriction, by its rule."""
+        ...

@@ -18,6 +18,7 @@ from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, R
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
+from agentcli.llm.media import BoundsMedia, told_left_out
 from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
@@ -60,9 +61,21 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
+    tell_left_out(turn, provider, request)
     reply, paid = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
+    tell_left_out(turn, provider, request)  # a server may have said only now what its model takes
     await store_reply(turn, reply, provider, info, paid)
     return reply
+
+
+def tell_left_out(turn: Turn, provider: Provider, request: Request) -> None:
+    """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
+    if not isinstance(provider, BoundsMedia):
+        return
+    for told in told_left_out(request.messages, provider.media_rules):
+        if (key := f"{provider.name}/{provider.model}: {told}") not in turn.state.told:
+            turn.state.told.add(key)
+            turn.emit(Notice(f"{key}."))
 
 
 def save_money(turn: Turn) -> None:

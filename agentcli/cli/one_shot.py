@@ -14,15 +14,17 @@ from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
 from agentcli.app import Builder, Extras, SessionChoice
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
-from agentcli.cli.output import warn
+from agentcli.cli.output import tell, warn
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
-from agentcli.errors import UsageError
+from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.screenless import Given, ScreenlessHost
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.model_choice import NoModel
+from agentcli.paths import project_root
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
@@ -45,7 +47,13 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         on_notice=warn,
     )
     try:
-        session = await builder.build_session(choice)
+        try:
+            session = await builder.build_session(choice)
+        except (NoModel, NoKey):
+            words = (options.prompt or "").split()
+            if words[:1] != ["/init"] or options.output_format != "text":
+                raise
+            return await _init_without_model(config, words[1:])
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         given = Given(typed, prompt.removeprefix(typed))
@@ -70,6 +78,15 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+async def _init_without_model(config: Config, words: list[str]) -> int:
+    from agentcli.agent.commands.plain_init import write_agents_md
+
+    if words not in ([], ["plain"], ["plain", "replace"]):
+        raise UsageError("Write /init, /init plain or /init plain replace.")
+    tell(await write_agents_md(project_root(config.cwd), replace="replace" in words))
+    return 0
 
 
 async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:

@@ -132,7 +132,7 @@ class Judging:
         if segment.verdict == "block":
             decided, why = "block", segment.reason
         elif refusing := refusing_rule(alone, self.rules.deny):
-            decided, why = "block", f"the rule {refusing} denies it"
+            decided, why = "block", f"{refusing.told} denies it"
         elif segment.verdict == "allow":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
         elif granting := allowing_rules(alone, self.rules.allow):

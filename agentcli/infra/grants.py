@@ -1,4 +1,4 @@
-"""Permission rules granted for good: one file for all projects, in the state folder."""
+"""Keeps the permission rules a person wants for good: one file for all projects, in the state folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import filelock
 import msgspec
 
+from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError
 from agentcli.paths import folder_text
 from agentcli.small_files import replace_file
 
-_Rules = list[str]
+_Rules = list[str | Restriction]  # a text is a grant
 _Grants = dict[str, _Rules]  # by project root
 
 
@@ -24,13 +25,16 @@ class FileGrants:
         self._root = folder_text(root)
 
     def list(self) -> Sequence[str]:
-        return self._read().get(self._root, [])
+        return [rule for rule in self._read().get(self._root, []) if isinstance(rule, str)]
 
-    def add(self, rule: str) -> None:
+    def restrictions(self) -> Sequence[Restriction]:
+        return [rule for rule in self._read().get(self._root, []) if isinstance(rule, Restriction)]
+
+    def add(self, rule: str | Restriction) -> None:
         self._change(lambda rules: rules if rule in rules else [*rules, rule])
 
     def remove(self, rule: str) -> None:
-        self._change(lambda rules: [other for other in rules if other != rule])
+        self._change(lambda rules: [other for other in rules if rule not in (other, getattr(other, "rule", other))])
 
     def _read(self) -> _Grants:
         try:

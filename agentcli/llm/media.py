@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +39,14 @@ class MediaRules(Struct, frozen=True):
     crowded_edge: int = 16_000
 
 
+@runtime_checkable
+class BoundsMedia(Protocol):
+    """A provider that tells what media it would take now."""
+
+    @property
+    def media_rules(self) -> MediaRules: ...
+
+
 def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
     """The messages with a text in place of each image or PDF that the API would refuse.
 
@@ -46,13 +55,25 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
     media = list(media_in(messages))
     if not media:
         return messages
+    reasons = iter(_refusals(media, rules))
+    return with_media(messages, lambda block: _left_out(block, why) if (why := next(reasons)) else _labelled(block))
+
+
+def told_left_out(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
+    """What `fitted` leaves out and why, each once, in words for the person."""
+    media = list(media_in(messages))
+    told = (_words(block, why) for block, why in zip(media, _refusals(media, rules), strict=True) if why)
+    return list(dict.fromkeys(told))
+
+
+def _refusals(media: list[Image | Document], rules: MediaRules) -> list[str]:
+    """Why each of them is left out; empty for what stays."""
     refusals = [_refusal(block, rules, rules.edge) for block in media]
     if sum(isinstance(block, Image) and not why for block, why in zip(media, refusals, strict=True)) > rules.crowd:
         refusals = [_refusal(block, rules, rules.crowded_edge) for block in media]
     for number in _too_many(media, refusals, rules):
         refusals[number] = "newer ones fill the request"
-    reasons = iter(refusals)
-    return with_media(messages, lambda block: _left_out(block, why) if (why := next(reasons)) else _labelled(block))
+    return refusals
 
 
 def with_media(messages: tuple[Message, ...], change: Callable[[Image | Document], Part]) -> tuple[Message, ...]:
@@ -127,9 +148,13 @@ def _too_many(media: list[Image | Document], refusals: list[str], rules: MediaRu
 
 
 def _left_out(block: Image | Document, why: str) -> Text:
-    told = f"[{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}]"
+    told = f"[{_words(block, why)}]"
     _log(told)
     return Text(told)
+
+
+def _words(block: Image | Document, why: str) -> str:
+    return f"{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}"
 
 
 def _labelled(block: Image | Document) -> Image | Document:

@@ -35,7 +35,7 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
         return await _edit(host, name.strip() or NOTES)
     if argument:
         raise UsageError("Write /memory, or /memory edit [FILE].")
-    files = _instruction_files(host)
+    files = instruction_files(host)
     lines = ["Instruction files that the model was given:"]
     lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
     memory = host.session.runtime.calls.workspace.memory
@@ -44,10 +44,13 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
     kept = {name: await asyncio.to_thread(memory.view, name) for name, _ in await asyncio.to_thread(memory.index)}
     lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
     lines += [f"  {name}  about {estimate_text(text):,} tokens" for name, text in kept.items()] or ["  none"]
-    return "\n".join([*lines, "/remember TEXT adds a line; /memory edit [FILE] opens a file."])
+    lines.append("/remember TEXT adds a line; /memory edit [FILE] opens a file.")
+    if files:
+        lines.append("/permissions instructions makes permission rules of clear lines of instruction files.")
+    return "\n".join(lines)
 
 
-def _instruction_files(host: CommandHost) -> dict[str, str]:
+def instruction_files(host: CommandHost) -> dict[str, str]:
     """Those that stand in the next request, the newest text of each."""
     state = host.session.state
     bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
 from agentcli.conversation.entries import reminder
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.paths import from_home
+from agentcli.paths import from_home, project_root
+from agentcli.small_files import is_file
 from agentcli.tools.command import Command as ShellCommand
 from agentcli.tools.tool import Workspace
 
@@ -82,7 +84,22 @@ async def _review(host: CommandHost, what: str) -> Outcome:
 
 
 async def _init(host: CommandHost, argument: str) -> Outcome:
-    return AsPrompt(_prose("init"))
+    """By the model, or by rules: then never over a file without a yes."""
+    words = argument.split()
+    if not words:
+        return AsPrompt(_prose("init"))
+    if words not in (["plain"], ["plain", "replace"]):
+        raise UsageError("Write /init, /init plain or /init plain replace.")
+    root = await asyncio.to_thread(project_root, host.session.runtime.calls.workspace.cwd)
+    plain, replace = import_module("agentcli.agent.commands.plain_init"), "replace" in words
+    if not replace and is_file(root / plain.FILE):
+        answers = (("keep it", ""), ("replace it", "by one made from the repository's files"))
+        picked = await host.choose(f"{plain.FILE} is there already", answers)
+        if picked == 0:
+            return f"{root / plain.FILE} is as it was."
+        replace = picked == 1
+    said: str = await plain.write_agents_md(root, replace=replace)
+    return said
 
 
 def _prose(name: str) -> str:
@@ -110,6 +127,12 @@ def _folder(cwd: Path, name: str) -> Path:
 PROJECT_COMMANDS = (
     Command("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
     Command("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
-    Command("init", "let the model write AGENTS.md for this repository", _init),
+    Command(
+        "init",
+        "write AGENTS.md for this repository: the model, or plain rules",
+        _init,
+        "[plain]",
+        forms=("", "plain", "plain replace"),
+    ),
     Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
 )

@@ -48,7 +48,7 @@ def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     """Whether a call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
     tool = judged.tool
     if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
-        return Verdict("deny", f"the rule {by_name} denies it")
+        return Verdict("deny", f"{by_name.told} denies it")
     if judged.command is not None:
         only_reads = judged.verdict == "allow" or mode == "plan"
         return replace(_decide_command(judged, judged.command, mode, rules), only_reads=only_reads)
@@ -61,7 +61,7 @@ def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
         case "foreign" | "command":
             return _decide_foreign(judged, mode, rules)
         case _ if asking := _first(rule for rule in rules.ask if rule.names(tool.name)):
-            return _asks(mode, f"the rule {asking} wants you to be asked")
+            return _asks(mode, f"{asking.told} wants you to be asked")
         case _:
             return Verdict("allow", "it changes nothing")
 
@@ -72,9 +72,9 @@ def _decide_files(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     for rule in rules.deny:
         is_meant = rule.pattern and any(rule.names(name) for name in kin)
         if is_meant and any(is_refused(rule.pattern, target, workspace) for target in targets):
-            return Verdict("deny", f"the rule {rule} denies it")
+            return Verdict("deny", f"{rule.told} denies it")
     if asking := _asking_rule(judged, rules):
-        return _asks(mode, f"the rule {asking} wants you to be asked", needs)
+        return _asks(mode, f"{asking.told} wants you to be asked", needs)
     if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
     if mode == "plan" and tool.effect == "edit":
@@ -134,7 +134,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
     if judged.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if refusing := refusing_rule(judged, rules.deny):
-        return Verdict("deny", f"the rule {refusing} denies it")
+        return Verdict("deny", f"{refusing.told} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.hidden_catastrophe:
         return Verdict(cannot_ask, f"a script in it would be refused: {command.hidden_catastrophe}", needs, hosts)
@@ -142,7 +142,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
         return Verdict(cannot_ask, why, needs, hosts)
     if asking := refusing_rule(judged, rules.ask):
-        return _asks(mode, f"the rule {asking} wants you to be asked", needs, hosts)
+        return _asks(mode, f"{asking.told} wants you to be asked", needs, hosts)
     if getattr(judged.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         return Verdict(
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
@@ -179,12 +179,12 @@ def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     name, host, address = judged.tool.name, judged.host, judged.address
     for rule in rules.deny:
         if rule.pattern and rule.names(name) and matches_host(rule.pattern, host):
-            return Verdict("deny", f"the rule {rule} denies it")
+            return Verdict("deny", f"{rule.told} denies it")
     if address is not None and address.verdict == "block":
         return Verdict("deny", f"the address is never fetched: {address.reason}")
     for rule in rules.ask:
         if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
-            return _asks(mode, f"the rule {rule} wants you to be asked")
+            return _asks(mode, f"{rule.told} wants you to be asked")
     for rule in rules.allow:
         if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
             return Verdict("allow", f"the rule {rule} allows it")
@@ -198,7 +198,7 @@ def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     name = judged.tool.name
     for rule in rules.ask:
         if rule.names(name):
-            return _asks(mode, f"the rule {rule} wants you to be asked")
+            return _asks(mode, f"{rule.told} wants you to be asked")
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed")
     if mode == "plan":

@@ -19,12 +19,18 @@ from agentcli.safety.addresses.urls import BadUrl, parse_url
 class Rule(Struct, frozen=True):
     """A tool and what of its calls is meant: a glob over commands or paths, `domain:HOST`; empty means every call.
 
-    `source` is where it comes from, in a word for the person.
+    `source` is where it comes from, in a word for the person; `quote` is the line of the project's that it stands for.
     """
 
     tool: str
     pattern: str = ""
     source: str = ""
+    quote: str = ""
+
+    @property
+    def told(self) -> str:
+        """The rule in a sentence, with the line it stands for."""
+        return f"the rule {self} ({self.quote})" if self.quote else f"the rule {self}"
 
     def __str__(self) -> str:
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
@@ -84,13 +90,13 @@ ELSEWHERE = frozenset(
 )
 
 
-def parse_rule(text: str, source: str = "") -> Rule:
+def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
     """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
     found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
     if not found:
         raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
-    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source)
+    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
 
 def escaped(text: str) -> str:

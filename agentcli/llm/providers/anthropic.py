@@ -10,11 +10,12 @@ from agentcli.llm.errors import AuthError, ProviderError, ServerError
 from agentcli.llm.event_streams import ServerSentEvent, SseParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
+from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
-from agentcli.llm.wire.anthropic import ReplyReader, to_body
+from agentcli.llm.wire.anthropic import ReplyReader, media_rules, to_body
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 
@@ -51,6 +52,10 @@ class AnthropicProvider:
     @property
     def model(self) -> str:
         return self.info.id
+
+    @property
+    def media_rules(self) -> MediaRules:
+        return media_rules(self.info)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()

@@ -16,11 +16,12 @@ from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.local_server.server import acquire
+from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
 from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.openai import Quirks
+from agentcli.llm.wire.openai import Quirks, media_rules
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,10 @@ class LocalProvider:
     @property
     def model(self) -> str:
         return self.info.id
+
+    @property
+    def media_rules(self) -> MediaRules:
+        return media_rules(self.info, QUIRKS)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         http = await self._connected()

@@ -11,6 +11,7 @@ from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.event_streams import LineParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
+from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
@@ -19,7 +20,7 @@ from agentcli.llm.server_address import ollama_address
 from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
-from agentcli.llm.wire.ollama import ReplyReader, to_body
+from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
 
 BASE_URL = "http://127.0.0.1:11434"
 
@@ -46,6 +47,10 @@ class OllamaProvider:
     @property
     def model(self) -> str:
         return self.info.id
+
+    @property
+    def media_rules(self) -> MediaRules:
+        return media_rules(self.info)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         reader = ReplyReader(self.model, ids=CallIds(request.messages))

@@ -10,12 +10,13 @@ import msgspec
 from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
+from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.openai import Quirks
+from agentcli.llm.wire.openai import Quirks, media_rules
 
 NOT_FOUND = 404
 
@@ -67,6 +68,10 @@ class OpenAICompatProvider:
     @property
     def model(self) -> str:
         return self.info.id
+
+    @property
+    def media_rules(self) -> MediaRules:
+        return media_rules(self.info, self._quirks)
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()

@@ -121,15 +121,18 @@ def _acts_unthinking(messages: list[dict[str, Any]]) -> bool:
     return turns[-2][0]["content"][0]["type"] not in ("thinking", "redacted_thinking")
 
 
+def media_rules(model: ModelInfo) -> MediaRules:
+    images = MEDIA.images if model.window > SMALL_WINDOW else 100
+    return msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
+
+
 def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
     """Messages with two breakpoints: where the request before this one ended (read), and at the end (written).
 
     A message of which nothing can be sent is left out: the API refuses empty content. The last one is the user's.
     """
     messages: list[dict[str, Any]] = []
-    images = MEDIA.images if model.window > SMALL_WINDOW else 100
-    rules = msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
-    for number, message in enumerate(fitted(request.messages, rules), 1):
+    for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
         if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
             messages.append({"role": message.role, "content": content})
         if messages and number in (request.earlier_messages, len(request.messages)):

@@ -73,12 +73,15 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
     return body
 
 
+def media_rules(info: ModelInfo) -> MediaRules:
+    return MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
+
+
 def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     if request.system:
         yield {"role": "system", "content": request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    media = MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
-    for message in in_turn(fitted(request.messages, media)):
+    for message in in_turn(fitted(request.messages, media_rules(info))):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
             # What is signed is another provider's, which alone can read it.

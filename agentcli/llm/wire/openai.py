@@ -123,6 +123,10 @@ def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
+    return MediaRules(images=quirks.images if info.takes_images or not info.is_known else 0, documents=quirks.documents)
+
+
 def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
     if request.system:
         content: Any = request.system
@@ -131,9 +135,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         yield {"role": quirks.system_role, "content": content}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     after_result = False
-    images = quirks.images if info.takes_images or not info.is_known else 0
-    media = MediaRules(images=images, documents=quirks.documents)
-    for message in in_turn(fitted(request.messages, media)):
+    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
         if message.role == "assistant":
             after_result = False
             yield _assistant(message, quirks, provider)
