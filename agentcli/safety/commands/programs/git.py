@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec import Struct
 from agentcli.safety.commands.programs.only_reading import GIT, GIT_FORMS, GIT_NEEDS
 from agentcli.safety.commands.programs.options import Arguments, options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import WILD, ReadCheck
-from agentcli.safety.commands.reader.syntax import Field
+from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 # Settings that hold no secret.
 _SHOWABLE_SETTING = re.compile(
@@ -38,10 +37,10 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     name, rest = call.words[0].text, call.words[1:]
     if [field.text for field in rest] in (["--help"], ["-h"]):
         return f"git {name} may be an alias or a program"
-    if any(_may_check_signatures(field, before) for before, field in itertools.pairwise(call.words)):
+    if _SIGNATURE.search("\0".join(field.text for field in rest)):
         return "git checks signatures with the program that is set for it"
-    if special := _SPECIAL.get(name):
-        return special(rest, check)
+    if name == "config":
+        return _config_problem(rest)
     if row := GIT.get(name):
         return _problem_of(read := read_arguments(rest, options(row)), check) or _pathspec_problem(name, read, check)
     if name in GIT_FORMS:
@@ -57,14 +56,8 @@ def _program_problem(check: ReadCheck) -> str:
     return next((f"git may run a program: {setting}" for setting in settings if setting), "")
 
 
-_SIGNATURE = re.compile(r"%[-+ ]?G|signature")  # git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
-_FORMAT = re.compile(r"--(format|pretty|sort)(=|$)")
-
-
-def _may_check_signatures(field: Field, before: Field) -> bool:
-    """True if an argument, which follows `before`, may be a format that shows whether a signature is good."""
-    is_format = _FORMAT.match(field.text) is not None or _FORMAT.fullmatch(before.text) is not None
-    return is_format and (not field.is_known or _SIGNATURE.search(field.text) is not None)
+# git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
+_SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{HOLE}")
 
 
 class GitCall(Struct):
@@ -79,8 +72,6 @@ _PLAIN_GLOBALS = frozenset(
     "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
     "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
 )
-_HELPS = ("--help", "-h")  # like the subcommand `help` with the rest
-_ENDS = ("--version", "-v", "--html-path", "--man-path", "--info-path", "--exec-path")
 _HARMLESS_SETTING = re.compile(
     r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|(?!(?i:log\.showsignature))log\.\w+|diff\.renames|diff\.context)=\w*"
     r"|pager\.\w+=(false)?|core\.fsmonitor=(false)?|core\.hooksPath=/dev/null"
@@ -106,14 +97,6 @@ def read_call(fields: Sequence[Field]) -> GitCall:
             call.folders.append(Field(text[2:], field.is_glob))
         elif text == "-c" and rest and _HARMLESS_SETTING.fullmatch(rest[-1].text):
             rest.pop()
-        elif text in _HELPS:
-            call.words = [Field("help"), *reversed(rest)]
-            return call
-        elif text in _ENDS:
-            return call
-        elif text == "--":  # git rejects unknown options
-            call.problem = "" if all(each.text in (*_HELPS, *_ENDS) for each in rest) else "git is given `--` and more"
-            return call
         elif text not in _PLAIN_GLOBALS:
             call.problem = f"the option {text} of git can run programs or lead elsewhere"
             return call
@@ -150,10 +133,10 @@ def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
     if not rest:
         return "" if name in ("branch", "tag", "remote", "reflog") else f"git {name} changes something"
     row = GIT_FORMS[name]
-    if name in ("branch", "tag"):
+    if name in ("branch", "clean", "tag"):
         read = read_arguments(rest, options(row))
-        if read.operands and not GIT_NEEDS[name] & set(read.given):
-            return read.problem or f"git {name} makes or moves a reference"
+        if (read.operands or name == "clean") and not GIT_NEEDS[name] & set(read.given):
+            return read.problem or f"git {name} changes something"
         return read.problem or check.problem([field for field in read.operands if not field.is_glob], "text")
     is_option = rest[0].text.startswith("-")
     if rest[0].text not in GIT_NEEDS[name] and not (is_option and name == "reflog"):
@@ -164,14 +147,7 @@ def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
     return _problem_of(read_arguments(arguments, options(row)), check, operands=row.startswith("content"))
 
 
-def _clean_problem(rest: Sequence[Field], check: ReadCheck) -> str:
-    read = read_arguments(rest, options("content -dnqxX -e: --dry-run --exclude: --quiet"))
-    if not {"-n", "--dry-run"} & set(read.given):
-        return "git clean deletes files"
-    return _problem_of(read, check)
-
-
-def _config_problem(rest: Sequence[Field], check: ReadCheck) -> str:
+def _config_problem(rest: Sequence[Field]) -> str:
     words = [field.text for field in rest if field.is_known]
     words = [word for word in words if word not in ("--local", "--global", "--system", "--worktree", "--show-origin")]
     is_reading = len(words) == 1 or (len(words) == 2 and words[0] in ("--get", "--get-all", "get"))
@@ -179,10 +155,3 @@ def _config_problem(rest: Sequence[Field], check: ReadCheck) -> str:
     if is_reading and is_literal and _SHOWABLE_SETTING.fullmatch(words[-1]):
         return ""
     return "git config changes settings or shows secrets"
-
-
-_SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    "clean": _clean_problem,
-    "config": _config_problem,
-    "help": lambda rest, check: read_arguments(rest, options("text -ag --all --guides")).problem,
-}

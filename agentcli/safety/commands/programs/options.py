@@ -21,41 +21,30 @@ class Options(Struct, frozen=True):
     (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths it only
     describes), "text", or "none".
 
-    `is_tolerant`: no option the program has or may get can write, run or send. `most`: operands after this many are
-    written to. `has_responses`: an argument `@x` is replaced by the contents of the file x, options included.
+    `is_tolerant`: no option the program has or may get can write, run or send.
     """
 
     operands: str
     kinds: dict[str, str]
     is_tolerant: bool = False
-    most: int | None = None
-    has_responses: bool = False
 
 
 @functools.cache
 def options(row: str) -> Options:
-    """Read a row of a table: the kind of operands, then options as `-ab`, `-n:`, `-f@`, `-g*`, `-w?`, `-#` for `-5`.
-
-    Also `tolerant`, `most=1`, and `@` for `has_responses`.
-    """
+    """Read a row of a table: the operands, perhaps `tolerant`, options as `-ab`, `-n:`, `-f@`, `-#` for `-5`."""
     operands, *words = row.split()
     kinds: dict[str, str] = {}
-    is_tolerant, has_responses, most = False, False, None
+    is_tolerant = "tolerant" in words
     for word in words:
         if word == "tolerant":
-            is_tolerant = True
-        elif word == "@":
-            has_responses = True
-        elif word.startswith("most="):
-            most = int(word[5:])
-        else:
-            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
-            given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
-            assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
-            for option in given:
-                assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
-                kinds[option] = kind
-    return Options(operands, kinds, is_tolerant, most, has_responses)
+            continue
+        name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
+        given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
+        assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
+        for option in given:
+            assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
+            kinds[option] = kind
+    return Options(operands, kinds, is_tolerant)
 
 
 class Arguments(Struct):
@@ -74,8 +63,6 @@ class Arguments(Struct):
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Options may stand among the operands, up to `--`. `stops_at_operand`: only before the first operand."""
     read = Arguments([], [], [])
-    if known.has_responses and any(field.text.startswith("@") or may_be_option(field) for field in fields):
-        read.problem = "an argument may turn out to be a file of options"
     rest = list(reversed(fields))
     while rest and not read.problem:
         field = rest.pop()
@@ -94,11 +81,6 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             _read_long(field, rest, known, read)
         else:
             _read_short(field, rest, known, read)
-    if known.most is not None:
-        if any(field.is_glob or field.may_vanish for field in read.operands):
-            read.problem = read.problem or "an argument may turn out to be several, of which the last is written"
-        if len(read.operands) > known.most:
-            read.problem = read.problem or f"{read.operands[known.most].text} is one operand too many"
     return read
 
 

@@ -41,6 +41,8 @@ WILD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 _OF_A_KIND = re.compile(r"\*+(\.\w+)?")
 # Brackets mean the same even if parts were quoted, which can no longer be told.
 _PLAIN = re.compile(r"(?:[^\[\]\\]|\[(?:\w-\w|[\w.])+\])*")
+_OF_KINDS = re.compile(r"[\w/*-]*\*\.(\w+|\{\w+(?:,\w+)*\})")
+_NAME = re.compile(r"\A[\w.-]+\Z")
 _MOST_GLOBS = 200  # in one command
 
 
@@ -99,18 +101,18 @@ class ReadCheck:
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
-        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`."""
+        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`.
+
+        Harmless are `*.ts`, `src/*.{ts,tsx}`, plain names, and what is left out.
+        """
         for field in fields:
-            for pattern in _alternatives(field.text):
-                parts = [*filter(None, pattern.removeprefix("!").split("/"))]
-                places = self.state.places or ("/",)
-                is_fine = "\\" not in pattern and all(
-                    not self._may_find_secret([place, *parts[: at + 1]], is_search=True)
-                    for at in range(len(parts))
-                    for place in places
-                )
-                if not field.is_known or not (is_fine or pattern.startswith("!")):
-                    return f"{field.text} looks for secrets"
+            found = _OF_KINDS.fullmatch(field.text)
+            kinds = found[1].strip("{}").split(",") if found else []
+            names = [name + kind for kind in kinds for name in (".", "x.")] or [*_NAME.findall(field.text)]
+            places = self.state.places or ("/",)
+            is_fine = bool(names) and all(self.places.is_readable(Path(at, name)) for at in places for name in names)
+            if not field.is_known or not (is_fine or field.text.startswith("!")):
+                return f"{field.text} looks for secrets"
         return ""
 
     def _above_glob(self, path: str) -> str:
@@ -140,16 +142,3 @@ class ReadCheck:
         if not (is_search and is_of_a_kind):
             names |= {name for name in (_USUAL if is_of_a_kind else _SECRET_NAMES) if fnmatch.fnmatchcase(name, glob)}
         return any(not self.places.is_readable(Path("/".join(parts[:-1]), each)) for each in names)
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """A pattern without its braces: `*.{ts,tsx}` is `*.ts` and `*.tsx`. One with many is left as it is."""
-    patterns = [pattern]
-    for _ in range(3):
-        patterns = [
-            f"{each[: found.start()]}{choice}{each[found.end() :]}" if found else each
-            for each in patterns
-            for found in [re.search(r"\{([^{}]*)\}", each)]
-            for choice in (found[1].split(",") if found else [""])
-        ]
-    return patterns if len(patterns) < _MOST_GLOBS and not any("{" in each for each in patterns) else ["\\"]

@@ -43,6 +43,8 @@ def _reader_problem(name: str, row: str, arguments: Sequence[Field], check: Read
     operands = read.operands
     if name == "date" and any(not field.text.startswith("+") for field in operands):
         return "date can set the clock"
+    if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
+        return "uniq writes its second operand"
     if known.operands == "none" and operands:
         return f"{operands[0].text} may be something to change"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
@@ -55,86 +57,36 @@ def _reader_problem(name: str, row: str, arguments: Sequence[Field], check: Read
 
 
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    if not arguments:
-        return ""
-    form = arguments[0].text
-    if "\\%" not in form:
-        form = form.replace("%%", "")
-    if (
-        not arguments[0].is_known
-        or arguments[0].may_vanish
-        or form.startswith("-")
-        or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form)
-    ):
+    """`-v` and `%n` set a variable."""
+    form = arguments[0] if arguments else Field("")
+    is_plain = form.is_known and not form.may_vanish and not form.text.startswith("-")
+    if not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text):
         return "printf can set a variable"
     return check.problem(arguments, "text")
 
 
-def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`ps` shows the environment of processes for the option `e` of BSD and, on macOS, `-E`."""
-    text = " ".join(field.text for field in arguments)
-    if _PS.fullmatch(text) and "environ" not in text:
-        return ""
-    return "ps may show the environment of processes"
+def _of_script(name: str, judge: Callable[[str], str]) -> Callable[[Sequence[Field], ReadCheck], str]:
+    """A check for programs that are given a script, then files."""
+    known = options(PROGRAMS[name])
+
+    def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+        read = read_arguments(arguments, known)
+        scripts, files = read.operands[:1], read.operands[1:]
+        is_told = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
+        if not is_told or any(field.text == "--" for field in arguments):
+            return f"what {name} does cannot be told"
+        return read.problem or "".join(judge(field.text) for field in scripts) or check.problem(files, "content")
+
+    return problem
 
 
 _PS = re.compile(r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*")
 
 
-def _sed_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """A script among the operands, or one behind `-e`."""
-    read = read_arguments(arguments, options(PROGRAMS["sed"]))
-    texts = [field.text for field in arguments]
-    scripts, files = read.operands[:1], read.operands[1:]
-    if "-e" in read.given:
-        behind = [at + 1 for at, text in enumerate(texts[:-1]) if re.fullmatch(r"-[nErsuz]*e", text)]
-        scripts, files = [arguments[at] for at in behind], read.operands
-        if len(behind) != read.given.count("-e"):
-            return "what sed does cannot be told"
-    if any(not field.is_known or field.is_glob or field.may_vanish for field in scripts):
-        return "what sed does cannot be told"
-    problems = (why for field in scripts if (why := sed_problem(field.text)))
-    return read.problem or next(problems, "") or check.problem(files, "content")
-
-
-def _awk_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    rest = list(arguments)
-    while rest and rest[0].text.startswith("-") and rest[0].text != "--":
-        text = rest.pop(0).text
-        if not re.match(r"-[Fv]", text):
-            return f"the option {text} of awk is not known to only read"
-        if len(text) == 2 and rest:
-            rest.pop(0)
-    if rest and rest[0].text == "--":
-        rest.pop(0)
-    if not rest:
-        return ""
-    if not rest[0].is_known or rest[0].may_vanish or rest[0].is_glob:
-        return "what awk does cannot be told"
-    if any(field.may_vanish for field in arguments):
-        return "what awk reads cannot be told"
-    files = [field for field in rest[1:] if not re.match(r"[A-Za-z_]\w*=", field.text)]
-    return awk_problem(rest[0].text) or check.problem(files, "content")
-
-
-def _jq_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """`--arg` takes two words, which are taken off first."""
-    rest, words = [], list(reversed(arguments))
-    while words:
-        field = words.pop()
-        if field.text == "--" or any(word.may_vanish for word in (field, *words[-1:])):
-            return "what jq does cannot be told"
-        if field.text in ("--arg", "--argjson"):
-            del words[-2:]
-        else:
-            rest.append(field)
-    read = read_arguments(rest, options(PROGRAMS["jq"]))
-    program, files = read.operands[:1], read.operands[1:]
-    if any(not field.is_known or field.is_glob for field in program):
-        return "what jq does cannot be told"
-    return (
-        read.problem or "".join(map(jq_problem, [field.text for field in program])) or check.problem(files, "content")
-    )
+def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """The option `e` of BSD and, on macOS, `-E` show the environment of processes."""
+    text = " ".join(field.text for field in arguments)
+    return "" if _PS.fullmatch(text) and "environ" not in text else "ps may show the environment of processes"
 
 
 def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -166,17 +118,15 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     "[": lambda arguments, check: condition_problem(arguments[:-1], check),
-    "awk": _awk_problem,
+    **dict.fromkeys(("awk", "gawk", "mawk"), _of_script("awk", awk_problem)),
     "cd": _cd_problem,
     "command": _command_problem,
     "find": find_problem,
-    "gawk": _awk_problem,
     "git": git_problem,
-    "jq": _jq_problem,
-    "mawk": _awk_problem,
+    "jq": _of_script("jq", jq_problem),
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "sed": _sed_problem,
+    "sed": _of_script("sed", sed_problem),
     "set": _set_problem,
     "tee": _tee_problem,
     "test": condition_problem,

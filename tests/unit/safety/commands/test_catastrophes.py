@@ -390,13 +390,11 @@ def test_a_glob_that_may_find_secrets_is_asked_about(command: str) -> None:
     grep -rn foo --include='*.py' .
     grep -rn foo --include='*.json' --include='*.yml' .
     grep -rn foo --include=*.ts src
-    grep -rn foo --include='test_*' .
     grep -rn foo --include=Makefile .
     rg foo -g '*.py'
     rg foo -g'!*.pem' -g '!.env'
-    rg foo -g '*.{ts,tsx}' -g 'src/**' --glob '**/*.json'
+    rg foo -g '*.{ts,tsx}' --glob '**/*.json'
     rg foo --glob=Cargo.toml
-    grep -rn foo --include='*.[ch]' .
     git log --oneline -- 'src/*.py' '*.json'
     git ls-files '*.py'
     git grep -n '[^a]_key.*' -- '*.py'
