@@ -9,7 +9,6 @@ from agentcli.safety.commands.reader.syntax import Field
 
 _OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S".split())
 _OF_TEXT = frozenset(("-n", "-z", "-t"))
-_BETWEEN_FILES = frozenset(("-nt", "-ot", "-ef"))
 _BETWEEN_TEXTS = frozenset("= == != < > -eq -ne -lt -le -gt -ge".split())
 _JOINING = frozenset(("!", "(", ")", "-a", "-o"))
 
@@ -21,12 +20,8 @@ def condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     rest = list(reversed(fields))
     while rest:
         field = rest.pop()
-        follower = rest[-1].text if rest else ""
-        if follower in _BETWEEN_TEXTS or follower in _BETWEEN_FILES:
-            rest.pop()
-            right = [rest.pop()] if rest else []
-            if follower in _BETWEEN_FILES and (why := check.problem([field, *right], "facts")):
-                return why
+        if rest and rest[-1].text in _BETWEEN_TEXTS:
+            del rest[-2:]
         elif field.text in _JOINING:
             continue
         elif field.text in _OF_FILES and rest:

@@ -35,14 +35,13 @@ _WRITING = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
 
 
 class FindCall(Struct):
-    """A `find` expression: where it starts, the files its tests look at, what it runs, writes and deletes.
+    """A `find` expression: where it starts, what it runs, writes and deletes.
 
     `problem` names what is not known. `deletes_all` is set if no test narrows down what `-delete` deletes;
     `runs_on_all` are the commands that run on everything found.
     """
 
     starts: list[Field]
-    files: list[Field]
     runs: list[tuple[Field, ...]]
     writes: list[Field]
     runs_on_all: list[tuple[Field, ...]]
@@ -54,12 +53,10 @@ class FindCall(Struct):
 
 def read_find(fields: Sequence[Field]) -> FindCall:
     """Read the words behind `find`."""
-    call = FindCall([], [], [], [], [])
+    call = FindCall([], [], [], [])
     rest = list(reversed(fields))
-    while rest and (found := _LEADING.fullmatch(rest[-1].text)):
-        rest.pop()
-        if not found["plain"]:
-            call.problem = f"the option {found[0]} of find is not known to only read"
+    while rest and _LEADING.fullmatch(rest[-1].text):
+        call.problem = f"the option {rest.pop().text} of find is not known to only read"
     while rest and not rest[-1].text.startswith("-") and rest[-1].text not in ("(", ")", "!", ","):
         if rest[-1].may_vanish or rest[-1].text[:1] in ("*", "?", "["):
             call.problem = "what find starts with cannot be told"
@@ -70,8 +67,8 @@ def read_find(fields: Sequence[Field]) -> FindCall:
     return call
 
 
-# Options before the starting folders. `-L` is not among them: it follows links out of the workspace.
-_LEADING = re.compile(r"(?P<plain>-[HPdx]+|-O[0-3]?)|-[HLPEXdsx]+|-f|-D.*")
+# Options before the starting folders; `-L` follows links out of the workspace.
+_LEADING = re.compile(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*")
 
 
 def find_problem(fields: Sequence[Field], check: ReadCheck) -> str:
@@ -85,7 +82,7 @@ def find_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return "find runs a program on what it finds"
     if call.writes:
         return "find writes a file"
-    return check.problem(call.starts or [Field(".")], "names") or check.problem(call.files, "facts")
+    return check.problem(call.starts or [Field(".")], "names")
 
 
 def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
@@ -113,7 +110,7 @@ def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
         call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_is_any_name, values)))
     elif count and name not in _NEUTRAL:
         call.is_narrowed = True
-        call.files += values
+        call.problem = f"{name} of find looks at a file"
     elif name not in _NEUTRAL:
         call.problem = call.problem or f"{name} of find is not known to only read"
     del rest[len(rest) - len(values) :]

@@ -13,12 +13,6 @@ from agentcli.safety.commands.programs.options import Arguments, options, read_a
 from agentcli.safety.commands.programs.read_check import WILD, ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
-# Settings that hold no secret.
-_SHOWABLE_SETTING = re.compile(
-    r"(user\.(name|email)|(core|color|init|branch|diff|merge|pull|push|rebase|fetch|log|status)\.[\w./-]+"
-    r"|remote\.[\w./-]+\.(url|fetch))"
-)
-
 
 def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     """The reason why `git` with these arguments may do more than read, or an empty string."""
@@ -39,8 +33,6 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if _SIGNATURE.search("\0".join(field.text for field in rest)):
         return "git checks signatures with the program that is set for it"
-    if name == "config":
-        return _config_problem(rest)
     if row := GIT.get(name):
         return _problem_of(read := read_arguments(rest, options(row)), check) or _pathspec_problem(name, read, check)
     if name in GIT_FORMS:
@@ -72,10 +64,6 @@ _PLAIN_GLOBALS = frozenset(
     "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
     "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
 )
-_HARMLESS_SETTING = re.compile(
-    r"(color\.[\w.]+|core\.quote[pP]ath|core\.abbrev|advice\.\w+|column\.\w+|(?!(?i:log\.showsignature))log\.\w+|diff\.renames|diff\.context)=\w*"
-    r"|pager\.\w+=(false)?|core\.fsmonitor=(false)?|core\.hooksPath=/dev/null"
-)
 
 
 def read_call(fields: Sequence[Field]) -> GitCall:
@@ -95,8 +83,6 @@ def read_call(fields: Sequence[Field]) -> GitCall:
             call.folders.append(rest.pop())
         elif text.startswith("-C") and len(text) > 2:
             call.folders.append(Field(text[2:], field.is_glob))
-        elif text == "-c" and rest and _HARMLESS_SETTING.fullmatch(rest[-1].text):
-            rest.pop()
         elif text not in _PLAIN_GLOBALS:
             call.problem = f"the option {text} of git can run programs or lead elsewhere"
             return call
@@ -145,13 +131,3 @@ def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
         return "git remote is given more"
     arguments = rest if is_option else rest[1:]
     return _problem_of(read_arguments(arguments, options(row)), check, operands=row.startswith("content"))
-
-
-def _config_problem(rest: Sequence[Field]) -> str:
-    words = [field.text for field in rest if field.is_known]
-    words = [word for word in words if word not in ("--local", "--global", "--system", "--worktree", "--show-origin")]
-    is_reading = len(words) == 1 or (len(words) == 2 and words[0] in ("--get", "--get-all", "get"))
-    is_literal = all(field.is_known and not field.is_glob for field in rest)
-    if is_reading and is_literal and _SHOWABLE_SETTING.fullmatch(words[-1]):
-        return ""
-    return "git config changes settings or shows secrets"

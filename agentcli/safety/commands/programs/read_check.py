@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentcli.safety.commands.reader.syntax import Field, State, normal
@@ -130,15 +130,10 @@ class ReadCheck:
             return False  # `.*` finds the parent folder
         if kind not in ("content", "lines", "search"):
             return True
-        return not self._may_find_secret([folder, *filter(None, parts)], is_search=kind == "search")
-
-    def _may_find_secret(self, parts: Sequence[str], *, is_search: bool) -> bool:
-        """True if the last part could find a secret; for a search, if it is meant to find one."""
-        glob = parts[-1].lower()
-        if not _PLAIN.fullmatch(glob):
-            return True
+        glob = Path(path).name.lower()
+        is_of_a_kind = _OF_A_KIND.fullmatch(glob) is not None
         names = {WILD.sub("x", glob), glob.replace("*", "")} - {""}
-        is_of_a_kind = _OF_A_KIND.fullmatch(glob)
-        if not (is_search and is_of_a_kind):
+        if not (kind == "search" and is_of_a_kind):
             names |= {name for name in (_USUAL if is_of_a_kind else _SECRET_NAMES) if fnmatch.fnmatchcase(name, glob)}
-        return any(not self.places.is_readable(Path("/".join(parts[:-1]), each)) for each in names)
+        is_plain = _PLAIN.fullmatch(glob) is not None
+        return is_plain and all(self.places.is_readable(Path(path).parent / each) for each in names)

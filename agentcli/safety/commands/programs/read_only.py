@@ -89,12 +89,6 @@ def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return "" if _PS.fullmatch(text) and "environ" not in text else "ps may show the environment of processes"
 
 
-def _tee_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    targets = [field.text for field in arguments if field.text not in ("-a", "-i", "-p", "--append")]
-    outside = [text for text in targets if text not in ("/dev/null", "/dev/stdout", "/dev/stderr")]
-    return f"tee writes {outside[0]}" if outside else ""
-
-
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
@@ -128,6 +122,5 @@ _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     "ps": _ps_problem,
     "sed": _of_script("sed", sed_problem),
     "set": _set_problem,
-    "tee": _tee_problem,
     "test": condition_problem,
 }

@@ -194,7 +194,6 @@ def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: s
         "ps -C node -o pid",
         "git grep -h foo",
         "git log --pretty=format:'%h %an %ad %s'",
-        "git -c log.date=iso log",
     ],
 )
 def test_what_looks_like_one_of_these_and_only_reads_stays_harmless(command: str) -> None:
