@@ -16,7 +16,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
-from agentcli.llm.wire.anthropic import block_to_wire
+from agentcli.llm.wire.anthropic_request import block_to_wire
 from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
 

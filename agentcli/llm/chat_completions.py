@@ -13,7 +13,8 @@ from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
-from agentcli.llm.wire.openai import Quirks, ReplyReader, to_body
+from agentcli.llm.wire.openai_reply import ReplyReader
+from agentcli.llm.wire.openai_request import Quirks, to_body
 
 
 async def stream_chat(
@@ -59,12 +60,17 @@ async def stream_chat(
         done = reader.done(last)
         for item in last:
             yield item
-        if info.is_known and done.usage.prompt_tokens > info.window:  # z.ai drops the beginning and says nothing
-            raise ContextOverflow(
-                f"{info.id} was sent {done.usage.prompt_tokens:,} prompt tokens, which its window of {info.window:,} "
-                "does not hold: the beginning was dropped."
-            )
+        _check_fit(done.usage.prompt_tokens, info)
         yield done
     except ProviderError as error:
         error.partial = reader.partial()
         raise
+
+
+def _check_fit(tokens: int, info: ModelInfo) -> None:
+    """Raise `ContextOverflow` for a prompt the window cannot have held: z.ai drops its beginning and says nothing."""
+    if info.is_known and tokens > info.window:
+        raise ContextOverflow(
+            f"{info.id} was sent {tokens:,} prompt tokens, which its window of {info.window:,} "
+            "does not hold: the beginning was dropped."
+        )

@@ -13,6 +13,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.calls.scopes import Call
+from agentcli.agent.calls.try_texts import (
+    Chosen,
+    answer_told,
+    counted,
+    ending_of,
+    hunks_of,
+    remark_of,
+    short_command,
+    shown_change,
+    summary_of,
+    told_output,
+)
 from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide
@@ -23,11 +35,9 @@ from agentcli.agent.permissions.suggestions import suggested_rules
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.summary import call_title
-from agentcli.tools.text_diff import diff_hunks
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
 from agentcli.tools.trial import Kept, Trial, TriedChange
 
-_LONGEST_COMMAND = 60
 _NOBODY = "nobody can be asked"
 _STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
 _PLAN = "plan mode keeps no changes"
@@ -58,21 +68,6 @@ class Stop(Struct, frozen=True):
     is_server: bool = False
 
 
-class _Chosen(Struct, frozen=True):
-    """The changes to keep, by name, and who says so; `why` nothing was asked where something is dropped.
-
-    Of those in `parts` only these hunks are kept; `left_out` is the text of the others.
-    """
-
-    names: tuple[str, ...] = ()
-    parts: dict[str, tuple[int, ...]] = {}
-    left_out: str = ""
-    is_answered: bool = False
-    comment: str = ""
-    why: str = ""
-    is_denied: bool = False
-
-
 async def try_first(
     call: Call,
     wanted: Try,
@@ -95,7 +90,7 @@ async def try_first(
         if trial.too_much:
             return _dropped(call, attempt)
         if not trial.changes:
-            return _told(attempt, "", "changed nothing")
+            return told_output(attempt, "", "changed nothing")
         chosen = await _settle(call, wanted, attempt)
         kept = Kept()
         if chosen.names:
@@ -108,10 +103,10 @@ async def try_first(
             await call.turn.settle()  # before nobody else knows it any more
     finally:
         await trial.drop()
-    call.report.answer = _answer_told(chosen, kept, trial.changes)
+    call.report.answer = answer_told(chosen, kept, trial.changes)
     if chosen.is_denied:
         call.turn.denials.append(Denial(call.use, "dropped"))
-    told = _told(attempt, _remark(chosen, kept, trial.changes), _summary(kept, trial.changes))
+    told = told_output(attempt, remark_of(chosen, kept, trial.changes), summary_of(kept, trial.changes))
     structured = {
         **(told.structured if isinstance(told.structured, dict) else {}),
         "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
@@ -200,12 +195,12 @@ def _dropped(call: Call, attempt: Attempt) -> ToolOutput:
     if call.turn.state.mode != "plan":
         call.turn.denials.append(Denial(call.use, "dropped"))
     remark = f"It ran on a stand-in of the workspace, and {attempt.trial.too_much}: nothing of it was kept."
-    return replace(_told(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
+    return replace(told_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
 
 
-async def _settle(call: Call, wanted: Try, attempt: Attempt) -> _Chosen:
+async def _settle(call: Call, wanted: Try, attempt: Attempt) -> Chosen:
     """Decide about what the mode decides, and ask about the rest; what programs obey has a question of its own."""
-    chosen = _Chosen()
+    chosen = Chosen()
     for group in _groups(attempt.trial.changes, None if wanted.is_wished else call.turn.state.mode):
         by_mode = None if wanted.is_wished else _by_mode(call.turn.state.mode, group)
         one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group)
@@ -235,15 +230,15 @@ def _by_mode(mode: Mode, changes: Sequence[TriedChange]) -> Verdict | None:
     return None
 
 
-def _by_itself(verdict: Verdict, changes: Sequence[TriedChange]) -> _Chosen:
+def _by_itself(verdict: Verdict, changes: Sequence[TriedChange]) -> Chosen:
     if verdict.decision == "allow":
-        return _Chosen(tuple(change.name for change in changes))
-    return _Chosen(why=verdict.reason, is_denied=verdict.reason != _PLAN)
+        return Chosen(tuple(change.name for change in changes))
+    return Chosen(why=verdict.reason, is_denied=verdict.reason != _PLAN)
 
 
-def _both(one: _Chosen, other: _Chosen) -> _Chosen:
+def _both(one: Chosen, other: Chosen) -> Chosen:
     comment = "; ".join(filter(None, (one.comment, other.comment)))
-    return _Chosen(
+    return Chosen(
         (*one.names, *other.names),
         one.parts | other.parts,
         one.left_out + other.left_out,
@@ -254,9 +249,9 @@ def _both(one: _Chosen, other: _Chosen) -> _Chosen:
     )
 
 
-async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> _Chosen:
+async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> Chosen:
     if call.turn.session.ask is None:
-        return _Chosen(why=_NOBODY, is_denied=True)
+        return Chosen(why=_NOBODY, is_denied=True)
     request = _request(call, wanted, attempt, changes)
 
     def decide() -> Verdict:
@@ -266,13 +261,13 @@ async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[Trie
     if isinstance(answer, Verdict):
         return _by_itself(answer, changes)
     if not answer.allowed or answer.hunks == ():
-        return _Chosen(is_answered=True, comment=answer.comment)
+        return Chosen(is_answered=True, comment=answer.comment)
     if answer.scope in ("session", "always"):
         await wanted.grant(answer, request.rules)
     return _taken(request, answer)
 
 
-def _taken(request: ApprovalRequested, answer: Approve) -> _Chosen:
+def _taken(request: ApprovalRequested, answer: Approve) -> Chosen:
     """The changes of which a hunk was taken."""
     names, parts, left_out, hunk = [], {}, "", 0
     for change in request.changes:
@@ -284,7 +279,7 @@ def _taken(request: ApprovalRequested, answer: Approve) -> _Chosen:
             parts[change.name] = taken
             left_out += "".join(request.hunks[hunk + number] for number in own if number not in taken)
         hunk += change.hunks
-    return _Chosen(tuple(names), parts, left_out, is_answered=True, comment=answer.comment)
+    return Chosen(tuple(names), parts, left_out, is_answered=True, comment=answer.comment)
 
 
 def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> ApprovalRequested:
@@ -292,7 +287,7 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     texts = [shown_change(change) for change in changes]
     if (mask := call.report.mask) is not None:
         texts = [mask.text(text) for text in texts]
-    hunks = [_hunks(change, text) for change, text in zip(changes, texts, strict=True)]
+    hunks = [hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
     bare = tuple(
         replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
         for change, text, own in zip(changes, texts, hunks, strict=True)
@@ -300,116 +295,13 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
     rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
-    ending = _ending(attempt)
+    ending = ending_of(attempt)
     reason = f"{ending}; nothing is in the workspace yet" if ending else "nothing is in the workspace yet"
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
-    title = f"{_short(str(use.input.get('command', use.name)))} made {_counted(changes)}"
+    title = f"{short_command(str(use.input.get('command', use.name)))} made {counted(changes)}"
     every = tuple(hunk for own in hunks for hunk in own)
     return ApprovalRequested(use.id, use, title, reason, "\n".join(texts), rules, every, kind="keep", changes=bare)
-
-
-def _hunks(change: TriedChange, text: str) -> tuple[str, ...]:
-    """The parts of a change that can be kept, each with the lines that name the file."""
-    parts = diff_hunks(text)
-    if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
-        return (text,)
-    head = text[: text.index("\n@@ ") + 1]
-    return tuple(head + part for part in parts)
-
-
-def shown_change(change: TriedChange) -> str:
-    """A change as text: what to know before it is kept, then its diff; without one, what it is."""
-    notes = "".join(f"  {note}\n" for note in change.notes)
-    if change.diff and change.what != "repository":
-        return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
-    size = (
-        f" · {change.files:,} files · {_size(change.size)}" if change.what in ("folder", "repository", "tree") else ""
-    )
-    did = "changed mode of" if change.kind == "mode" else change.kind
-    return f"{did} {change.what} {change.name}{size}\n{notes}{change.diff}"
-
-
-def _short(command: str) -> str:
-    line, *more = command.strip().splitlines() or [""]
-    return f"{line[:_LONGEST_COMMAND]} …" if more or len(line) > _LONGEST_COMMAND else line
-
-
-def _size(size: int) -> str:
-    for unit, one in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
-        if size >= one:
-            return f"{size / one:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def _counted(changes: Sequence[TriedChange]) -> str:
-    return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
-
-
-def _ending(attempt: Attempt) -> str:
-    result = attempt.trial.result
-    if result.timed_out:
-        return "it ran out of time"
-    return f"exit code {result.exit_code}" if result.exit_code else ""
-
-
-def _remark(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
-    """Tells the model what is so in the workspace now."""
-    stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
-    dropped = [change.name for change in changes if change.name not in stayed]
-    if not kept.names and not kept.conflicts:
-        who = "the user dropped its changes" if chosen.is_answered else f"its changes were dropped: {chosen.why}"
-        said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
-    else:
-        whole = [name for name in kept.names if name not in chosen.parts]
-        some = [_part(name, chosen, changes) for name in kept.names if name in chosen.parts]
-        said = [f"Kept: {_named(whole)}."] if whole else []
-        said += [f"Kept in part: {_named(some)}."] if some else []
-        if dropped:
-            said.append(f"Dropped, so not changed: {_named(dropped)}.")
-        said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
-    if chosen.comment:
-        said.append(f"The user says: {chosen.comment}")
-    if chosen.left_out:
-        said.append(f"The user rejected this part, so it is not in the workspace:\n{chosen.left_out.rstrip()}")
-    return " ".join(said) if dropped or kept.conflicts or chosen.comment or chosen.parts else ""
-
-
-def _part(name: str, chosen: _Chosen, changes: Sequence[TriedChange]) -> str:
-    hunks = next(change.hunks for change in changes if change.name == name)
-    return f"{name} ({len(chosen.parts[name])} of {hunks} hunks)"
-
-
-def _named(names: Sequence[str]) -> str:
-    shown, more = names[:20], len(names) - 20
-    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
-
-
-def _answer_told(chosen: _Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
-    """The answer in words for the person; empty where nobody was asked."""
-    if not chosen.is_answered:
-        return ""
-    said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
-    said += "".join(f" · {_part(name, chosen, changes)}" for name in kept.names if name in chosen.parts)
-    said = said if kept.names else "dropped"
-    return f"{said} · “{chosen.comment}”" if chosen.comment else said
-
-
-def _summary(kept: Kept, changes: Sequence[TriedChange]) -> str:
-    if len(kept.names) == len(changes):
-        return f"kept {_counted(changes)}"
-    return f"kept {len(kept.names)} of {_counted(changes)}" if kept.names else f"dropped {_counted(changes)}"
-
-
-def _told(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
-    output = attempt.output()
-    text = output.content if isinstance(output.content, str) else ""
-    notes = [f"[{remark}]"] if remark else []
-    if cached := attempt.trial.cached:
-        whose = f"{_named(cached)} {'is a cache' if len(cached) == 1 else 'are caches'}"
-        notes.append(f"[{whose}, so not in the workspace itself: only commands that are tried see it]")
-    content = "\n".join(part for part in (text, *notes) if part)
-    return replace(output, content=content, summary=f"{output.summary}; {summary}" if output.summary else summary)
 
 
 def may_be_tried(tool: Tool, arguments: Any, context: ToolContext) -> bool:

@@ -35,7 +35,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import Usage
-from agentcli.llm.wire.anthropic import block_to_wire
+from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
 

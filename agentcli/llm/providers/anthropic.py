@@ -15,7 +15,8 @@ from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
-from agentcli.llm.wire.anthropic import ReplyReader, media_rules, to_body
+from agentcli.llm.wire.anthropic_reply import ReplyReader
+from agentcli.llm.wire.anthropic_request import media_rules, to_body
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 

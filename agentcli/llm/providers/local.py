@@ -21,7 +21,7 @@ from agentcli.llm.messages import Message, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
 from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.openai import Quirks, media_rules
+from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 log = logging.getLogger(__name__)
 

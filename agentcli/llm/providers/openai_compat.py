@@ -16,7 +16,7 @@ from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.openai import Quirks, media_rules
+from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 NOT_FOUND = 404
 

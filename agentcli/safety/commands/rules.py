@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import functools
 import re
+from importlib import import_module
 
-from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.records import CommandAnalysis, Segment
 
 
@@ -57,7 +57,8 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
 @functools.cache
 def _names(kind: str) -> frozenset[str]:
     """Programs and words of a kind that `programs/offered_rules.ini` explains."""
-    return frozenset(read_table("offered_rules")["names"][kind].split())
+    tables = import_module("agentcli.safety.commands.programs.tables")  # a start needs none of that package
+    return frozenset(tables.read_table("offered_rules")["names"][kind].split())
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:

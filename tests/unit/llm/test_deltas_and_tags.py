@@ -20,7 +20,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.wire.deltas import merged, read
-from agentcli.llm.wire.openai import ThinkTags
+from agentcli.llm.wire.think_tags import ThinkTags
 
 quick = settings(max_examples=200, deadline=None)
 

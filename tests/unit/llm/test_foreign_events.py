@@ -12,7 +12,7 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent
-from agentcli.llm.wire import anthropic, ollama, openai
+from agentcli.llm.wire import anthropic_reply, anthropic_request, ollama, openai_reply, openai_request
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from tests.conformance.reading import asking
@@ -71,8 +71,8 @@ def assert_sound(message: Message) -> None:
     assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
     request = asking("Hi", message, "Go on")
     for body in (
-        anthropic.to_body(request, INFO),
-        openai.to_body(request, INFO, openai.Quirks(echo_reasoning=True), "p"),
+        anthropic_request.to_body(request, INFO),
+        openai_request.to_body(request, INFO, openai_request.Quirks(echo_reasoning=True), "p"),
         ollama.to_body(request, INFO, num_ctx=1, keep_alive="5m"),
     ):
         assert msgspec.json.encode(body)
@@ -89,7 +89,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 @quick
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
-    reader = anthropic.ReplyReader("m", ids=CallIds())
+    reader = anthropic_reply.ReplyReader("m", ids=CallIds())
     heard, _ = read(objects(events), reader.feed)
     assert_sound(reader.partial())
     assert_can_be_stored(heard)
@@ -101,8 +101,8 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
 @quick
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
-    reader = openai.ReplyReader(
-        "m", "p", quirks=openai.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
+    reader = openai_reply.ReplyReader(
+        "m", "p", quirks=openai_request.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
     )
     heard, failure = read(objects(chunks), reader.feed)
     assert_can_be_stored(heard)

@@ -1,4 +1,4 @@
-"""Chat Completions as pure functions, with the habits of the servers that speak it.
+"""A reply of Chat Completions as our events, with the habits of the servers that speak it.
 
 Each oddity handled here was seen in a real server: in the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412,
 opencode#40061 and the vendors' own documents (2026-11).
@@ -6,33 +6,23 @@ opencode#40061 and the vendors' own documents (2026-11).
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
-
-import msgspec
+from collections.abc import Iterable
+from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
     Block,
-    Document,
-    Image,
     Message,
     Opaque,
     StopReason,
     Text,
     Thinking,
-    ToolResult,
     ToolUse,
     Usage,
 )
-from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import (
     Done,
-    Request,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -42,187 +32,12 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.arguments import calls_in_text
 from agentcli.llm.wire.arriving_calls import ArrivingCalls
-from agentcli.llm.wire.call_ids import CallIds, plain_id, plain_name
+from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.openai_request import Quirks
 from agentcli.llm.wire.think_tags import ThinkTags
-
-
-class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How one server differs from the reference. Every field can be set for a server in the configuration.
-
-    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
-    `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
-    `images`: so many in one request at most. `documents`: PDFs are taken.
-    """
-
-    system_role: Literal["system", "developer"] = "system"
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    stream_usage: bool = True
-    no_obfuscation: bool = False
-    thinking_format: Literal["none", "reasoning_effort", "thinking", "enable_thinking", "chat_template_kwargs"] = "none"
-    efforts: dict[str, str] = {}
-    echo_reasoning: bool = False
-    tool_result_name: bool = False
-    assistant_after_tool_result: bool = False
-    strict_tools: bool = False
-    null_content: bool = True
-    fixed_ids: bool = False
-    parallel_tool_calls: bool | None = None
-    cache_control: bool = False
-    read_text_calls: bool = False
-    images: int = 100
-    documents: bool = False
-    store: bool | None = None
-    extra_body: dict[str, Any] = {}
-
-
-def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
-    """The body of `POST /chat/completions`, tools before messages."""
-    body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
-    if quirks.stream_usage:
-        body["stream_options"] = {"include_usage": True}
-        if quirks.no_obfuscation:
-            body["stream_options"]["include_obfuscation"] = False
-    if request.temperature is not None and info.takes_temperature:
-        body["temperature"] = request.temperature
-    if quirks.store is not None:
-        body["store"] = quirks.store
-    body |= _thinking(request, info, quirks)
-    if request.tools:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if quirks.parallel_tool_calls is not None:
-            body["parallel_tool_calls"] = quirks.parallel_tool_calls
-    body["messages"] = list(_messages(request, info, quirks, provider))
-    return body | quirks.extra_body
-
-
-def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
-    if request.effort is None or info.thinking == "none":
-        return {}
-    effort = quirks.efforts.get(request.effort, request.effort)
-    match quirks.thinking_format:
-        case "reasoning_effort":
-            return {"reasoning_effort": effort}
-        case "thinking":
-            return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
-        case "enable_thinking":
-            return {"enable_thinking": True}
-        case "chat_template_kwargs":
-            return {"chat_template_kwargs": {"enable_thinking": True}}
-        case _:
-            return {}
-
-
-def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    if quirks.strict_tools:
-        function["strict"] = True
-    return {"type": "function", "function": function}
-
-
-def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
-    return MediaRules(images=quirks.images if info.takes_images or not info.is_known else 0, documents=quirks.documents)
-
-
-def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
-    if request.system:
-        content: Any = request.system
-        if quirks.cache_control:
-            content = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
-        yield {"role": quirks.system_role, "content": content}
-    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    after_result = False
-    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
-        if message.role == "assistant":
-            after_result = False
-            yield _assistant(message, quirks, provider)
-            continue
-        results = [block for block in message.content if isinstance(block, ToolResult)]
-        for result in results:
-            yield _result(result, names, quirks)
-        pictures = [part for result in results for part in _parts(result) if not isinstance(part, Text)]
-        rest = [block for block in message.content if not isinstance(block, ToolResult)]
-        after_result = after_result or bool(results)
-        if content := _user_content([*pictures, *rest]):
-            if after_result and quirks.assistant_after_tool_result:
-                yield {"role": "assistant", "content": "I have the results."}
-            after_result = False
-            yield {"role": "user", "content": content}
-
-
-def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
-    text = message.text
-    wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
-    if message.tool_uses:
-        wire["tool_calls"] = [
-            {
-                "id": wire_id(use.id, quirks),
-                "type": "function",
-                "function": {"name": plain_name(use.name), "arguments": encode_json(use.input).decode()},
-            }
-            for use in message.tool_uses
-        ]
-        if quirks.echo_reasoning:
-            wire["reasoning_content"] = _own_thinking(message)
-    for block in message.content:
-        if isinstance(block, Opaque) and block.provider == provider:
-            wire |= block.data
-    return wire
-
-
-def _own_thinking(message: Message) -> str:
-    """The reasoning in a reply; what is signed is another provider's, which alone can read it."""
-    return "".join(block.thinking for block in message.content if isinstance(block, Thinking) and not block.signature)
-
-
-def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
-    text = "\n".join(part.text for part in _parts(result) if isinstance(part, Text))
-    if not text and any(not isinstance(part, Text) for part in _parts(result)):
-        text = "(the file follows in the next message)"
-    if result.is_error and not text.startswith("Error"):  # the protocol has no mark for a failed result
-        text = f"Error: {text}"
-    wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
-    if quirks.tool_result_name:
-        wire["name"] = plain_name(names.get(result.tool_use_id, "tool"))
-    return wire
-
-
-def _parts(result: ToolResult) -> tuple[Text | Image | Document, ...]:
-    return (Text(result.content),) if isinstance(result.content, str) else result.content
-
-
-def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
-    texts = [block.text for block in blocks if isinstance(block, Text) and block.text.strip()]
-    if len(texts) == len([b for b in blocks if not isinstance(b, Text) or b.text.strip()]):
-        return "\n\n".join(texts)
-    parts: list[dict[str, Any]] = []
-    for block in blocks:
-        match block:
-            case Text(text) if text.strip():
-                parts.append({"type": "text", "text": text})
-            case Image(source):
-                url = f"data:{source.media_type};base64,{source.data}"
-                parts.append({"type": "image_url", "image_url": {"url": url}})
-            case Document(source):
-                data = f"data:{source.media_type};base64,{source.data}"
-                parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": data}})
-            case _:
-                pass
-    return parts
-
-
-LONGEST_ID = 40
-_FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
-
-
-def wire_id(id: str, quirks: Quirks) -> str:
-    """A call id this server takes: as it is where it may be, else a hash of it, the same every time."""
-    if quirks.fixed_ids:
-        return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-    return plain_id(id, LONGEST_ID)
 
 
 class ReplyReader:
