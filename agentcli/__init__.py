@@ -7,7 +7,8 @@ from agentcli.version import __version__
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.agent import events, ops
-    from agentcli.agent.context_transform import create_context_transform
+    from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.context.transform import create_context_transform
     from agentcli.agent.events import (
         ApprovalRequested,
         ApprovalSettled,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         UsageReported,
     )
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
-    from agentcli.agent.metrics import UsageCollector
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
     from agentcli.library import Agent, AgentFailed
@@ -49,7 +49,7 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library": "Agent AgentFailed",
-        "agentcli.agent.context_transform": "create_context_transform",
+        "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "ToolSpec",
@@ -63,7 +63,7 @@ _HOMES = {
             "Notice OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished "
             "ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
-        "agentcli.agent.metrics": "UsageCollector",
+        "agentcli.agent.accounting.metrics": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 from msgspec import Struct, structs
 
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
-from agentcli.agent.context_watch import ContextWatch
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
-from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
@@ -31,9 +31,6 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
-from agentcli.configured_limits import session_budgets, turn_limits
-from agentcli.configured_rules import configured_rules
-from agentcli.context_setup import make_memory, watch_context
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ConfigError, UsageError
 from agentcli.infra.data_files import Bounds, DataFolder
@@ -47,8 +44,11 @@ from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
-from agentcli.opening import Opening, untold
 from agentcli.paths import from_home, home_of, project_root
+from agentcli.setup.context import make_memory, watch_context
+from agentcli.setup.limits import session_budgets, turn_limits
+from agentcli.setup.opening import Opening, untold
+from agentcli.setup.rules import configured_rules
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -293,7 +293,7 @@ class Builder:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def make() -> Sandbox:
-            setup, folders = import_module("agentcli.sandbox_setup"), (config.cwd, *added)
+            setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
             return made
 

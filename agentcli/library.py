@@ -30,7 +30,7 @@ from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from agentcli.agent.metrics import UsageCollector
+    from agentcli.agent.accounting.metrics import UsageCollector
     from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool]]

@@ -27,7 +27,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.text_encoding import decode
+from agentcli.tools.text.encoding import decode
 from agentcli.tools.tool import ToolContext, Workspace
 
 LEAST_EDITS = 2_000  # a second

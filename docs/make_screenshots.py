@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI, TerminalTheme
 from rich.text import Text
 
-from agentcli.cli.demo import make_sample
+from agentcli.cli.subcommands.demo import make_sample
 
 EDIT = {"path": "price.py", "old_string": "    return net - net * TAX", "new_string": "    return net + net * TAX"}
 FIX = [

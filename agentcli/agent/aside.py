@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.budgets import most_tokens
-from agentcli.agent.paid_request import PaidRequest
+from agentcli.agent.accounting.budgets import most_tokens
+from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from agentcli.agent.budgets import MemoryAccount, OverBudget
+from agentcli.agent.accounting.budgets import MemoryAccount, OverBudget
 from agentcli.agent.calls.batches import Interrupted, run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.ops import Approve
-from agentcli.agent.request import add_notes, request_reply, told
+from agentcli.agent.requests.request import add_notes, request_reply, told
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import (

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import msgspec
 
-from agentcli.agent.budgets import Amounts
+from agentcli.agent.accounting.budgets import Amounts
 from agentcli.agent.calls.scopes import SessionCalls
-from agentcli.agent.context_use import CountTexts, estimated
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.context.sources import CountTexts, estimated
 from agentcli.agent.events import Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
-from agentcli.agent.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, Entry

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentcli.agent.budgets import Budgets, MemoryAccount
+from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
+from agentcli.agent.accounting.meter import Meter, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.usage import Meter, amounts_of, spent
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
 from agentcli.llm.provider import Effort

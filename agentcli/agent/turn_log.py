@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentcli.agent import events
-from agentcli.agent.budgets import Budgets
+from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged

@@ -129,7 +129,7 @@ def _run_command(arguments: list[str]) -> int:
     from importlib import import_module
 
     gc.enable()
-    module = import_module(f"agentcli.cli.{arguments[0]}")
+    module = import_module(f"agentcli.cli.subcommands.{arguments[0]}")
     code: int = module.run(arguments[1:])
     return code
 

@@ -75,7 +75,7 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in key_lines(self._config))
             return files + keys + (to_toml(self._config.settings).rstrip() or "# Every setting has its default.")
-        from agentcli.cli.doctor import checks, row  # typer: 50 ms that only this needs
+        from agentcli.cli.subcommands.doctor import checks, row  # typer: 50 ms that only this needs
 
         return "\n".join(row(name, mark, text) for name, mark, text in checks(self._config))
 

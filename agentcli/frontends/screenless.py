@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from agentcli.agent.accounting.meter import Meter, spent
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
-from agentcli.agent.usage import Meter, spent
 from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after

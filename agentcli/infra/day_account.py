@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import apsw
 
-from agentcli.agent.budgets import Amounts, Kind
+from agentcli.agent.accounting.budgets import Amounts, Kind
 from agentcli.errors import StorageError
 
 BUSY_TIMEOUT_MS = 5_000

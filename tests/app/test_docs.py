@@ -32,7 +32,7 @@ def test_help_names_every_command_and_flag() -> None:
 
 def test_every_command_is_a_module_that_runs() -> None:
     for name in COMMANDS:
-        module = importlib.import_module(f"agentcli.cli.{name}")
+        module = importlib.import_module(f"agentcli.cli.subcommands.{name}")
         assert callable(module.run)
 
 

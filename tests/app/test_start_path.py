@@ -13,9 +13,10 @@ from tests.conformance.servers import anthropic_server
 
 # Packages of ours on the way to an answer without calls. One that joins them costs every start some milliseconds.
 NEEDED = {
-    "agent", "agent.calls", "agent.commands", "agent.permissions", "cli", "conversation", "frontends", "infra",
-    "infra.sessions", "llm", "llm.providers", "llm.tokens", "llm.wire", "safety", "safety.addresses", "safety.commands",
-    "safety.paths", "tools", "tools.builtin", "tools.web",
+    "agent", "agent.accounting", "agent.calls", "agent.commands", "agent.context", "agent.permissions",
+    "agent.requests", "cli", "conversation", "frontends", "infra", "infra.sessions", "llm", "llm.providers",
+    "llm.tokens", "llm.wire", "safety", "safety.addresses", "safety.commands", "safety.paths", "setup", "tools",
+    "tools.builtin", "tools.text", "tools.web",
 }  # fmt: skip
 HEAVY = {
     "PIL", "anthropic", "anyio", "email", "html_to_markdown", "http", "httpcore2", "httpx2", "importlib.metadata",

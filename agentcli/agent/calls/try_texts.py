@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.tools.text_diff import diff_hunks
+from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import Attempt, ToolOutput
 from agentcli.tools.trial import Kept, TriedChange
 

@@ -14,8 +14,8 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.small_files import read_small_file
 from agentcli.tools.builtin.arguments import Bash
-from agentcli.tools.text_diff import diff_hunks, text_before, unified_diff
-from agentcli.tools.text_encoding import decode
+from agentcli.tools.text.diff import diff_hunks, text_before, unified_diff
+from agentcli.tools.text.encoding import decode
 from agentcli.tools.tool import Workspace
 
 LARGEST_COMPARED = 10_000_000  # bytes of a file

@@ -6,7 +6,7 @@ from typing import get_args
 
 from agentcli.agent.aside import ask_aside
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, marked, without_keep
-from agentcli.agent.context_use import context_use
+from agentcli.agent.context.sources import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort

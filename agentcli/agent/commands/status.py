@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome
-from agentcli.agent.context_use import context_use
+from agentcli.agent.context.sources import context_use
 from agentcli.version import __version__
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agentcli.agent.budgets import in_words
+from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.commands.cache import CACHE_COMMAND
 from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.agent.session import Session
@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Entry, User
 from agentcli.llm.messages import Usage
 
 if TYPE_CHECKING:
-    from agentcli.agent.metrics import UsageCollector
+    from agentcli.agent.accounting.metrics import UsageCollector
 
 MOST_TOOLS = 12
 
@@ -41,7 +41,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 def _lines(session: Session) -> list[tuple[str, str]]:
     """The newest turn, the conversation, its tools and budgets."""
-    metrics = import_module("agentcli.agent.metrics")  # only who asks needs it
+    metrics = import_module("agentcli.agent.accounting.metrics")  # only who asks needs it
     counted: Callable[..., str] = metrics.counted
 
     def collected(entries: Iterable[Entry]) -> UsageCollector:

@@ -27,7 +27,7 @@ from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
-from agentcli.tools.text_diff import diff_hunks
+from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import Tool, ToolContext
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said

@@ -26,7 +26,7 @@ from agentcli.infra.sessions.writer import NotWritable, Writer, on_a_copy
 from agentcli.paths import folder_text
 
 if TYPE_CHECKING:
-    from agentcli.agent.metrics import UsageCollector
+    from agentcli.agent.accounting.metrics import UsageCollector
 
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 

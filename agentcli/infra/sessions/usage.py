@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from agentcli.agent.metrics import UsageCollector
+from agentcli.agent.accounting.metrics import UsageCollector
 from agentcli.conversation.entries import as_readable
 
 _COLUMNS = ("id", "parent_id", "time", "schema_version", "body")

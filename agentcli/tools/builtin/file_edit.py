@@ -12,9 +12,9 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileEdit
 from agentcli.tools.builtin.files import as_text, naming_similar, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text_apply import apply_edits
-from agentcli.tools.text_diff import unified_diff, with_hunks
-from agentcli.tools.text_edit import Edit
+from agentcli.tools.text.apply import apply_edits
+from agentcli.tools.text.diff import unified_diff, with_hunks
+from agentcli.tools.text.edit import Edit
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 

@@ -11,8 +11,8 @@ from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.files import binary, naming_similar, opened
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES, cut_line
-from agentcli.tools.text_encoding import SNIFFED
-from agentcli.tools.text_stream import LONGEST_KEPT, Choice, Line, LinesRead, read_lines
+from agentcli.tools.text.encoding import SNIFFED
+from agentcli.tools.text.stream import LONGEST_KEPT, Choice, Line, LinesRead, read_lines
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 DEFAULT_LINES = 2_000

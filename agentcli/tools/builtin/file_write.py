@@ -11,8 +11,8 @@ from msgspec import Struct
 from agentcli.tools.builtin.arguments import FileWrite
 from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text_diff import unified_diff, with_hunks
-from agentcli.tools.text_encoding import BOM, DecodedText, decode, require_encodable
+from agentcli.tools.text.diff import unified_diff, with_hunks
+from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, TypeVar
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.text_encoding import DecodedText, decode
+from agentcli.tools.text.encoding import DecodedText, decode
 from agentcli.tools.tool import Workspace
 
 LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.agent.accounting.budgets import Amounts, Budgets, MemoryAccount
 from agentcli.agent.aside import ask_aside
-from agentcli.agent.budgets import Amounts, Budgets, MemoryAccount
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import Limits

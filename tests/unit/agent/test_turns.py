@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli.agent.budgets import Budgets, MemoryAccount
+from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
 from agentcli.agent.events import (
     Done,
     EntryStored,

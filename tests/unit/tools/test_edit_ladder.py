@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_apply import apply_edits
-from agentcli.tools.text_edit import Edit
-from agentcli.tools.text_encoding import DecodedText, decode
+from agentcli.tools.text.apply import apply_edits
+from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import DecodedText, decode
 from tests.unit.tools.bench import Bench
 
 LINE_ENDS = "[Matched apart from line ends;"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import LARGEST_EDITABLE
-from agentcli.tools.text_apply import apply_edits
-from agentcli.tools.text_edit import Edit
-from agentcli.tools.text_encoding import DecodedText, decode
-from agentcli.tools.text_nearest import nearest
+from agentcli.tools.text.apply import apply_edits
+from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import DecodedText, decode
+from agentcli.tools.text.nearest import nearest
 from tests.unit.tools.bench import Bench
 
 

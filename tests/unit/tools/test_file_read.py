@@ -12,7 +12,7 @@ import pytest
 
 from agentcli.tools.builtin.file_read import LARGEST_CHOICE
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES
-from agentcli.tools.text_stream import LONGEST_KEPT
+from agentcli.tools.text.stream import LONGEST_KEPT
 from tests.unit.tools.bench import Bench
 
 

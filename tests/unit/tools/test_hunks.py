@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_diff import diff_hunks, unified_diff, with_hunks
+from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext
 from tests.unit.tools.bench import Bench
 

@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_apply import Applied, apply_edits
-from agentcli.tools.text_edit import Edit
-from agentcli.tools.text_encoding import DecodedText
-from agentcli.tools.text_match import exact_places
-from agentcli.tools.text_views import folded
+from agentcli.tools.text.apply import Applied, apply_edits
+from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import DecodedText
+from agentcli.tools.text.match import exact_places
+from agentcli.tools.text.views import folded
 
 
 def edit(before: str, old: str, new: str, *, replace_all: bool = False) -> Applied:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcli.tools.text_encoding import decode, shown
-from agentcli.tools.text_stream import Choice, read_lines
+from agentcli.tools.text.encoding import decode, shown
+from agentcli.tools.text.stream import Choice, read_lines
 from tests.unit.tools.bench import Bench
 
 _TEXTS = st.text("aé文😀 \n\r\t", max_size=60).flatmap(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from agentcli.infra.sandbox.trial.git_words import InGitsWords
 from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, copy_attributes, has_same_content, open_content
 from agentcli.safety.paths.protected import is_protected
-from agentcli.tools.text_diff import diff_hunks, unified_diff, with_hunks
+from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 from agentcli.tools.trial import TriedChange
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made

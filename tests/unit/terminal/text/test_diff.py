@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
-from agentcli.tools.text_diff import unified_diff
+from agentcli.tools.text.diff import unified_diff
 
 BEFORE = "".join(f"line {n}\n" for n in range(1, 31))
 AFTER = BEFORE.replace("line 5\n", "line five\n").replace("line 20\n", "line 20\nnew\n").replace("line 30\n", "")

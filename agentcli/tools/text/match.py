@@ -10,9 +10,9 @@ from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
-from agentcli.tools.text_diff import lines_of, opcodes
-from agentcli.tools.text_indentation import learn_shift
-from agentcli.tools.text_views import View, folded, with_lf
+from agentcli.tools.text.diff import lines_of, opcodes
+from agentcli.tools.text.indentation import learn_shift
+from agentcli.tools.text.views import View, folded, with_lf
 
 _BLANKS = " \t\n"
 

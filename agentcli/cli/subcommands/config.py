@@ -9,7 +9,7 @@ import msgspec
 from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import to_toml
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import current_folder

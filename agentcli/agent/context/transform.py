@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from agentcli.agent.compaction import Asked, Compactor
-from agentcli.agent.context_watch import message_tokens
+from agentcli.agent.context.compaction import Asked, Compactor
+from agentcli.agent.context.summaries import Summaries
+from agentcli.agent.context.watch import message_tokens
 from agentcli.agent.runtime import ContextTransform, Prefix
-from agentcli.agent.summaries import Summaries
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User, entry_now

@@ -16,7 +16,7 @@ from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.subcommands import make_app, run_app, wait_for
+from agentcli.cli.subcommands.shared import make_app, run_app, wait_for
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
@@ -49,7 +49,7 @@ def tour(
 
 def make_sample(repository: Path) -> None:
     """A repository of three files with one mistake in it."""
-    sample = files("agentcli.cli").joinpath("demo_sample")
+    sample = files("agentcli.cli.subcommands").joinpath("demo_sample")
     repository.mkdir(parents=True)
     for name in ("price.py", "test_price.py", "README.md"):
         (repository / name).write_text(sample.joinpath(f"{name}.txt").read_text("utf-8"), "utf-8")
@@ -66,7 +66,7 @@ async def _tour(repository: Path, model: str) -> int:
     flags = {"permissions": {"allow": ["file_edit"]}}
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ, flags=flags)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
-    script = files("agentcli.cli").joinpath("demo_sample", "script.jsonl")
+    script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"
     kind = "" if model else " (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
     view.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")

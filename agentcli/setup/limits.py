@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Literal, get_args
 
-from agentcli.agent.budgets import Account, Amounts, Budgets, Kind, MemoryAccount
+from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind, MemoryAccount
 from agentcli.agent.runtime import Limits
 from agentcli.config import Config
 from agentcli.settings import BudgetSettings, Settings

@@ -16,7 +16,7 @@ from agentcli import __version__
 from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands import configuration, make_app, run_app, wait_for
+from agentcli.cli.subcommands.shared import configuration, make_app, run_app, wait_for
 from agentcli.cli.tables import draws_tables, print_table
 from agentcli.config import Config
 from agentcli.errors import AgentcliError, ToolError

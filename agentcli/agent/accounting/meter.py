@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentcli.agent.budgets import Amounts
+from agentcli.agent.accounting.budgets import Amounts
 from agentcli.conversation.entries import Assistant, Body, Paid, Result
 from agentcli.llm.messages import Usage
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from agentcli.agent.budgets import Budgets, Reservation
+from agentcli.agent.accounting.budgets import Budgets, Reservation
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError

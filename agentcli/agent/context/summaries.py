@@ -14,10 +14,10 @@ from importlib.resources import files
 
 from cachetools import TTLCache
 
-from agentcli.agent.budgets import Budgets, OverBudget, most_tokens
-from agentcli.agent.context_watch import Paid
+from agentcli.agent.accounting.budgets import Budgets, OverBudget, most_tokens
+from agentcli.agent.context.watch import Paid
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.paid_request import PaidRequest
+from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.entries import Assistant, Result, User
@@ -229,4 +229,4 @@ def _key(*texts: str) -> str:
 
 
 def _prose() -> str:
-    return files("agentcli.agent").joinpath("summary.md").read_text("utf-8").strip()
+    return files("agentcli.agent.context").joinpath("summary.md").read_text("utf-8").strip()

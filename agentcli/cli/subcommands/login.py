@@ -11,7 +11,7 @@ import typer
 
 from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.config import Config
 from agentcli.errors import UsageError, UserError

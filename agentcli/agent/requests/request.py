@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from agentcli.agent.budgets import most_tokens
+from agentcli.agent.accounting.budgets import most_tokens
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.paid_request import PaidRequest
-from agentcli.agent.repairs import with_repairs
-from agentcli.agent.reply_blocks import ReplyBlocks
+from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.repairs import with_repairs
+from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log

@@ -26,7 +26,7 @@ from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.tools.text_diff import opcodes
-from agentcli.tools.text_edit import Edit
-from agentcli.tools.text_encoding import BOM, DecodedText, require_encodable, shown
-from agentcli.tools.text_match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
-from agentcli.tools.text_nearest import nearest
+from agentcli.tools.text.diff import opcodes
+from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
+from agentcli.tools.text.match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
+from agentcli.tools.text.nearest import nearest
 
 
 class Applied(Struct, frozen=True):

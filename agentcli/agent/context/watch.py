@@ -18,7 +18,7 @@ from agentcli.llm.provider import Request
 from agentcli.llm.tokens import estimate
 
 if TYPE_CHECKING:
-    from agentcli.agent.compaction import Compactor
+    from agentcli.agent.context.compaction import Compactor
 
 
 Paid = Callable[[str, Usage, float | None, PaidReason], None]

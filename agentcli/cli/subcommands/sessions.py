@@ -10,7 +10,7 @@ import typer
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User

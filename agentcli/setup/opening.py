@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from agentcli.agent.nested_instructions import NestedInstructions
+from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.state import AgentState
 from agentcli.config import Config

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.llm.local_server import weights

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.metrics import Tally, UsageCollector, counted, dearest
+from agentcli.agent.accounting.metrics import Tally, UsageCollector, counted, dearest
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import draws_tables, print_table
 from agentcli.infra.sessions.sqlite import SqliteSessions
 

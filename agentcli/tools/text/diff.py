@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from agentcli.tools.text_encoding import shown
+from agentcli.tools.text.encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
 _HEAD = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentcli.tools.observation import LONGEST_LINE, cut_line, cut_middle
-from agentcli.tools.text_encoding import shown
+from agentcli.tools.text.encoding import shown
 
 MOST_NEAREST = 40  # lines shown
 _MOST_COMPARED = 5_000  # lines compared letter by letter

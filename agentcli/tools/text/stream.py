@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
 
-from agentcli.tools.text_encoding import EncodingGuess, errors_of, shown
+from agentcli.tools.text.encoding import EncodingGuess, errors_of, shown
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentcli.agent.usage import spent
+from agentcli.agent.accounting.meter import spent
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Paid, Result, User
 from agentcli.llm.messages import Usage
 from agentcli.llm.tokens import estimate_text

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.context_watch import message_tokens, prefix_tokens, request_tokens
+from agentcli.agent.context.summaries import Summaries
+from agentcli.agent.context.watch import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.runtime import Prefix
-from agentcli.agent.summaries import Summaries
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.carried import SeenHash, collect
 from agentcli.conversation.compaction.digest import Summary

@@ -7,8 +7,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentcli.agent.context_watch import ContextWatch
-from agentcli.agent.nested_instructions import NestedInstructions
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.state import AgentState
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.config import Config
@@ -20,7 +20,7 @@ from agentcli.paths import project_root
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
-    from agentcli.agent.compaction import Compactor, Opening
+    from agentcli.agent.context.compaction import Compactor, Opening
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
 OfModel = Callable[[str], tuple[Provider, ModelInfo]]
@@ -53,7 +53,9 @@ def watch_context(
         return workspace.files.hash_of(workspace.real_path(path))
 
     def make() -> Compactor:
-        compaction, summaries = (import_module(f"agentcli.agent.{name}") for name in ("compaction", "summaries"))
+        compaction, summaries = (
+            import_module(f"agentcli.agent.context.{name}") for name in ("compaction", "summaries")
+        )
         writing = summaries.Summaries(settings, writer, watch.paid, state.budgets)
         made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, writing)
         return made

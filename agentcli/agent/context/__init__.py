@@ -1,0 +1,4 @@
+"""Keeps a conversation inside the model's window: when to compact it, with what, and what fills it.
+
+What is cut and carried over is planned in `conversation/compaction`; the only requests made here are for summaries.
+"""
