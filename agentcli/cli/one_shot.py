@@ -29,13 +29,8 @@ from agentcli.paths import project_root
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
     """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
-    if options.resume == "":
-        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
     takes_stream = options.input_format == "stream-json"
-    if takes_stream and options.output_format != "stream-json":
-        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
-    if takes_stream and options.prompt == "-":
-        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
+    _check(options, takes_stream=takes_stream)
     choice, extras = session_choice(options), extras_from(options)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
@@ -78,6 +73,15 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+def _check(options: argparse.Namespace, *, takes_stream: bool) -> None:
+    if options.resume == "":
+        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
+    if takes_stream and options.output_format != "stream-json":
+        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    if takes_stream and options.prompt == "-":
+        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
 
 
 async def _init_without_model(config: Config, words: list[str]) -> int:

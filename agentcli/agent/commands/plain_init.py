@@ -189,34 +189,36 @@ def _first_paragraph(readme: str) -> str:
     return ""
 
 
-def _python(repository: Repository) -> Commands:
-    names, project = repository.names, repository.table("pyproject.toml")
-    lists = sorted(name for name in names if re.fullmatch(r"[\w-]*requirements[\w-]*\.txt", name))
-    if (
-        not names & {"pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "tox.ini", "noxfile.py", "manage.py"}
-        and not lists
-    ):
-        return
-    tools = _dict(project, "tool")
-    lead = ""
-    for sign, setup, run in (
+def _python_setup(names: set[str], project: dict[str, Any], lists: list[str]) -> tuple[str, list[str]]:
+    """What stands before a tool's name to run it, and the commands that install what it needs."""
+    for sign, setup, lead in (
         ("uv.lock" in names, "uv sync", "uv run "),
-        ("poetry.lock" in names or "poetry" in tools, "poetry install", "poetry run "),
+        ("poetry.lock" in names or "poetry" in _dict(project, "tool"), "poetry install", "poetry run "),
         ("pdm.lock" in names, "pdm install", "pdm run "),
         ("Pipfile" in names, "pipenv install --dev", "pipenv run "),
     ):
         if sign:
-            lead = run
-            yield "Set up", setup
-            break
-    else:
-        for name in lists:
-            yield "Set up", f"pip install -r {name}"
-        if "setup.py" in names or "project" in project:
-            extras = [
-                name for name in _dict(project, "project", "optional-dependencies") if name in ("dev", "test", "tests")
-            ]
-            yield "Set up", f"pip install -e '.[{','.join(extras)}]'" if extras else "pip install -e ."
+            return lead, [setup]
+    setups = [f"pip install -r {name}" for name in lists]
+    if "setup.py" in names or "project" in project:
+        optional = _dict(project, "project", "optional-dependencies")
+        extras = ",".join(name for name in optional if name in ("dev", "test", "tests"))
+        setups.append(f"pip install -e '.[{extras}]'" if extras else "pip install -e .")
+    return "", setups
+
+
+_PYTHON = {"pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "tox.ini", "noxfile.py", "manage.py"}
+
+
+def _python(repository: Repository) -> Commands:
+    names, project = repository.names, repository.table("pyproject.toml")
+    lists = sorted(name for name in names if re.fullmatch(r"[\w-]*requirements[\w-]*\.txt", name))
+    if not names & _PYTHON and not lists:
+        return
+    tools = _dict(project, "tool")
+    lead, setups = _python_setup(names, project, lists)
+    for setup in setups:
+        yield "Set up", setup
     wanted = " ".join(
         (
             *map(repository.text, (*lists, "setup.cfg", "tox.ini", "Pipfile", "noxfile.py")),
