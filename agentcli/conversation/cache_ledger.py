@@ -73,7 +73,7 @@ def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
 
 def _held(before: Assistant, prices: Prices | None, now: Usage) -> int:
     """Tokens that the cache held after a request; 0 where its provider caches nothing that could be seen."""
-    used = before.usage
+    used = Usage() if before.is_estimated else before.usage
     written = used.cache_read_input_tokens + used.cache_creation_input_tokens
     if _is_explicit(prices, used):
         return written

@@ -48,8 +48,9 @@ class CacheUse(msgspec.Struct, frozen=True, omit_defaults=True):
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
     """One reply. `cost_usd` is None where the model's price is not known.
 
-    It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate.
-    `prefix` are hashes of the tools and the system text, `cache` what became of the prompt cache.
+    It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate, and
+    is one where the server counted nothing (`is_estimated`). `prefix` are hashes of the tools and the system text,
+    `cache` what became of the prompt cache.
     """
 
     content: tuple[Block, ...]
@@ -62,6 +63,7 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     retries: int = 0
     prefix: str = ""
     cache: CacheUse | None = None
+    is_estimated: bool = False
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):

@@ -94,7 +94,7 @@ class RequestSize:
     def _take(self, entry: Entry, model: str) -> None:
         body, before = entry.body, self._now
         self._entries = self._entries.plus(_size(body, model))
-        if not isinstance(body, Assistant) or not body.usage.prompt_tokens:
+        if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
             return
         name, usage = f"{body.provider}/{body.model}", body.usage
         if entry.id not in self._learned:

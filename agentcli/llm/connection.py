@@ -211,7 +211,9 @@ class _Connection:
                     raise broken(self._where, "Server disconnected without sending a response")
                 self._http.receive_data(data)
         except TimeoutError as error:
-            raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.") from error
+            silent = Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.")
+            silent.is_answered = True  # it took the request
+            raise silent from error
         except (OSError, h11.RemoteProtocolError) as error:
             raise self.broken(error) from error
         return event

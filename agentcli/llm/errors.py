@@ -26,7 +26,7 @@ class ProviderError(AgentcliError):
 
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
     cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
-    that the server had begun to answer, which it may bill.
+    that the server had begun to answer, or took the request and stayed silent: it may bill that.
     """
 
     is_retryable = False

@@ -98,7 +98,7 @@ class HttpClient:
                 f"{self.shown_url} redirects in a loop; the last address was {_place(url)}. Is the base_url right?"
             )
         except ProviderError as error:
-            error.is_answered = is_answered and isinstance(error, ConnectionFailed | Timeout)
+            error.is_answered |= is_answered and isinstance(error, ConnectionFailed | Timeout)
             error.args = (self._masked(str(error)),)
             raise
 

@@ -27,8 +27,9 @@ class PaidRequest:
     """A request and its retries.
 
     `most_prompt_tokens` gives what the prompt may have at most. `on_broken` is told what a try that ended without a
-    reply is booked with: what its stream reported, else an estimate; the budgets are charged with the worst case.
-    `retries`, and of the newest try `sent`, `sent_at` (seconds since 1970) and `duration_ms`, are read afterwards.
+    reply is booked with: what its stream reported, else an estimate; the budgets are charged with the worst case. So
+    are they for a reply whose server counted nothing. `retries`, and of the newest try `sent`, `sent_at` (seconds
+    since 1970), `duration_ms` and `is_estimated`, are read afterwards.
     """
 
     provider: Provider
@@ -41,9 +42,10 @@ class PaidRequest:
     retries: int = 0
     sent_at: float = 0.0
     duration_ms: float = 0.0
+    is_estimated: bool = False
 
     async def reply(self, request: Request, on_event: Callable[[StreamEvent], None]) -> llm.Done:
-        """Raises `ProviderError` when it fails for good, `OverBudget` when a try cannot be paid for."""
+        """The reply, with what it used. Raises `ProviderError`, and `OverBudget` when a try cannot be paid for."""
         self._held: Reservation | None = None
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -54,8 +56,7 @@ class PaidRequest:
                     async for event in events:
                         self._heed(event)
                         if isinstance(event, llm.Done):
-                            self._settle(event.usage)
-                            return event
+                            return self._whole(event)
                         on_event(event)
         except TimeoutError as error:
             if not self._deadline.expired():
@@ -101,6 +102,17 @@ class PaidRequest:
             case _:
                 pass
 
+    def _whole(self, done: llm.Done) -> llm.Done:
+        """A reply, its usage estimated where the server did not count: some never do, or the stream's tail was lost."""
+        self.is_estimated = not _is_counted(done.usage)
+        if not self.is_estimated:
+            self._settle(done.usage)
+            return done
+        self._used = done.usage
+        used, worst = self._uncounted()
+        self._settle(worst)
+        return structs.replace(done, usage=used)
+
     def _settle(self, usage: Usage) -> None:
         assert self._held is not None
         self.duration_ms = (time.monotonic() - self._started) * 1000
@@ -113,14 +125,27 @@ class PaidRequest:
         if error is not None and not self._has_begun and not error.is_answered:
             self._settle(Usage())
             return
-        is_counted = bool(self._used.prompt_tokens or self._used.cost_usd is not None)
-        used, worst = self._with_output(self._used, 4), self._with_output(self._used, 2)
-        if not is_counted:
-            used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
-            worst = structs.replace(worst, cache_creation_input_tokens=self.most_prompt_tokens())
+        used, worst = self._uncounted()
         self._settle(worst)
         self.on_broken(used)
 
-    def _with_output(self, used: Usage, bytes_per_token: int) -> Usage:
-        """With what arrived, where that is more than what was counted by then."""
-        return structs.replace(used, output_tokens=max(used.output_tokens, self._received // bytes_per_token))
+    def _uncounted(self) -> tuple[Usage, Usage]:
+        """What a reply that was not counted to its end took: an estimate, and the most it can have been.
+
+        A model that reasons may have written all it was allowed to before a word of it was seen.
+        """
+        assert self._held is not None
+        used, most = self._with_output(self._received // 4), self._with_output(self._received // 2)
+        if self.info.thinking != "none" or not self.info.is_known:
+            most = self._with_output(self._held.max_tokens)
+        if not _is_counted(used):
+            used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
+            most = structs.replace(most, cache_creation_input_tokens=self.most_prompt_tokens())
+        return used, most
+
+    def _with_output(self, tokens: int) -> Usage:
+        return structs.replace(self._used, output_tokens=max(self._used.output_tokens, tokens))
+
+
+def _is_counted(usage: Usage) -> bool:
+    return bool(usage.prompt_tokens or usage.cost_usd is not None)

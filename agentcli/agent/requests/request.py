@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from agentcli.agent.accounting.budgets import most_tokens
+from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
@@ -23,7 +23,7 @@ from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import with_wait
-from agentcli.llm.tokens.estimates import estimate
+from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
@@ -216,14 +216,17 @@ def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request
             break
         if isinstance(body, Assistant):
             since = replies.pop()
-            if body.usage.prompt_tokens and body.stop_reason != "interrupted":  # what that says may be an estimate
-                margin = 1.01 if f"{body.provider}/{body.model}" == model else OTHER_COUNT
+            if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
+                is_same = f"{body.provider}/{body.model}" == model
+                known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
+                if not is_same:  # the other one may not have been shown the images
+                    media = request_size(Request("", request.messages[:since]), info).media
+                    known += int(media * MEDIA_MARGIN)
                 reply = most_tokens(Request("", request.messages[since - 1 : since]), info)
                 new = Request("", request.messages[since:])
                 if body.prefix != prefix_hash(request):
                     new = Request(request.system, new.messages, request.tools)
-                counted = int(body.usage.prompt_tokens * margin) + max(reply, body.usage.output_tokens)
-                return counted + most_tokens(new, info)
+                return known + max(reply, body.usage.output_tokens) + most_tokens(new, info)
     return most_tokens(request, info)
 
 
@@ -260,7 +263,8 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         round(paid.duration_ms),
         paid.retries,
         asked.prefix,
-        cache_use(state.conversation.path, asked, info),
+        None if paid.is_estimated else cache_use(state.conversation.path, asked, info),
+        is_estimated=paid.is_estimated,
     )
     bodies: list[Body] = [stored]
     if reply.message.tool_uses:

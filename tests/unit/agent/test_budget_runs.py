@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -32,12 +33,14 @@ PIECE = 4_000
 
 
 class BillingProvider(ScriptedProvider):
-    """Bills what it read and what it sent, also where it breaks off, and reports some of that."""
+    """Bills what it read, thought unseen and sent, also where it breaks off, and reports some of that."""
 
     def __init__(self, name: str, chance: random.Random, density: float) -> None:
         band = Prices(input=6.0, output=60.0, cache_write=7.5, cache_read=0.3)
         prices = Prices(input=3.0, output=30.0, cache_write=3.75, cache_read=0.3, above=6_000, higher=band)
-        super().__init__([], info=ModelInfo(name, name, prices=prices, max_output=16_000))
+        self._thinks = chance.random() < 0.5
+        thinking: Literal["none", "effort"] = "effort" if self._thinks else "none"
+        super().__init__([], info=ModelInfo(name, name, prices=prices, max_output=16_000, thinking=thinking))
         self.name = name
         self.billed_usd = 0.0
         self.billed_tokens = 0
@@ -52,18 +55,19 @@ class BillingProvider(ScriptedProvider):
         prompt = int(estimate(request, self.info).tokens * self._tokens_per_estimate)
         written = chance.choice((0, prompt, prompt // 2))
         usage = Usage(prompt - written, 1, cache_creation_input_tokens=written)
+        hidden = chance.randint(0, request.max_tokens - 1) if self._thinks else 0
         text = "word " * chance.choice((1, 40, 400, request.max_tokens))
-        tokens = min(request.max_tokens, len(text) // 4 + 1)
+        tokens = min(request.max_tokens - hidden, len(text) // 4 + 1)
         breaks_at = chance.choice((None, None, None, 0, 0.5, 0.9))
         reports = chance.random() < 0.5
         if reports:
             yield UsageUpdate(usage)
         calls = chance.random() < 0.6
         sent = text if breaks_at is None else text[: int(len(text) * breaks_at)]
-        billed = Usage(usage.input_tokens, min(tokens, len(sent) // 4 + 1), written)
+        billed = Usage(usage.input_tokens, hidden + min(tokens, len(sent) // 4 + 1), written)
         if breaks_at == 0 and not reports:
             raise ConnectionFailed("gone")  # before it had begun
-        self._bill(Usage(billed.input_tokens, 0, written))
+        self._bill(Usage(billed.input_tokens, hidden, written))
         await asyncio.sleep(0)
         if calls:
             yield ToolCallStarted("x", "think")
@@ -77,7 +81,8 @@ class BillingProvider(ScriptedProvider):
         self._numbers += 1
         blocks = (ToolUse(f"{self.name}{self._numbers}", "think", {"thought": sent}),) if calls else (Text(sent),)
         stop = "tool_use" if calls else chance.choice(("end_turn", "max_tokens"))
-        yield ReplyDone(Message("assistant", blocks), stop, billed, self.model)  # type: ignore[arg-type]
+        told = billed if reports or chance.random() < 0.8 else Usage()
+        yield ReplyDone(Message("assistant", blocks), stop, told, self.model)  # type: ignore[arg-type]
 
     def _bill(self, usage: Usage) -> None:
         self.billed_usd += self.info.cost(usage) or 0.0
