@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from agentcli.agent.accounting.budgets import Amounts, Kind
+from agentcli.agent.accounting.budgets import Amounts, Kind, added
 from agentcli.errors import StorageError
+
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
@@ -27,36 +30,31 @@ CREATE TABLE IF NOT EXISTS charges (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS charges_by_day ON charges (day);
 """
-# What sessions spent on the day before anybody kept this ledger.
-_SPENT_BEFORE = """
-SELECT
-    coalesce(sum(body ->> '$.cost_usd'), 0.0),
-    coalesce(sum(
-        coalesce(body ->> '$.usage.input_tokens', 0) + coalesce(body ->> '$.usage.output_tokens', 0)
-        + coalesce(body ->> '$.usage.cache_creation_input_tokens', 0)
-        + coalesce(body ->> '$.usage.cache_read_input_tokens', 0)
-    ), 0),
-    coalesce(sum(body ->> '$.duration_ms') / 1000.0, 0.0),
-    coalesce(sum(kind = 'tool_result'), 0)
-FROM entries WHERE time >= ? AND kind IN ('assistant', 'paid', 'tool_result')
-"""
 
 
 class DayAccount:
-    """Implements `Account` for a calendar day of this machine. Its methods raise `StorageError`."""
+    """Implements `Account` for a calendar day of this machine. Its methods raise `StorageError`.
+
+    Without limits it only notes what is charged, for those sessions of the day that have some; no session ends because
+    that cannot be written.
+    """
 
     scope = "day"
 
-    def __init__(self, path: Path, limits: Amounts, sessions: Path) -> None:
+    def __init__(self, path: Path, limits: Amounts) -> None:
         self.steps: Amounts = dict(limits)
         self.limits = dict(limits)
         self.told: set[Kind] = set()
         self._path = path
-        self._sessions = sessions
         self._connection: apsw.Connection | None = None
+        self._unwritten: Amounts = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        if not self.limits:
+            yield
+            return
+
         def begin(db: apsw.Connection) -> None:
             db.execute("BEGIN IMMEDIATE")
 
@@ -69,22 +67,37 @@ class DayAccount:
         self._on_disk(lambda db: db.execute("COMMIT"))
 
     def spent(self) -> Amounts:
+        """Nothing without limits: nobody needs to know."""
+        if not self.limits:
+            return {}
         sums = ", ".join(f"coalesce(sum({kind}), 0.0)" for kind in _KINDS)
         row = self._on_disk(lambda db: db.execute(f"SELECT {sums} FROM charges WHERE day = ?", (_today(),)).fetchone())  # noqa: S608
         return dict(zip(_KINDS, row or (0.0,) * len(_KINDS), strict=True))
 
     def hold(self, amounts: Amounts) -> int:
+        return self._insert(amounts) if self.limits else 0
+
+    def settle(self, number: int, amounts: Amounts) -> None:
+        if number:
+            values = (*(float(amounts.get(kind, 0.0)) for kind in _KINDS), number)
+            sql = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE id = ?"
+            self._on_disk(lambda db: db.execute(sql, values))
+            return
+        self._unwritten = added(self._unwritten, amounts)
+        if amounts.get("tokens"):  # calls are written with the request that follows them
+            try:
+                self._insert(self._unwritten)
+            except StorageError as error:
+                log.warning("%s", error)
+            self._unwritten = {}
+
+    def _insert(self, amounts: Amounts) -> int:
         def work(db: apsw.Connection) -> int:
             values = (_today(), *(float(amounts.get(kind, 0.0)) for kind in _KINDS))
             db.execute("INSERT INTO charges (day, usd, tokens, seconds, calls) VALUES (?,?,?,?,?)", values)
             return db.last_insert_rowid()
 
         return self._on_disk(work)
-
-    def settle(self, number: int, amounts: Amounts) -> None:
-        values = (*(float(amounts.get(kind, 0.0)) for kind in _KINDS), number)
-        sql = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE id = ?"
-        self._on_disk(lambda db: db.execute(sql, values))
 
     def _on_disk(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
@@ -106,23 +119,8 @@ class DayAccount:
         db.transaction_mode = "IMMEDIATE"
         with db:
             db.execute(_TABLE)
-            if not db.execute("SELECT 1 FROM charges WHERE day = ? LIMIT 1", (_today(),)).get:
-                db.execute("DELETE FROM charges WHERE day < ?", (_today(),))
-                db.execute(
-                    "INSERT INTO charges (day, usd, tokens, seconds, calls) VALUES (?,?,?,?,?)",
-                    (_today(), *self._spent_before()),
-                )
+            db.execute("DELETE FROM charges WHERE day < ?", (_today(),))
         return db
-
-    def _spent_before(self) -> tuple[float, ...]:
-        midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
-        with suppress(apsw.Error):  # there are no sessions yet, or none that can be read
-            sessions = apsw.Connection(str(self._sessions), flags=apsw.SQLITE_OPEN_READONLY)
-            try:
-                return tuple(map(float, sessions.execute(_SPENT_BEFORE, (midnight,)).fetchone() or (0.0,) * 4))
-            finally:
-                sessions.close()
-        return (0.0,) * 4
 
 
 def _today() -> str:

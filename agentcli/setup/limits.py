@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Literal, get_args
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind, MemoryAccount
+from agentcli.agent.accounting.budgets import Amounts, Budgets, Kind, MemoryAccount
 from agentcli.agent.runtime import Limits
 from agentcli.config import Config
+from agentcli.infra.day_account import DayAccount
 from agentcli.settings import BudgetSettings, Settings
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
@@ -26,16 +26,13 @@ def turn_limits(settings: Settings, *, asks: bool) -> Limits:
 
 
 def session_budgets(config: Config) -> Budgets:
-    """The accounts of a session: its own, and the day's where that is limited."""
+    """The accounts of a session: its own, and the day's."""
     settings = config.settings
     session = budget_of(settings.budgets, "session")
     if (most := settings.limits.max_budget_usd) is not None:
         session["usd"] = min(most, session.get("usd", most))
-    accounts: list[Account] = [MemoryAccount("session", session)]
-    if day := budget_of(settings.budgets, "day"):
-        ledger = import_module("agentcli.infra.day_account")
-        accounts.append(ledger.DayAccount(config.paths.state / "budgets.db", day, config.paths.sessions))
-    return Budgets(accounts, warn_at=settings.budgets.warn_at)
+    ledger = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
+    return Budgets((MemoryAccount("session", session), ledger), warn_at=settings.budgets.warn_at)
 
 
 def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"]) -> Amounts:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.app.running import Place, Ran, call
 from tests.app.terminal import Open
@@ -31,9 +33,9 @@ def priced(place: Place) -> Place:
     return place
 
 
-def asked(place: Place, server: LoopbackServer, *arguments: str, **env: str) -> Ran:
+def asked(place: Place, server: LoopbackServer, *arguments: str, prompt: str = "go", **env: str) -> Ran:
     environment = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-test", **env}
-    return place.run("-m", "openai/test-model", "-p", "go", "--output-format", "json", *arguments, env=environment)
+    return place.run("-m", "openai/test-model", "-p", prompt, "--output-format", "json", *arguments, env=environment)
 
 
 def says(text: str = "Fine.", *, prompt: int = 2_000, output: int = 10, delta: Any = None, stop: str = "stop") -> Reply:
@@ -203,10 +205,71 @@ def test_a_day_holds_for_all_processes_at_once(priced: Place) -> None:
     assert 0.8 < sum(ran.result["total_cost_usd"] for ran in ends) <= 1.5
 
 
-def test_a_day_knows_what_was_spent_before_it_had_a_budget(priced: Place) -> None:
+def test_a_day_knows_what_was_spent_without_a_budget(priced: Place) -> None:
     with chat_server(billing()) as server:
-        assert asked(priced, server).result["total_cost_usd"] > 2
-        used_up(asked(priced, server, AGENTCLI_BUDGETS_DAY_USD="2"), "day's budget of $2.00")
+        env = {"AGENTCLI_BUDGETS_DAY_USD": "2", "AGENTCLI_TOKENS_MAX_OUTPUT": "4000"}
+        assert asked(priced, server, **env).code == 0
+        assert asked(priced, server, "--no-session").result["total_cost_usd"] > 1.8
+        used_up(asked(priced, server, **env), "day's budget of $2.00")
+
+
+def test_a_day_that_cannot_be_written_matters_only_to_who_limits_it(priced: Place) -> None:
+    (priced.home / "state").mkdir(exist_ok=True)
+    (priced.home / "state" / "budgets.db").write_bytes(b"no database" * 1_000)
+    with chat_server([says()]) as server:
+        assert asked(priced, server).code == 0
+        ran = asked(priced, server, AGENTCLI_BUDGETS_DAY_USD="2")
+    assert ran.code == 1
+    assert "no budget of the day can be held" in ran.result["result"]
+
+
+def test_a_reply_that_the_server_did_not_count_is_paid_for(priced: Place) -> None:
+    uncounted = Reply(chat_sse([chat_chunk({"content": "word " * 2_000}, "stop")]))
+    with chat_server([uncounted, says()]) as server:
+        ran = asked(priced, server)
+        usage = ran.result["usage"]
+        assert len(server.requests[0].body) / 8 < usage["input_tokens"] < len(server.requests[0].body) / 2
+        assert usage["output_tokens"] == 2_500
+        assert ran.result["total_cost_usd"] == pytest.approx((usage["input_tokens"] + 10 * 2_500) / 1e5)
+        used_up(asked(priced, server, "-c", "--max-budget-usd", "0.3"), "session's budget of $0.30")
+
+
+def test_a_silent_server_may_bill_what_it_took(priced: Place) -> None:
+    def silent(received: Received) -> Reply:
+        time.sleep(2.5)
+        return says()
+
+    with chat_server([silent, says()]) as server:
+        ran = asked(priced, server, AGENTCLI_PROVIDER_READ_TIMEOUT="1")
+    assert (ran.code, ran.result["total_cost_usd"]) == (
+        0,
+        pytest.approx(0.021 + len(server.requests[0].body) / 4e5, 0.4),
+    )
+    assert ran.result["total_cost_usd"] > 0.025
+
+
+def test_images_that_another_model_was_not_shown_count_for_one_that_sees_them(priced: Place) -> None:
+    seeing = PRICED.replace("test-model", "seeing").replace("max_output", "takes_images = true\nmax_output")
+    (priced.home / "config.toml").write_text(PRICED + seeing)
+    billed = []
+
+    def bill(received: Received) -> Reply:
+        most = received.json.get("max_tokens") or received.json["max_completion_tokens"]
+        text = received.body.decode()
+        images = text.count('"image_url":{')
+        prompt = 2_000 + 1_500 * images
+        billed.append(prompt + (most if images else 10))
+        return says(prompt=prompt, output=most if images else 10)
+
+    for number in range(8):
+        Image.new("RGB", (1_000, 1_000), (number, 0, 0)).save(priced.folder / f"{number}.png")
+    budget = {"AGENTCLI_BUDGETS_SESSION_TOKENS": "30000"}
+    with chat_server([bill, bill]) as server:
+        prompt = " ".join(f"@{number}.png" for number in range(8))
+        assert asked(priced, server, prompt=prompt, **budget).code == 0
+        asked(priced, server, "-c", "-m", "openai/seeing", **budget)
+    assert len(billed) == 2
+    assert 2_000 + 8 * 1_500 < sum(billed) <= 30_000
 
 
 def test_the_terminal_asks_for_more(open_terminal: Open) -> None:

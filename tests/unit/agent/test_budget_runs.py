@@ -97,7 +97,7 @@ async def run(seed: int, folder: Path) -> bool:
         limit["tokens"] = chance.randint(3_000, 120_000)
     day: Amounts = {"usd": limit["usd"] * chance.uniform(0.5, 2)}
     turn: Amounts = {"usd": chance.uniform(0.05, 0.6)} if chance.random() < 0.5 else {}
-    ledger = DayAccount(folder / f"{seed}.db", day, folder / "no.db")
+    ledger = DayAccount(folder / f"{seed}.db", day)
     budgets = Budgets((MemoryAccount("session", limit), ledger))
     density = chance.uniform(0.4, 1.0)
     providers = [BillingProvider(name, chance, density) for name in ("scripted", "other")]
