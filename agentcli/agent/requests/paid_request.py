@@ -104,11 +104,10 @@ class PaidRequest:
 
     def _whole(self, done: llm.Done) -> llm.Done:
         """A reply, its usage estimated where the server did not count: some never do, or the stream's tail was lost."""
-        self.is_estimated = not _is_counted(done.usage)
+        self.is_estimated = done.usage == Usage()
         if not self.is_estimated:
             self._settle(done.usage)
             return done
-        self._used = done.usage
         used, worst = self._uncounted()
         self._settle(worst)
         return structs.replace(done, usage=used)
@@ -138,14 +137,10 @@ class PaidRequest:
         used, most = self._with_output(self._received // 4), self._with_output(self._received // 2)
         if self.info.thinking != "none" or not self.info.is_known:
             most = self._with_output(self._held.max_tokens)
-        if not _is_counted(used):
+        if not used.prompt_tokens and used.cost_usd is None:
             used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
             most = structs.replace(most, cache_creation_input_tokens=self.most_prompt_tokens())
         return used, most
 
     def _with_output(self, tokens: int) -> Usage:
         return structs.replace(self._used, output_tokens=max(self._used.output_tokens, tokens))
-
-
-def _is_counted(usage: Usage) -> bool:
-    return bool(usage.prompt_tokens or usage.cost_usd is not None)
