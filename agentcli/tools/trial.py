@@ -76,6 +76,10 @@ class Trial(Protocol):
         """Says why nothing of it can be kept, where it took or changed more than a try can hold; else empty."""
         ...
 
+    def paths_of(self, name: str) -> Sequence[Path]:
+        """The real paths that a change is about."""
+        ...
+
     def hides(self, path: Path) -> Literal["", "here", "always"]:
         """Tell if there is something at a real path that the command could not see: only as it is a try, or always."""
         ...

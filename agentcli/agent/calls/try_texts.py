@@ -86,7 +86,7 @@ def remark_of(chosen: Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str
         said = [f"Kept: {_named(whole)}."] if whole else []
         said += [f"Kept in part: {_named(some)}."] if some else []
         if dropped:
-            said.append(f"Dropped, so not changed: {_named(dropped)}.")
+            said.append(f"Dropped, so not changed: {_named(dropped)}{f' ({chosen.why})' if chosen.why else ''}.")
         said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
     if chosen.comment:
         said.append(f"The user says: {chosen.comment}")

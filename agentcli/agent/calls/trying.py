@@ -27,10 +27,12 @@ from agentcli.agent.calls.try_texts import (
 )
 from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.command_rules import rule_about_edits, speaks_of_edits
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
 from agentcli.agent.permissions.judge import Judged, judge
 from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.permissions.suggestions import suggested_rules
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
@@ -199,13 +201,38 @@ def _dropped(call: Call, attempt: Attempt) -> ToolOutput:
 
 
 async def _settle(call: Call, wanted: Try, attempt: Attempt) -> Chosen:
-    """Decide about what the mode decides, and ask about the rest; what programs obey has a question of its own."""
-    chosen = Chosen()
-    for group in _groups(attempt.trial.changes, None if wanted.is_wished else call.turn.state.mode):
-        by_mode = None if wanted.is_wished else _by_mode(call.turn.state.mode, group)
-        one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group)
+    """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
+    chosen, mode = Chosen(), None if wanted.is_wished else call.turn.state.mode
+    refused, asked, others = await asyncio.to_thread(_by_rules, call, wanted, attempt.trial)
+    for rule, changes in refused.items():
+        chosen = _both(chosen, _by_itself(Verdict("deny", f"{rule.told} denies it"), changes))
+    groups: list[tuple[Rule | None, list[TriedChange]]] = [*asked.items()]
+    groups += [(None, group) for group in _groups(others, mode)]
+    for asking, group in groups:
+        by_mode = _by_mode(mode, group, asking) if mode is not None else None
+        one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group, asking)
         chosen = _both(chosen, one)
     return chosen
+
+
+def _by_rules(
+    call: Call, wanted: Try, trial: Trial
+) -> tuple[dict[Rule, list[TriedChange]], dict[Rule, list[TriedChange]], list[TriedChange]]:
+    """The changes that a rule about files refuses, those that one wants asked about, and the others."""
+    refused: dict[Rule, list[TriedChange]] = {}
+    asked: dict[Rule, list[TriedChange]] = {}
+    others, rules, workspace = [], call.turn.state.rules, wanted.judged.workspace
+    if not speaks_of_edits(rules):
+        return refused, asked, list(trial.changes)
+    for change in trial.changes:
+        paths = trial.paths_of(change.name)
+        if rule := rule_about_edits(paths, rules.deny, workspace):
+            refused.setdefault(rule, []).append(change)
+        elif rule := rule_about_edits(paths, rules.ask, workspace):
+            asked.setdefault(rule, []).append(change)
+        else:
+            others.append(change)
+    return refused, asked, others
 
 
 def _groups(changes: Sequence[TriedChange], mode: Mode | None) -> list[list[TriedChange]]:
@@ -219,10 +246,12 @@ def _groups(changes: Sequence[TriedChange], mode: Mode | None) -> list[list[Trie
     return [group for group in (*groups, obeyed) if group]
 
 
-def _by_mode(mode: Mode, changes: Sequence[TriedChange]) -> Verdict | None:
-    """What a mode says about changes; None if it asks."""
+def _by_mode(mode: Mode, changes: Sequence[TriedChange], asking: Rule | None = None) -> Verdict | None:
+    """What a mode says about changes, or about those of which a rule wants you `asking`; None if it asks."""
     if mode in ("plan", "dontAsk"):
         return Verdict("deny", _PLAN if mode == "plan" else "what would ask is dropped")
+    if asking is not None and mode != "bypassPermissions":
+        return None
     loses = {change.loses for change in changes}
     keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
     if keeps.get(mode) and not any(change.is_obeyed for change in changes):
@@ -249,13 +278,15 @@ def _both(one: Chosen, other: Chosen) -> Chosen:
     )
 
 
-async def _ask(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> Chosen:
+async def _ask(
+    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange], asking: Rule | None
+) -> Chosen:
     if call.turn.session.ask is None:
         return Chosen(why=_NOBODY, is_denied=True)
-    request = _request(call, wanted, attempt, changes)
+    request = _request(call, wanted, attempt, changes, asking)
 
     def decide() -> Verdict:
-        return _by_mode(call.turn.state.mode, changes) or Verdict("ask", "")
+        return _by_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
 
     answer = await call.ask(request, decide)
     if isinstance(answer, Verdict):
@@ -282,7 +313,9 @@ def _taken(request: ApprovalRequested, answer: Approve) -> Chosen:
     return Chosen(tuple(names), parts, left_out, is_answered=True, comment=answer.comment)
 
 
-def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange]) -> ApprovalRequested:
+def _request(
+    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange], asking: Rule | None
+) -> ApprovalRequested:
     """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]
     if (mask := call.report.mask) is not None:
@@ -294,11 +327,13 @@ def _request(call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedC
     )
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
-    rules = () if is_obeyed else suggested_rules(wanted.judged, state.mode, state.rules)
+    rules = () if is_obeyed or asking else suggested_rules(wanted.judged, state.mode, state.rules)
     ending = ending_of(attempt)
     reason = f"{ending}; nothing is in the workspace yet" if ending else "nothing is in the workspace yet"
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
+    if asking is not None:
+        reason = f"{asking.told} wants you to be asked; {reason}"
     title = f"{short_command(str(use.input.get('command', use.name)))} made {counted(changes)}"
     every = tuple(hunk for own in hunks for hunk in own)
     return ApprovalRequested(use.id, use, title, reason, "\n".join(texts), rules, every, kind="keep", changes=bare)

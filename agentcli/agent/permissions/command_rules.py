@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentcli.agent.permissions.judge import Judged, known, real_or_given
-from agentcli.agent.permissions.rules import Rule, escaped, matches_host
+from agentcli.agent.permissions.rules import Rule, Rules, escaped, matches_host
 from agentcli.agent.permissions.targets import Target, ground_of, is_covered, is_refused, look_at_real
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.safety.commands.rules import covers, touches
@@ -23,6 +23,20 @@ def refusing_rule(judged: Judged, rules: Sequence[Rule]) -> Rule | None:
     """The first restricting rule that speaks of a command: of any part of it, or of a file or host it uses."""
     assert judged.command is not None
     return next((rule for rule in rules if _touches(rule, judged, judged.command)), None)
+
+
+def speaks_of_edits(rules: Rules) -> bool:
+    """Whether a rule restricts which files are changed: what a command did is held against those as well."""
+    return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
+
+
+def rule_about_edits(paths: Sequence[Path], rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
+    """The first restricting rule that speaks of changing one of these real paths."""
+    targets = [Target(str(path), path, "write", "plain") for path in paths]
+    for rule in rules:
+        if rule.pattern and rule.tool in EDITORS and any(is_refused(rule.pattern, one, workspace) for one in targets):
+            return rule
+    return None
 
 
 def _touches(rule: Rule, judged: Judged, command: CommandAnalysis) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule
+from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule, speaks_of_edits
 from agentcli.agent.permissions.judge import Judged, Need
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule, Rules, matches_host
@@ -154,8 +154,8 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
     opened = [need for need in needs if str(need.path) not in command.scratch]
     may_be_tried = judged.verdict == "try" and not opened and not hosts
     if mode == "bypassPermissions" and not granting:
-        if may_be_tried and command.problem:
-            return Verdict("try", command.problem)
+        if may_be_tried and (command.problem or speaks_of_edits(rules)):
+            return Verdict("try", command.problem or command.reason)
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
     if judged.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
@@ -167,7 +167,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if granting:
         return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
-    is_read = not command.problem or not may_be_tried
+    is_read = not may_be_tried or not (command.problem or speaks_of_edits(rules))
     if mode == "auto" and sandbox.confines and not needs and not hosts and is_read:
         return Verdict("allow", "it stays inside the sandbox")
     if may_be_tried:

@@ -71,6 +71,10 @@ class TryRun:
         self._is_open = True
         self._keeping: asyncio.Future[Kept] | None = None
 
+    def paths_of(self, name: str) -> list[Path]:
+        pieces = [piece for piece in self._pieces if piece.change.name == name]
+        return [Path(piece.area, path) for piece in pieces for path in piece.paths]
+
     async def keep(
         self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
     ) -> Kept:
