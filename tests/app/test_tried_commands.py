@@ -156,3 +156,48 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
     assert "kept now: f0, f1, f10" in ran.err
     assert {(place.folder / f"f{number}").read_text() for number in range(400)} == {"new\n"}
     assert not list(place.home.glob("state/tries/try-*/plan"))
+
+
+RULED = {
+    "python3": """python3 -c 'open("vendor/x.c", "w").write("y")'; echo 2 >b.txt; true $(true)""",
+    "a loop": "for f in vendor/x.c; do echo y >$f; done; echo 2 >b.txt",
+}
+
+
+@pytest.mark.parametrize("command", RULED.values(), ids=RULED)
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "auto", "bypassPermissions"])
+def test_a_rule_about_files_holds_for_what_a_command_did(place: Place, mode: str, command: str) -> None:
+    (place.folder / "vendor").mkdir()
+    for name in ("vendor/x.c", "b.txt"):
+        (place.folder / name).write_text("x\n")
+    replies = ({"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}}"})
+    arguments = ("-p", "go", "--output-format", "json", "--permission-mode", mode, "--deny", "Edit(vendor/**)")
+    ran = place.run("-m", place.script(*replies), *arguments)
+    assert (place.folder / "vendor/x.c").read_text() == "x\n"
+    assert (place.folder / "b.txt").read_text() == ("x\n" if mode == "default" else "2\n")
+    assert "the rule file_edit(vendor/**) denies it" in ran.result["result"] or mode == "default"
+    assert [denial["kind"] for denial in ran.result["permission_denials"]] == ["dropped"]
+
+
+def test_a_rule_that_asks_about_files_asks_about_what_a_command_did(open_terminal: Open, tmp_path: Path) -> None:
+    command = "for f in a.py b.txt; do echo '#' >>$f; done"
+    script = [{"tool_calls": [call("bash", command=command)]}, {"text": "the end"}]
+    asks = tmp_path / "asks.json"
+    asks.write_text('{"permissions": {"ask": ["Edit(a.py)"]}}')
+    terminal = open_terminal(script, "--permission-mode", "acceptEdits", "--settings", str(asks), "go")
+    assert "the rule file_edit(a.py) wants you to be asked" in " ".join(terminal.asked().split())
+    terminal.type("n")
+    terminal.see("the end")
+    assert "#" not in (tmp_path / "project/a.py").read_text()
+    assert (tmp_path / "project/b.txt").read_text() == "#\n"
+
+
+@pytest.mark.parametrize("mode", ["default", "acceptEdits"])
+def test_a_name_that_is_no_text_is_shown_and_kept(place: Place, mode: str) -> None:
+    made = rb"printf x >$'bad\377name'; ln -s $'to\376' link; for i in 1; do :; done"
+    replies = ({"tool_calls": [call("bash", command=made.decode())]}, {"text": "so: {{last_result}}"})
+    ran = place.run("-m", place.script(*replies), "-p", "go", "--output-format", "json", "--permission-mode", mode)
+    assert ran.code == 0
+    assert (place.folder / os.fsdecode(b"bad\xffname")).exists() == (mode == "acceptEdits")
+    assert mode == "acceptEdits" or r"bad\xffname" in ran.result["result"]
+    assert place.run("-m", place.script({"text": "on"}), "-c", "-p", "go").out == "on\n"

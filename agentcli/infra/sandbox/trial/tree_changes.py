@@ -72,6 +72,11 @@ def pieces_of(area: str, touched: Touched, *, name_of: Callable[[str], str], bud
     return sorted(_with_loss_of_tree(pieces, area, touched), key=_by_weight)
 
 
+def told_path(path: str) -> str:
+    """A path for a person and the log; bytes that are no UTF-8 are written as `\\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords) -> list[Piece]:
     """The pieces, where those of a worktree are one with its repository: one without the other would be a muddle.
 
@@ -104,7 +109,7 @@ def with_worktree(pieces: Sequence[Piece], repository: Piece, words: InGitsWords
         size=repository.change.size + sum(piece.change.size for piece in files),
         notes=(
             *(f"loses {lost}" for lost in words.lost),
-            *(f"loses entries of the log of {path.rpartition('logs/')[2]}" for path in logs),
+            *(f"loses entries of the log of {told_path(path.rpartition('logs/')[2])}" for path in logs),
             *(f"{piece.change.name}: {note}" for piece in files for note in piece.change.notes),
         ),
         loses="tree" if "tree" in loses else "work" if words.lost or logs or "work" in loses else "",
@@ -162,7 +167,7 @@ def _with_loss_of_tree(pieces: Sequence[Piece], area: str, touched: Touched) -> 
     count = _files_in(area, most=2 * len(gone)) if len(gone) > HANDFUL else 0
     if 2 * len(gone) <= count or not count:
         return [*pieces]
-    notes: tuple[str, ...] = (f"{len(gone):,} of the {count:,} files in {area} would be gone or empty",)
+    notes: tuple[str, ...] = (f"{len(gone):,} of the {count:,} files in {told_path(area)} would be gone or empty",)
     marked = []
     for piece in pieces:
         if gone.intersection(piece.paths):
@@ -282,7 +287,7 @@ def _notes(path: str, before: Entry | None, after: Entry | None, *, is_shown: bo
     if installed := _INSTALLED.intersection(path.split("/")):
         notes.append(f"in {min(installed)}")
     if after is not None and after.kind == "link":
-        notes.append(f"leads to {after.target}")
+        notes.append(f"leads to {told_path(after.target)}")
     if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
         notes.append(f"mode {before.mode:o} → {after.mode:o}")
     elif before is None and _is_program(after):
@@ -312,7 +317,11 @@ def _change_of_many(
     if not is_git and not is_gone:
         programs = [one for one, entry in files if one in touched.after and _is_program(entry)]
         notes += _counted("executable", programs, path)
-        links = [f"{one} → {entry.target}" for one, entry in files if one in touched.after and entry.kind == "link"]
+        links = [
+            told_path(f"{one} → {entry.target}")
+            for one, entry in files
+            if one in touched.after and entry.kind == "link"
+        ]
         notes += _counted("link", links, path)
     what = "repository" if is_git else "folder" if is_new != is_gone else "tree"
     return TriedChange(
@@ -331,7 +340,7 @@ def _change_of_many(
 def _counted(what: str, found: Sequence[str], path: str) -> list[str]:
     if not found:
         return []
-    named = ", ".join(one.removeprefix(f"{path}/") for one in found[:_MOST_NAMED])
+    named = ", ".join(told_path(one.removeprefix(f"{path}/")) for one in found[:_MOST_NAMED])
     more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
     return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {named}{more}"]
 

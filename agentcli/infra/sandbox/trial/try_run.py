@@ -31,6 +31,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
     LONGEST_DIFFS,
     Piece,
     pieces_of,
+    told_path,
     with_parts,
     with_worktree,
 )
@@ -353,5 +354,5 @@ class _Trial:
     def _name_of(self, path: str) -> str:
         first = str(self._bounds.roots[0]) if self._bounds.roots else ""
         if first and is_inside(path, first):
-            return os.path.relpath(path, first)
-        return path
+            path = os.path.relpath(path, first)
+        return told_path(path)
