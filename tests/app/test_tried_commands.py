@@ -187,7 +187,7 @@ def test_a_rule_that_asks_about_files_asks_about_what_a_command_did(open_termina
     terminal = open_terminal(script, "--permission-mode", "acceptEdits", "--settings", str(asks), "go")
     assert "the rule file_edit(a.py) wants you to be asked" in " ".join(terminal.asked().split())
     terminal.type("n")
-    terminal.see("the end")
+    terminal.see("Stopped")
     assert "#" not in (tmp_path / "project/a.py").read_text()
     assert (tmp_path / "project/b.txt").read_text() == "#\n"
 
