@@ -201,3 +201,37 @@ def test_a_name_that_is_no_text_is_shown_and_kept(place: Place, mode: str) -> No
     assert (place.folder / os.fsdecode(b"bad\xffname")).exists() == (mode == "acceptEdits")
     assert mode == "acceptEdits" or r"bad\xffname" in ran.result["result"]
     assert place.run("-m", place.script({"text": "on"}), "-c", "-p", "go").out == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "asks"),
+    [
+        ("rm unsaved.txt", True),
+        ("for f in unsaved.txt; do echo gone >$f; done", True),
+        ("git clean -fdq", True),
+        ("python3 -c 'import os; os.remove(\"a.py\")'", True),
+        ("mv unsaved.txt there.txt", False),
+        ("for f in a.py; do echo '# more' >>$f; done", False),
+        ("rm saved.txt", False),
+        ("rm *", True),
+    ],
+)
+def test_accept_edits_asks_before_uncommitted_work_goes(
+    open_terminal: Open, tmp_path: Path, command: str, asks: bool
+) -> None:
+    script = [{"tool_calls": [call("bash", command=command)]}, {"text": "the end"}]
+    terminal = open_terminal(script, "--permission-mode", "acceptEdits")
+    folder = tmp_path / "project"
+    git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    (folder / "saved.txt").write_text("saved\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    (folder / "unsaved.txt").write_text("work\n")
+    (folder / "a.py").write_text('print("hi")\nprint("more")\n')
+    before = {file.name: file.read_text() for file in folder.glob("[a-z]*")}
+    terminal.type("go\r")
+    if asks:
+        terminal.asked()
+        assert {file.name: file.read_text() for file in folder.glob("[a-z]*")} == before
+    else:
+        terminal.see("the end")

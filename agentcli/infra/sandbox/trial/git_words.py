@@ -53,10 +53,9 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     ]
     lines: list[str] = []
     lost: list[str] = []
-    tracked, _, others = (await look_before(_dirty_script())).partition(_OTHERS)
-    dirty = frozenset(tracked.split("\0")) - {""}
+    dirty, others = await _uncommitted(look_before)
     still = (await look_after(_changed_script(_commit(before)))).split("\0") if dirty else []
-    work = (frozenset((*dirty, *others.split("\0"))) - {""}, dirty.difference(still))
+    work = (dirty | others, dirty.difference(still))
     if before == after:
         return InGitsWords("", (), True, *work)
     if before.head != after.head:
@@ -81,6 +80,18 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     said = await look_after(_diff_script(folder, _commit(before), _commit(after)))
     diff = "\n".join(line for line in said.splitlines() if not line.startswith(_GITS_OWN))
     return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), False, *work)
+
+
+async def uncommitted_files(look: Look) -> frozenset[str]:
+    """The files below a folder that hold what no commit has, as paths below it. What git ignores is not among them."""
+    dirty, others = await _uncommitted(look)
+    return dirty | others
+
+
+async def _uncommitted(look: Look) -> tuple[frozenset[str], frozenset[str]]:
+    """Those that git knows, and those that it neither knows nor ignores."""
+    tracked, _, others = (await look(_dirty_script())).partition(_OTHERS)
+    return frozenset(tracked.split("\0")) - {""}, frozenset(others.split("\0")) - {""}
 
 
 def _state_script(folder: str) -> str:
@@ -123,7 +134,7 @@ def _diff_script(folder: str, old: str, new: str) -> str:
 
 def _changed_script(commit: str) -> str:
     """Files of the worktree that differ from a commit."""
-    return f"{_GIT} diff --no-ext-diff --name-only -z {commit or 'HEAD'} 2>/dev/null; true"
+    return f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit or 'HEAD'} 2>/dev/null; true"
 
 
 def _dirty_script() -> str:

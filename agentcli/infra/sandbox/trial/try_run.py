@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -22,18 +23,19 @@ from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
-from agentcli.infra.sandbox.trial.git_words import told_by_git
+from agentcli.infra.sandbox.trial.git_words import told_by_git, uncommitted_files
 from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
+from agentcli.infra.sandbox.trial.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
 from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.trial.readable import hides, without_others_data
 from agentcli.infra.sandbox.trial.tree_changes import (
     LONGEST_DIFFS,
     Piece,
+    by_weight,
     pieces_of,
     told_path,
     with_parts,
-    with_worktree,
 )
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import MOUNT_POINTS, Counter, PrivateFolder, TooMuch, left_behind
@@ -262,17 +264,20 @@ class TryRuns:
         for piece in pieces:
             if piece.change.what != "repository" or piece.change.kind != "changed":
                 continue
-            folder = f"{piece.area}/{piece.paths[0].partition('.git')[0]}.git"
-
-            async def look(script: str, launch: Launcher | None, folder: str = folder) -> str:
-                command = Command(script, Path(folder).parent, timeout_s=_LONGEST_LOOK_S, profile="read-only")
-                return (await self._shell().exec(command, launch=launch)).output
-
-            words = await told_by_git(
-                folder, lambda script: look(script, None), lambda script: look(script, trial.look)
-            )
+            folder = Path(piece.area)
+            if folder.name != ".git":  # else a linked worktree's
+                folder = folder / piece.paths[0].partition(".git")[0] / ".git"
+            look = partial(self._look, folder.parent)
+            words = await told_by_git(str(folder), look, partial(look, launch=trial.look))
             pieces = with_worktree(pieces, piece, words)
-        return pieces
+        for area, taken in taken_away(pieces).items():
+            uncommitted = await uncommitted_files(partial(self._look, Path(area)))
+            pieces = with_lost_work(pieces, area, taken, uncommitted)
+        return sorted(pieces, key=by_weight)
+
+    async def _look(self, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
+        command = Command(script, folder, timeout_s=_LONGEST_LOOK_S, profile="read-only")
+        return (await self._shell().exec(command, launch=launch)).output
 
     def _new_folder(self) -> PrivateFolder:
         with self._beginning:
@@ -346,7 +351,8 @@ class _Trial:
                 self._caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             touched = overlay_changes(overlay.area, overlay.upper, overlays.started_ns, counter.take)
-            found += pieces_of(overlay.area, touched, name_of=self._name_of, budget=budget)
+            pieces = pieces_of(overlay.area, touched, name_of=self._name_of, budget=budget)
+            found += with_loss_of_tree(pieces, overlay.area, touched)
             tagged = self._caches.take(overlay.area, overlay.upper, touched.caches)
             self.cached += [self._name_of(f"{overlay.area}/{path}") for path in tagged]
         return found
