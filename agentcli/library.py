@@ -118,11 +118,12 @@ class Agent:
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
-        if self._session is None:
-            self._session = await self._builder.build_session(self._choice, model=self._model)
-            if self._usage is not None:
-                self._session.runtime.collect = self._usage.add
-        return self._session
+        async with self._turns.beginning:
+            if self._session is None:
+                self._session = await self._builder.build_session(self._choice, model=self._model)
+                if self._usage is not None:
+                    self._session.runtime.collect = self._usage.add
+            return self._session
 
     async def run(self, prompt: str) -> Done:
         """Answer a prompt. Raises `AgentFailed`; what was said stays part of the conversation."""
@@ -215,9 +216,13 @@ _PROMPTED: ContextVar[frozenset[_Turns]] = ContextVar("_PROMPTED", default=froze
 
 
 class _Turns:
-    """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on."""
+    """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on.
+
+    `beginning` is held while the session is built, of which there is only one.
+    """
 
     def __init__(self) -> None:
+        self.beginning = asyncio.Lock()
         self._lock = asyncio.Lock()
         self._reader: asyncio.Task[Any] | None = None
         self._unread_since: float | None = None

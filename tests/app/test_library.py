@@ -324,7 +324,9 @@ async def test_prompts_given_at_once_get_their_own_answers(model: MakeModel, wor
     replies = [{"text": f"Answer {n}.", "delay_ms": 5} for n in range(3)]
     async with Agent(model(*replies), cwd=work) as agent:
         answers = await asyncio.gather(*(agent.run(f"{n}") for n in range(3)))
+        messages = (await agent.session()).snapshot().conversation.messages
     assert [answer.text for answer in answers] == ["Answer 0.", "Answer 1.", "Answer 2."]
+    assert [message.role for message in messages] == ["user", "assistant"] * 3
 
 
 def test_two_agents_live_side_by_side(model: MakeModel, work: Path, tmp_path: Path) -> None:
