@@ -31,7 +31,7 @@ async def ask_aside(session: Session, question: str) -> str:
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
-    messages = without(doctor((*state.conversation.messages, asked)), state.refused)
+    messages = doctor((*state.conversation.messages, asked))
     request = Request(
         prefix.system,
         messages,
@@ -42,6 +42,7 @@ async def ask_aside(session: Session, question: str) -> str:
         earlier_messages=answered(messages),
     )
     name = f"{provider.name}/{provider.model}"
+    request = without(request, state.refused.get(name, ()))
 
     def book(used: Usage, reason: PaidReason = "broken") -> None:
         session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))

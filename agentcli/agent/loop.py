@@ -25,13 +25,14 @@ from agentcli.agent.turn_log import (
     settled,
     settled_in_any_case,
     take_back_prompt,
+    take_back_refused,
     tell_error,
 )
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
 from agentcli.errors import StorageError, UserError
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import AuthError, BillingError, ContextOverflow, ModelNotFound, ProviderError
+from agentcli.llm.errors import AuthError, BadRequest, BillingError, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.messages import Block, Text, ToolUse
 
 GO_ON = (
@@ -296,17 +297,20 @@ def continue_reply(turn: Turn, reply: llm.Done) -> bool:
 
 async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
-    is_taken_back = isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and bool(turn.prompt_ids)
     broke_off = can_go_on(turn, error)
-    if is_taken_back:
+    taken_back = ""
+    if turn.is_refused and type(error) is BadRequest:
+        taken_back = take_back_refused(turn)
+    elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.prompt_ids:
         take_back_prompt(turn)
+        taken_back = "The message was taken back."
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
     try:
         await settled(turn)
     except StorageError as unstored:
         error = unstored
-    said = [told(error), _ADVICE.get(type(error), ""), "The message was taken back." if is_taken_back else ""]
+    said = [told(error), _ADVICE.get(type(error), ""), taken_back]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
     denials = tuple(turn.calls.denials)
     kind = type(error).__name__
@@ -316,6 +320,7 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 # What to do next, where the provider's own words do not say it.
 _ADVICE: dict[type[Exception], str] = {
     AuthError: "Check the provider's key (agentcli models check).",
+    BadRequest: "If it stays so, /rewind takes earlier messages back, and /model chooses another model.",
     ModelNotFound: "Choose another with -m or /model; agentcli models list shows those that are known.",
     ContextOverflow: "Shorten the prompt, begin a new conversation, or use a model with a larger window.",
     BillingError: "Top up the account, or use another provider with -m or /model.",

@@ -21,8 +21,8 @@ class AgentState:
 
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
     settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
-    the model's window, `refused` what a provider did not take. `switch_reason` says why the next request goes to
-    another model; a resolver may set it. `told` is what the person need not be told again.
+    the model's window, `refused` what each model did not take (keys of `refused_blocks`). `switch_reason` says why the
+    next request goes to another model; a resolver may set it. `told` is what the person need not be told again.
     """
 
     model: str
@@ -36,7 +36,7 @@ class AgentState:
     mode_before_plan: Mode = "default"
     last_used: str = ""
     window_share: float = 0.0
-    refused: frozenset[str] = frozenset()
+    refused: dict[str, frozenset[str]] = field(default_factory=dict)
     switch_reason: SwitchReason = "chosen"
     told: set[str] = field(default_factory=set)
 

@@ -17,7 +17,7 @@ from agentcli.agent.permissions.modes import untold_mode
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound, reminder
 from agentcli.errors import StorageError, UserError
 from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -35,7 +35,8 @@ class Turn:
 
     `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
     broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
-    was compacted for it. `pending` are entries being stored, oldest first.
+    was compacted for it. `is_refused`: the provider takes the newest request in no form. `pending` are entries being
+    stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
     """
 
     state: AgentState
@@ -54,9 +55,11 @@ class Turn:
     breaks: int = 0
     has_half_answer: bool = False
     has_overflowed: bool = False
+    is_refused: bool = False
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
+    accepted: int = 0
 
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
@@ -155,6 +158,20 @@ def queue_changed(state: AgentState) -> QueueChanged:
 
 def take_back_prompt(turn: Turn) -> None:
     add(turn, Retracted(tuple(turn.prompt_ids)))
+
+
+def take_back_refused(turn: Turn) -> str:
+    """Take back what the turn added since the provider last took a request; gives a sentence that says so."""
+    ids = tuple(turn.entry_ids[turn.accepted :])
+    if not ids:
+        return ""
+    add(turn, Retracted(ids))
+    if not turn.accepted:
+        return "The message was taken back."
+    turn.state.notes.append(
+        reminder("Calls that ran since are left out here, since the provider refused to read them.")
+    )
+    return "The last reply and the results of its calls were taken back."
 
 
 def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:

@@ -131,7 +131,7 @@ class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
 
 
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
-    """Prompts that were taken back because nothing could answer them. What was added after them stays."""
+    """Entries that were taken back, such as a prompt that nothing could answer. What was added after them stays."""
 
     ids: tuple[str, ...]
 

@@ -16,6 +16,8 @@ ProviderError
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from agentcli.errors import AgentcliError
 from agentcli.llm.messages import Message
@@ -26,7 +28,8 @@ class ProviderError(AgentcliError):
 
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
     cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
-    that the server had begun to answer, or took the request and stayed silent: it may bill that.
+    that the server had begun to answer, or took the request and stayed silent: it may bill that. `sent` is the body
+    of a `BadRequest`.
     """
 
     is_retryable = False
@@ -41,6 +44,7 @@ class ProviderError(AgentcliError):
         self.partial: Message | None = None
         self.shown = False
         self.is_answered = False
+        self.sent: Mapping[str, Any] = {}
 
 
 class AuthError(ProviderError):
@@ -56,7 +60,9 @@ class ModelNotFound(BadRequest):
 
 
 class ContextOverflow(BadRequest):
-    """The prompt does not fit the model's window."""
+    """The prompt does not fit the model's window. `is_guess`: the server refused it without a word."""
+
+    is_guess = False
 
 
 class BillingError(ProviderError):
@@ -117,6 +123,8 @@ def error_for_status(
     """
     kind = _kind_for_status(status, message, code)
     error = kind(message or otherwise, status=status, retry_after=retry_after, code=code)
+    if isinstance(error, ContextOverflow):
+        error.is_guess = not message.strip()
     if should_retry is not None:
         error.is_retryable = should_retry
     return error

@@ -100,6 +100,8 @@ class HttpClient:
         except ProviderError as error:
             error.is_answered |= is_answered and isinstance(error, ConnectionFailed | Timeout)
             error.args = (self._masked(str(error)),)
+            if isinstance(error, BadRequest):
+                error.sent = body or {}
             raise
 
     def _url(self, path: str) -> SplitResult:

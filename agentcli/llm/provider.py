@@ -25,7 +25,8 @@ class Request(Struct, frozen=True):
     """One question to a model.
 
     `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
-    of `messages` the request of the newest reply among them held: where a prompt cache was written last.
+    of `messages` the request of the newest reply among them held: where a prompt cache was written last. `unsent` are
+    fields of the body that the model was found to refuse.
     """
 
     system: str
@@ -35,6 +36,11 @@ class Request(Struct, frozen=True):
     temperature: float | None = None
     effort: Effort | None = None
     earlier_messages: int = 0
+    unsent: frozenset[str] = frozenset()
+
+    def sent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A body without the fields that stay unsent."""
+        return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
 
 
 def lasts_an_hour(request: Request) -> bool:

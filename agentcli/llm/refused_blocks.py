@@ -1,9 +1,10 @@
-"""Finds the blocks that a provider's refusal is about, and tells them in another way, or not at all."""
+"""Finds what a provider's refusal may be about, and tells that in another way, or not at all."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,7 +15,6 @@ from agentcli.llm.messages import (
     Block,
     Document,
     Image,
-    Message,
     Opaque,
     RedactedThinking,
     Text,
@@ -22,59 +22,155 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
 )
+from agentcli.llm.provider import Request
 
 TOO_LARGE = 413
+_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses that a server gives for what a request holds
+_FIELD, _RESULT = "field ", "result "  # beginnings of keys that are no block's own
 
-_ABOUT_MEDIA = re.compile(r"image|media|vision|visual|multi-?modal|mmproj|pdf|document|base64|\bfile", re.IGNORECASE)
 _ABOUT_THINKING = re.compile(r"thinking|signature|reasoning", re.IGNORECASE)
-_ABOUT_FORM = re.compile(r"message|content|block|\broles?\b|tool_|template|jinja", re.IGNORECASE)
+_ABOUT_MEDIA = re.compile(r"image|media|vision|visual|multi-?modal|mmproj|pdf|document|base64|\bfile", re.IGNORECASE)
+_ABOUT_CALLS = re.compile(r"\broles?\b|tool_(use|call|result)|template|jinja", re.IGNORECASE)
+_ABOUT_RESULTS = re.compile(
+    r"filter|polic|safety|moderat|sensitiv|inappropriate|inspection|\brisk|flagged|敏感|违规|风险|不安全", re.IGNORECASE
+)
+_ABOUT_FORM = re.compile(r"message|content|block|tool_", re.IGNORECASE)
+_ABOUT_LENGTH = re.compile(r"max_(completion_)?tokens")
+_ADDRESS = re.compile(r"https?://\S+")
+_PLACE = re.compile(r"messages\W+(\d+)\W+content\W+(\d+)(?:\W+tool_result)?(?:\W+content\W+(\d+))?")
+_A_THOUGHT = re.compile(r"^$|'thinking'|'redacted_thinking'|'reasoning_")  # in a body's messages
+_NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
+# Fields of a body that it can do without, and how a refusal names them.
+_FIELDS = {
+    name: re.compile(pattern or rf"\b{name}\b", re.IGNORECASE)
+    for name, pattern in {
+        "stream_options": "",
+        "temperature": "",
+        "reasoning_effort": r"\b(reasoning_)?effort\b",
+        "output_config": r"\boutput_config\b|\beffort\b",
+        "enable_thinking": "",
+        "chat_template_kwargs": "",
+        "thinking": _NO_THINKING,
+        "think": _NO_THINKING,
+        "parallel_tool_calls": "",
+        "store": r"['\"`]store['\"`]|: store\b",
+        "tools": r"\btools\b|support\w* (\w+ )?(tool|function)|tool (use|choice|calling).{0,60}(support|requires)",
+    }.items()
+}
 
 
-def blamed(messages: tuple[Message, ...], error: ProviderError) -> tuple[str, frozenset[str]]:
-    """What a refusal may be about: how to go on, in words, and keys for `without`; none where it is about other things.
+class Way(NamedTuple):
+    """How a refused request goes on, in words, and keys for `without`.
 
-    Reasoning goes before images and documents, unless these are what the refusal names, and calls come last.
+    One that `stands_alone` leaves the request as it was but for its own keys.
     """
-    is_too_large = error.status == TOO_LARGE
+
+    how: str
+    keys: frozenset[str]
+    stands_alone: bool = False
+
+
+def blames_content(error: ProviderError) -> bool:
+    """True if a refusal may be about what the request holds, and not about its address, its model or its length."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
-        return "", frozenset()
-    if isinstance(error, ContextOverflow) and not is_too_large:
-        return "", frozenset()
-    said = f"{error.code} {error}"
-    blocks = [block for message in messages for block in message.content]
-    names_media, names_thinking = is_too_large or _ABOUT_MEDIA.search(said), _ABOUT_THINKING.search(said)
-    names_form = _ABOUT_FORM.search(said)
-    media = {_key(block) for block in media_in(messages)} if names_media or names_form else set()
-    thoughts = {_key(block) for block in blocks if _is_thought(block)} if names_thinking or names_form else set()
-    calls = {block.id for block in blocks if isinstance(block, ToolUse)} if names_form else set()
-    ways = [("without earlier reasoning", thoughts), ("without images and documents", media)]
-    if names_media and not names_thinking:
-        ways.reverse()
-    return next(
-        ((how, frozenset(keys)) for how, keys in [*ways, ("with earlier calls told as text", calls)] if keys),
-        ("", frozenset()),
-    )
+        return False
+    if isinstance(error, ContextOverflow) or error.status == TOO_LARGE:
+        return error.status == TOO_LARGE
+    said = _said(error)
+    words = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS, _ABOUT_FORM, *_FIELDS.values())
+    if any(about.search(said) for about in words):
+        return error.status is not None
+    return error.status in _OF_CONTENT and not _ABOUT_LENGTH.search(said)
 
 
-def without(messages: tuple[Message, ...], keys: Collection[str]) -> tuple[Message, ...]:
-    """The messages without the blocks of these keys; a text stands for an image, a document, a call and its result."""
-    if not keys:
-        return messages
+def ways(request: Request, error: ProviderError) -> list[Way]:
+    """All ways in which a request that was refused could be taken, in the order in which to try them.
+
+    Its words put first what they name. Else reasoning goes first, then images and documents, the newest before all;
+    calls follow, and last the results that are new since the provider took a request.
+    """
+    if not blames_content(error):
+        return []
+    said = _said(error)
+    new = request.messages[request.earlier_messages :]
+    blocks = [block for message in request.messages for block in message.content]
+    held = str(error.sent.get("messages", ""))  # without what the wire format left out; empty where nobody knows
+    thoughts = [_key(block) for block in blocks if _is_thought(block)] if _A_THOUGHT.search(held) else []
+    media = [key for key in map(_key, media_in(request.messages)) if key in held or not held]
+    pictures = [
+        *_named(media, error),
+        ("without the newest image or document", media[-1:]),
+        ("without new images and documents", [key for key in map(_key, media_in(new)) if key in media]),
+        ("without images and documents", media),
+    ]
+    results = [_RESULT + b.tool_use_id for message in new for b in message.content if isinstance(b, ToolResult)]
+    groups = [
+        (_ABOUT_THINKING, [("without earlier reasoning", thoughts)]),
+        (_ABOUT_MEDIA, pictures),
+        (_ABOUT_CALLS, [("with earlier calls told as text", [b.id for b in blocks if isinstance(b, ToolUse)])]),
+        (_ABOUT_RESULTS, [("without the newest results", results)]),
+    ]
+    if error.status == TOO_LARGE:
+        groups = [groups[1]] if isinstance(error, ContextOverflow) else [groups[1], groups[3]]
+    groups.sort(key=lambda group: not group[0].search(said))
+    # Of two with the same keys the later, wider words stay, at the place of the first.
+    found = {frozenset(keys): how for _, group in groups for how, keys in group if keys}
+    alone = frozenset(results)
+    return [*_fields(error, said), *(Way(how, keys, keys == alone) for keys, how in found.items())]
+
+
+def _said(error: ProviderError) -> str:
+    return _ADDRESS.sub("", f"{error.code} {error}")
+
+
+def _fields(error: ProviderError, said: str) -> list[Way]:
+    """Ways without the fields that were sent and that the refusal names."""
+    named = (field for field, words in _FIELDS.items() if field in error.sent and words.search(said))
+    more = {"tools": ("tools", "parallel_tool_calls")}
+    return [
+        Way(f"without {field}", frozenset(_FIELD + name for name in more.get(field, (field,))), stands_alone=True)
+        for field in named
+    ]
+
+
+def _named(media: list[str], error: ProviderError) -> list[tuple[str, list[str]]]:
+    """Of these media those at the place in the body that the refusal names."""
+    if (place := _PLACE.search(str(error))) is None:
+        return []
+    part: Any = error.sent.get("messages")
+    try:
+        for number in filter(None, place.groups()):
+            part = part[int(number)]
+            part = part.get("content", part)
+    except (LookupError, TypeError, AttributeError):
+        return []
+    held = str(part)
+    return [(f"without what is at {place[0]}", [data for data in media if data in held])]
+
+
+def without(request: Request, keys: Collection[str]) -> Request:
+    """The request without what these keys name; a text stands for an image, a document, a result, a call."""
+    unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))
+    if len(unsent) == len(keys):
+        return replace(request, unsent=unsent) if unsent else request
 
     def named(block: Image | Document) -> Text | Image | Document:
         refused = Text(f"[{type(block).__name__} left out: the provider refused it]")
         return refused if _key(block) in keys else block
 
-    return tuple(
+    messages = tuple(
         replace(
             message,
             content=tuple(_told(b, keys) for b in message.content if not (_is_thought(b) and _key(b) in keys)),
         )
-        for message in with_media(messages, named)
+        for message in with_media(request.messages, named)
     )
+    return replace(request, messages=messages, unsent=unsent)
 
 
 def _told(block: Block, keys: Collection[str]) -> Block:
+    if isinstance(block, ToolResult) and _RESULT + block.tool_use_id in keys:
+        block = replace(block, content="[The call was carried out; its result is left out: the provider refused it]")
     match block:
         case ToolUse(id, name, given) if id in keys:
             return Text(f"\n[called {name} with {encode_json(given).decode()}]")

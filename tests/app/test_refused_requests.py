@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agentcli import Agent, AgentFailed
+from agentcli import Agent, AgentFailed, SetModel
 from agentcli.agent.events import Done, Event, Notice
-from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply
-from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply
+from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply
+from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply, ollama_server
 
 LOOK = Said("I look.", "The file will tell.", (Call("toolu_1", "file_read", {"path": "a.txt"}),))
 BOUND = "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
@@ -152,17 +153,21 @@ async def test_a_template_that_knows_no_tools_is_answered_in_words(
     assert roles[1:] == ["user", "assistant", "user"]
 
 
-async def test_what_is_refused_in_every_form_is_told_and_tried_anew(
+async def test_what_is_refused_in_every_form_is_taken_back_up_to_what_was_taken(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = [anthropic_reply(SEE), *[refusal("messages.1: unexpected content")] * 4, anthropic_reply("Fine.")]
+    script = [anthropic_reply(SEE), *[refusal("messages.1: unexpected content")] * 5, anthropic_reply("Fine.")]
     with anthropic_server(script) as server:
         async with anthropic(monkeypatch, server.url, work) as agent:
-            with pytest.raises(AgentFailed, match="unexpected content"):
+            with pytest.raises(
+                AgentFailed, match=r"unexpected content.*/rewind.*results of its calls were taken back\."
+            ):
                 await agent.run("look at it")
             assert (await agent.run("again")).text == "Fine."
-        assert _nested(server.requests[-1]) == {"thinking", "image", "tool_use"}
-        assert "look at it" in json.dumps(server.requests[-1].json["messages"])
+        assert _nested(server.requests[-1]) == set()
+        last = json.dumps(server.requests[-1].json["messages"])
+    assert "look at it" in last
+    assert "left out" in last
 
 
 def _nested(request: Received) -> set[str]:
@@ -193,3 +198,223 @@ async def test_what_a_library_makes_of_a_conversation_is_mended_too(
         async with anthropic(monkeypatch, server.url, work, context_transform=without_its_beginning) as agent:
             assert (await agent.run("what colour?")).text == "Blue."
             assert (await agent.run("sure?")).text == "Yes."
+
+
+WORDLESS = {
+    "bare": json_reply({"error": "Bad Request"}, 400),
+    "empty": Reply(b"", 400, "application/json"),
+    "page": Reply(b"<html><body>400 Bad Request</body></html>", 400, "text/html"),
+    "invalid": refusal("Invalid request"),
+    "type": refusal("Invalid parameter: expected string, got array"),
+    "go": refusal("json: cannot unmarshal array into Go value of type string"),
+    "pydantic": refusal("1 validation error for ChatCompletionRequest: body -> 3 Input should be a valid string"),
+    "list": json_reply({"detail": [{"loc": ["body", 1], "msg": "str type expected"}]}, 422),
+    "chinese": refusal("参数错误"),
+}
+
+
+@pytest.mark.parametrize("words", WORDLESS)
+@pytest.mark.parametrize("is_read", [False, True], ids=["mentioned", "read by a call"])
+async def test_no_words_of_a_refusal_leave_a_session_stuck(
+    words: str, is_read: bool, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strict(received: Received) -> Reply:
+        if "image_url" in received.body.decode():
+            return WORDLESS[words]
+        return chat_reply("Fine.") if "a.png" in received.body.decode() else chat_reply(SEE)
+
+    with chat_server([strict] * 9) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            for prompt in ("look" if is_read else "what is on @a.png?", "and now?", "again"):
+                assert (await agent.run(prompt)).text == "Fine."
+        assert len(server.requests) == 4 + is_read
+        assert "left out: the provider refused it" in server.requests[-1].body.decode()
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("stream_options", "Unknown field: stream_options"),
+        ("tools", "tools is not supported by this model"),
+        ("tools", '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this model."),
+        ("store", "Unrecognized request argument supplied: store"),
+    ],
+)
+async def test_a_field_that_is_refused_is_not_sent_again(
+    field: str, message: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strict(received: Received) -> Reply:
+        return refusal(message) if field in received.json else chat_reply("Fine.")
+
+    monkeypatch.setenv("AGENTCLI_TOKENS_TEMPERATURE", "0.5")
+    with chat_server([strict] * 3) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert f"trying again without {field}." in notices(await heard(agent, "hello"))[0]
+            assert notices(await heard(agent, "again")) == []
+        first, *others = (request.json for request in server.requests)
+    for sent in others:
+        assert sent == {name: value for name, value in first.items() if name != field} | {"messages": sent["messages"]}
+
+
+async def test_a_model_of_ollama_without_tools_is_not_sent_any(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strict(received: Received) -> Reply:
+        why = json_reply({"error": "registry.ollama.ai/library/qwen3:8b does not support tools"}, 400)
+        return why if received.json.get("tools") else ollama_reply("Fine.")
+
+    with ollama_server([strict] * 3) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        async with Agent("ollama/qwen3:8b", cwd=work) as agent:
+            assert [(await agent.run(prompt)).text for prompt in ("hello", "again")] == ["Fine.", "Fine."]
+        assert ["tools" in request.json for request in server.requests] == [True, False, False]
+
+
+async def test_fields_that_are_refused_one_after_the_other_all_stay_out(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strict(received: Received) -> Reply:
+        unknown = [field for field in ("store", "stream_options") if field in received.json]
+        return refusal(f"Unknown parameter: '{unknown[0]}'") if unknown else chat_reply("Fine.")
+
+    with chat_server([strict] * 4) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert [(await agent.run(prompt)).text for prompt in ("hello", "again")] == ["Fine.", "Fine."]
+
+
+async def test_a_field_that_a_refusal_names_in_vain_is_sent_again(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strict(received: Received) -> Reply:
+        why = refusal("This endpoint does not support tools together with such messages.")
+        return why if "image_url" in received.body.decode() else chat_reply("Fine.")
+
+    with chat_server([strict] * 4) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert [(await agent.run(prompt)).text for prompt in ("see @a.png", "again")] == ["Fine.", "Fine."]
+        assert ["tools" in request.json for request in server.requests] == [True, False, True, True]
+
+
+def filters(received: Received) -> Reply:
+    if "FORBIDDEN" in received.body.decode():
+        return refusal("The response was filtered due to the prompt triggering content management policy.")
+    return chat_reply("Fine.") if "a.txt" in received.body.decode() else chat_reply(LOOK)
+
+
+async def test_a_result_that_a_filter_refuses_is_left_out_alone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (work / "a.txt").write_text("FORBIDDEN")
+    with chat_server([filters] * 5) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert [(await agent.run(prompt)).text for prompt in ("look", "and?", "again")] == ["Fine."] * 3
+        assert len(server.requests) == 5
+        roles = [message["role"] for message in server.requests[-1].json["messages"][1:]]
+    assert roles[:4] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("why", ["It was filtered.", "Bad Request"])
+async def test_a_prompt_that_a_filter_refuses_is_taken_back(
+    why: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strict(received: Received) -> Reply:
+        return refusal(why) if "FORBIDDEN" in received.body.decode() else filters(received)
+
+    with chat_server([strict] * 6) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("what colour?")).text == "Fine."
+            with pytest.raises(AgentFailed, match=r"/rewind.*The message was taken back\."):
+                await agent.run("FORBIDDEN")
+            assert notices(await heard(agent, "again")) == []
+        assert "FORBIDDEN" not in server.requests[-1].body.decode()
+
+
+async def test_a_result_is_left_out_alone_where_no_words_say_so(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reasoning and calls were left out in vain before: they come back."""
+    (work / "b.txt").write_text("FORBIDDEN")
+    again = Said("I look.", calls=(Call("toolu_2", "file_read", {"path": "b.txt"}),))
+
+    def strict(received: Received) -> Reply:
+        body = received.body.decode()
+        if "FORBIDDEN" in body:
+            return refusal("Bad Request")
+        return anthropic_reply("Fine." if "b.txt" in body else again if "a.txt" in body else LOOK)
+
+    with anthropic_server([strict] * 6) as server:
+        async with anthropic(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("look")).text == "Fine."
+        assert _nested(server.requests[-1]) == {"thinking", "tool_use"}
+
+
+@pytest.mark.parametrize(("status", "body"), [(400, b""), (400, b'{"error":"Bad Request"}'), (404, b""), (401, b"")])
+async def test_a_text_alone_is_sent_once(status: int, body: bytes, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server([Reply(body, status, "application/json")]) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            with pytest.raises(AgentFailed):
+                await agent.run("hello")
+        assert len(server.requests) == 1
+
+
+async def test_what_one_provider_refused_another_one_gets(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(received: Received) -> Reply:
+        return refusal("no image") if "image_url" in received.body.decode() else chat_reply("I cannot see.")
+
+    with chat_server([blind] * 2) as one, anthropic_server([anthropic_reply("A square.")]) as other:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", other.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-x")
+        async with openai(monkeypatch, one.url, work) as agent:
+            await agent.run("what is on @a.png?")
+            (await agent.session()).submit(SetModel("anthropic/claude-sonnet-5-5"))
+            assert (await agent.run("and you?")).text == "A square."
+        assert "image" in kinds(other.requests[0])
+
+
+@pytest.mark.parametrize("place", ["messages.0.content.{}.image.source.base64: Could not process image", "bad image"])
+async def test_one_bad_image_takes_no_other_with_it(place: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("a.png", "b.png", "c.png")
+    for size, name in enumerate(names, 10):
+        Image.new("RGB", (size, size)).save(work / name)
+    bad = base64.b64encode((work / ("b.png" if "{}" in place else "c.png")).read_bytes()).decode()
+
+    def strict(received: Received) -> Reply:
+        content = received.json["messages"][0]["content"]
+        held = [number for number, block in enumerate(content) if bad in json.dumps(block)]
+        return refusal(place.format(*held)) if held else anthropic_reply("Fine.")
+
+    with anthropic_server([strict] * 3) as server:
+        async with anthropic(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("compare @a.png @b.png @c.png")).text == "Fine."
+        sent = [request.body.decode().count('"type":"image"') for request in server.requests]
+    assert sent == [3, 2]
+
+
+async def test_an_earlier_image_stays_when_new_ones_are_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size, name in enumerate(("b.png", "c.png"), 10):
+        Image.new("RGB", (size, size)).save(work / name)
+    bad = base64.b64encode((work / "b.png").read_bytes()).decode()
+
+    def strict(received: Received) -> Reply:
+        return refusal("bad image") if bad in received.body.decode() else anthropic_reply("Fine.")
+
+    with anthropic_server([strict] * 4) as server:
+        async with anthropic(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("see @a.png")).text == "Fine."
+            assert (await agent.run("compare it with @b.png @c.png")).text == "Fine."
+        assert [request.body.decode().count('"type":"image"') for request in server.requests] == [1, 3, 2, 1]
+
+
+async def test_a_large_prompt_that_is_refused_without_a_word_does_not_fit(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with chat_server([Reply(b"", 400, "application/json"), chat_reply("Fine.")]) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            with pytest.raises(AgentFailed, match="larger window"):
+                await agent.run("word " * 40_000)
+            assert (await agent.run("hello")).text == "Fine."
+
+
+async def test_a_side_question_leaves_out_what_the_model_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strict(received: Received) -> Reply:
+        if "stream_options" in received.json:
+            return refusal("Unknown field: stream_options")
+        return refusal("no image") if "image_url" in received.body.decode() else chat_reply("Fine.")
+
+    with chat_server([strict] * 5) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            assert (await agent.run("see @a.png")).text == "Fine."
+            assert (await agent.run("/btw why?")).text == "Fine."

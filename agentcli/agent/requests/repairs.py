@@ -6,35 +6,58 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from agentcli.agent.events import Notice
 from agentcli.agent.turn_log import Turn
-from agentcli.llm.errors import ProviderError
-from agentcli.llm.provider import Request
-from agentcli.llm.refused_blocks import blamed, without
+from agentcli.llm.errors import BadRequest, ContextOverflow, ProviderError
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider, Request
+from agentcli.llm.refused_blocks import blames_content, ways, without
+from agentcli.llm.tokens.estimates import estimate
+
+MOST_TRIES = 8  # a conversation that holds everything has that many ways
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def with_repairs(turn: Turn, request: Request, send: Callable[[Request], Awaitable[T]]) -> T:
-    """What `send` gives for a request. A request that is refused for its form is sent in another one.
+async def with_repairs(
+    turn: Turn, request: Request, provider: Provider, info: ModelInfo, send: Callable[[Request], Awaitable[T]]
+) -> T:
+    """What `send` gives for a request. A request that is refused for what it holds is sent in other forms.
 
-    What the provider then takes stays so for the session. Raises `ProviderError` for other refusals.
+    What the model then takes stays so for the session. Raises `ProviderError` for other refusals, and for one that
+    stays in every form, which `turn.is_refused` then says.
     """
-    refused = turn.state.refused
+    model = f"{provider.name}/{provider.model}"
+    # Other words show that a way helped: it is kept. Ways that stand alone are given up where the words stay the same.
+    refused = forms = kept = turn.state.refused.get(model, frozenset())
+    said, tried = "", set[str]()
     while True:
-        messages = without(request.messages, refused)
         try:
-            sent = await send(replace(request, messages=messages))
-        except ProviderError as error:
-            how, blocks = blamed(messages, error)
-            if error.shown or not blocks:
-                raise
-            log.warning("the provider refused a request (%s): it is sent again %s", error, how)
-            turn.emit(Notice(f"The provider refused the request ({error}): trying again {how}."))
-            refused |= blocks
+            sent = await send(without(request, refused))
+        except ProviderError as failure:
+            error = _without_guess(failure, request, info)
+            if str(error) != said:
+                said, forms, kept = str(error), refused, refused
+            found = ways(without(request, kept), error)
+            way = next((way for way in found if way.how not in tried and not way.keys <= refused), None)
+            if error.shown or way is None or len(tried) == MOST_TRIES:
+                turn.is_refused = blames_content(error) and not error.shown
+                raise error from failure.__cause__
+            log.warning("the provider refused a request (%s): it is sent again %s", error, way.how)
+            turn.emit(Notice(f"The provider refused the request ({error}): trying again {way.how}."))
+            tried.add(way.how)
+            refused = (kept if way.stands_alone else forms) | way.keys
+            forms = forms if way.stands_alone else refused
         else:
-            turn.state.refused = refused
+            turn.state.refused[model] = refused
             return sent
+
+
+def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
+    """The error; a request of at most half the window is not refused for its length, unless the server says so."""
+    if not isinstance(error, ContextOverflow) or not error.is_guess or estimate(request, info).tokens * 2 > info.window:
+        return error
+    plain = BadRequest(str(error), status=error.status)
+    plain.sent = error.sent
+    return plain

@@ -62,7 +62,7 @@ async def _request(turn: Turn) -> llm.Done:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
     tell_left_out(turn, provider, request)
-    reply, paid = await with_repairs(turn, request, partial(_streamed, turn, provider, info))
+    reply, paid = await with_repairs(turn, request, provider, info, partial(_streamed, turn, provider, info))
     tell_left_out(turn, provider, request)  # a server may have said only now what its model takes
     await store_reply(turn, reply, provider, info, paid)
     return reply
@@ -251,7 +251,8 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
-    is_changed = turn.runtime.changes_messages or bool(state.refused)
+    turn.accepted = len(turn.entry_ids)
+    is_changed = turn.runtime.changes_messages or bool(state.refused.get(state.last_used))
     asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
     stored = Assistant(
         reply.message.content,

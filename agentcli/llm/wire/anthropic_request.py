@@ -54,7 +54,7 @@ def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
     body["messages"] = messages
     _keep_to_limits(body)
-    return body
+    return request.sent(body)
 
 
 def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
             for tool in request.tools
         ]
     body["messages"] = list(_messages(request, info))
-    return body
+    return request.sent(body)
 
 
 def media_rules(info: ModelInfo) -> MediaRules:

@@ -78,7 +78,7 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         if quirks.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = quirks.parallel_tool_calls
     body["messages"] = list(_messages(request, info, quirks, provider))
-    return body | quirks.extra_body
+    return request.sent(body | quirks.extra_body)
 
 
 def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
