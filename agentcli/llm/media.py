@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from agentcli.llm.media_types import dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult
+from agentcli.llm.tokens.media import readable_pages
 
 MOST_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with all the text, others 50
 KEPT_SHARE = 0.75  # what is left when the oldest go; more at a time, so that the beginning changes seldom
@@ -27,11 +28,13 @@ Part = Text | Image | Document
 class MediaRules(Struct, frozen=True):
     """What an API takes in one request: so many images, their size in bytes of base64, their longest edge in pixels.
 
-    In a request with more than `crowd` images each edge is at most `crowded_edge`.
+    All PDFs together have at most `pages`. In a request with more than `crowd` images each edge is at most
+    `crowded_edge`.
     """
 
     images: int = 0
     documents: bool = False
+    pages: int = 100  # platform.claude.com/docs, "PDF support", read 2026-11
     image_types: tuple[str, ...] = ("image/png", "image/jpeg", "image/gif", "image/webp")
     image_bytes: int = 20 * 1024 * 1024
     edge: int = 16_000
@@ -116,7 +119,10 @@ def _refusal(block: Image | Document, rules: MediaRules, edge: int) -> str:
     if isinstance(block, Document):
         if not rules.documents:
             return "this model takes none; read its text with a tool, such as pdftotext"
-        return "" if kind == _PDF else "it is broken"
+        if kind != _PDF:
+            return "it is broken"
+        pages = readable_pages(block.source.data)
+        return f"it has {pages} pages, more than {rules.pages}" if pages > rules.pages else ""
     if not rules.images:
         return "this model sees no images"
     if size is None or min(size) == 0:
@@ -131,20 +137,23 @@ def _refusal(block: Image | Document, rules: MediaRules, edge: int) -> str:
 def _too_many(media: list[Image | Document], refusals: list[str], rules: MediaRules) -> Iterator[int]:
     """The oldest media, a quarter of the bound at a time, as they would have gone one request after the other."""
     waiting: deque[int] = deque()
-    images = size = 0
+    used, bounds = [0, 0, 0], (rules.images, rules.pages, MOST_MEDIA_BYTES)
     for number, block in enumerate(media):
         if refusals[number]:
             continue
         waiting.append(number)
-        images += isinstance(block, Image)
-        size += len(block.source.data)
-        if images <= rules.images and size <= MOST_MEDIA_BYTES:
-            continue
-        while len(waiting) > 1 and (images > rules.images * KEPT_SHARE or size > MOST_MEDIA_BYTES * KEPT_SHARE):
-            oldest = waiting.popleft()
-            images -= isinstance(media[oldest], Image)
-            size -= len(media[oldest].source.data)
+        used = [so_far + its for so_far, its in zip(used, _used(block), strict=True)]
+        share = 1.0
+        while len(waiting) > 1 and any(has > most * share for has, most in zip(used, bounds, strict=True)):
+            share, oldest = KEPT_SHARE, waiting.popleft()
+            used = [so_far - its for so_far, its in zip(used, _used(media[oldest]), strict=True)]
             yield oldest
+
+
+def _used(block: Image | Document) -> tuple[int, int, int]:
+    """Images, pages of PDFs, and bytes of base64."""
+    is_image = isinstance(block, Image)
+    return is_image, 0 if is_image else readable_pages(block.source.data), len(block.source.data)
 
 
 def _left_out(block: Image | Document, why: str) -> Text:

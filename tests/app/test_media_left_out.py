@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from PIL import Image
 from agentcli import Agent
 from agentcli.agent.events import Notice
 from tests.app.running import Place
-from tests.conformance.replies import Call, Said, chat_reply, ollama_reply
-from tests.conformance.servers import LoopbackServer, chat_server, json_reply, ollama_server
+from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply
+from tests.conformance.servers import LoopbackServer, anthropic_server, chat_server, json_reply, ollama_server
+from tests.conformance.wire_rules import pdf
 
 BLIND = "[Image (image/png) left out: this model sees no images]"
 
@@ -67,3 +69,17 @@ def test_a_one_shot_run_says_it_on_stderr(place: Place) -> None:
         ran = place.run("-m", with_model(server, place.home), "-p", "what is on @a.png?")
     assert (ran.code, ran.out) == (0, "What image?\n")
     assert ran.err.count("left out: this model sees no images") == 1
+
+
+async def test_the_pages_of_all_pdfs_in_a_request_are_bounded(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pages, name in ((80, "a.pdf"), (70, "b.pdf")):
+        (work / name).write_bytes(base64.b64decode(pdf(pages)))
+    with anthropic_server([anthropic_reply("Read."), anthropic_reply("Both?")]) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-x")
+        async with Agent("anthropic/claude-sonnet-5-5", cwd=work) as agent:
+            await agent.run("read @a.pdf")
+            said = [event.text async for event in agent.stream("compare it with @b.pdf") if isinstance(event, Notice)]
+        content = [block for message in server.requests[1].json["messages"] for block in message["content"]]
+    assert said == ["anthropic/claude-sonnet-5-5: PDF left out: newer ones fill the request."]
+    assert [block["source"]["data"] for block in content if block["type"] == "document"] == [pdf(70)]

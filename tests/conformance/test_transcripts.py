@@ -35,6 +35,7 @@ from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
     as_received,
+    pdf,
     picture,
     refusals_of_anthropic,
     refusals_of_chat,
@@ -87,7 +88,9 @@ def part(rng: random.Random) -> Any:
         return Text(rng.choice(TEXTS))
     if choice < 0.9:
         return image(rng)
-    return PDF if rng.random() < 0.7 else Document(Base64Source("application/pdf", "AAAA"))
+    if rng.random() < 0.4:
+        return Document(Base64Source("application/pdf", pdf(rng.choice((1, 60, 100, 101)))))
+    return PDF if rng.random() < 0.5 else Document(Base64Source("application/pdf", "AAAA"))
 
 
 def result(rng: random.Random, id: str) -> ToolResult:

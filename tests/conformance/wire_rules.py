@@ -22,6 +22,8 @@ from itertools import pairwise
 from typing import Any
 
 from PIL import Image
+from pypdf import PdfReader, PdfWriter
+from pypdf.errors import PyPdfError
 
 Body = dict[str, Any]
 
@@ -33,6 +35,7 @@ IMAGE_BYTES = 5 * 1024 * 1024  # of base64
 REQUEST_BYTES = 32 * 1024 * 1024
 LONGEST_EDGE, CROWDED_EDGE, CROWD = 8_000, 2_000, 20
 SMALL_WINDOW_IMAGES = 100
+PDF_PAGES = 100  # of a request
 
 
 def as_received(body: Body) -> Body:
@@ -58,6 +61,25 @@ def picture(width: int = 4, height: int = 4, kind: str = "PNG") -> str:
     made = io.BytesIO()
     Image.new("RGB", (width, height), (width % 256, height % 256, 90)).save(made, kind)
     return base64.b64encode(made.getvalue()).decode()
+
+
+@lru_cache
+def pdf(pages: int) -> str:
+    """A PDF in base64."""
+    writer, made = PdfWriter(), io.BytesIO()
+    for _ in range(pages):
+        writer.add_blank_page(9, 9)
+    writer.write(made)
+    return base64.b64encode(made.getvalue()).decode()
+
+
+@lru_cache(maxsize=4_096)
+def pages_of(data: str) -> int:
+    """The pages of a PDF in base64; 0 for one that cannot be read."""
+    try:
+        return len(PdfReader(io.BytesIO(base64.b64decode(data))).pages)
+    except (PyPdfError, ValueError, OSError):
+        return 0
 
 
 # Anthropic's Messages API
@@ -246,6 +268,8 @@ def _anthropic_media(messages: list[Body], window: int) -> Iterator[str]:
             block["source"]["media_type"] != "application/pdf" or not _is_pdf(block["source"]["data"])
         ):
             yield "document: The PDF specified was not valid."
+    if sum(pages_of(block["source"]["data"]) for block in media if block["type"] == "document") > PDF_PAGES:
+        yield f"A maximum of {PDF_PAGES} PDF pages may be provided."
 
 
 def _is_pdf(data: str) -> bool:
@@ -285,6 +309,8 @@ def _chat(body: Body, vision: bool, files: bool, fields: frozenset[str]) -> Iter
     if not isinstance(messages, list) or not messages:
         yield "Invalid 'messages': empty array."
         return
+    if sum(map(pages_of, re.findall(r"application/pdf;base64,([^'\"]+)", str(messages)))) > PDF_PAGES:
+        yield f"A maximum of {PDF_PAGES} PDF pages may be provided."
     open_calls: list[str] = []
     ids: set[str] = set()
     for number, message in enumerate(messages):

@@ -48,7 +48,12 @@ def document_tokens(data: str, family: Family) -> int:
 
 
 def pdf_pages(data: str) -> int:
-    """How many pages a PDF has; a guess by its size where it cannot be read. Each content is looked at once."""
+    """How many pages a PDF has; a guess by its size where it cannot be read."""
+    return readable_pages(data) or 1 + len(data) * 3 // 4 // BYTES_PER_PAGE
+
+
+def readable_pages(data: str) -> int:
+    """How many pages a PDF has, 0 where it cannot be read. Each content is looked at once."""
     key = hash(data)  # strings keep theirs
     if key not in _pages:
         _pages[key] = _read_pages(data)
@@ -58,9 +63,7 @@ def pdf_pages(data: str) -> int:
 def _read_pages(data: str) -> int:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     pypdf = import_module("pypdf")  # 200 ms, which most sessions never need
-    content = b""
     try:
-        content = base64.b64decode(data)
-        return max(1, len(pypdf.PdfReader(io.BytesIO(content)).pages))
+        return len(pypdf.PdfReader(io.BytesIO(base64.b64decode(data))).pages)
     except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return 1 + (len(content) or len(data) * 3 // 4) // BYTES_PER_PAGE
+        return 0

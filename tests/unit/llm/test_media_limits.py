@@ -8,7 +8,7 @@ import pytest
 
 from agentcli.llm.media import MOST_MEDIA_BYTES, MediaRules, fitted, media_in
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse, user_message
-from tests.conformance.wire_rules import picture
+from tests.conformance.wire_rules import pdf, picture
 
 TAKES = MediaRules(images=8, documents=True, image_bytes=10_000, edge=100, crowd=4, crowded_edge=50)
 PDF = Document(Base64Source("application/pdf", base64.b64encode(b"%PDF-1.7").decode()))
@@ -80,6 +80,19 @@ def test_all_media_together_stay_below_the_size_of_a_request() -> None:
     said = shown(half, half, image())
     assert said[-1] == "image"
     assert said[0] == "[PDF left out: newer ones fill the request]"
+
+
+def test_pages_of_all_pdfs_together_are_bounded() -> None:
+    sixty, forty, long = (Document(Base64Source("application/pdf", pdf(pages))) for pages in (60, 40, 101))
+    assert shown(sixty, forty) == ["document"] * 2
+    assert shown(sixty, forty, image(), PDF, forty) == [
+        "[PDF left out: newer ones fill the request]",
+        "[PDF left out: newer ones fill the request]",
+        "image",
+        "document",
+        "document",
+    ]
+    assert shown(long, sixty) == ["[PDF left out: it has 101 pages, more than 100]", "document"]
 
 
 def test_images_in_results_count_too() -> None:
