@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from agentcli.llm.messages import (
     Block,
     Document,
     Image,
+    Message,
     Opaque,
     RedactedThinking,
     Text,
@@ -35,7 +36,12 @@ _ABOUT_RESULTS = re.compile(
     r"filter|polic|safety|moderat|sensitiv|inappropriate|inspection|\brisk|flagged|敏感|违规|风险|不安全", re.IGNORECASE
 )
 _ABOUT_FORM = re.compile(r"message|content|block|tool_", re.IGNORECASE)
-_ABOUT_LENGTH = re.compile(r"max_(completion_)?tokens")
+_ABOUT_OTHERS = re.compile(  # an account, a model, a length: some services answer 400 for these too
+    r"credit|balance|billing|quota|usage limit|api.?key|organi[sz]ation|account|location|region|\baccess\b"
+    r"|max_(completion_)?tokens|model (id|name)|(unknown|invalid|unsupported) model"
+    r"|model.{0,60}(not (supported|available)|unavailable|deprecated|retired)",
+    re.IGNORECASE,
+)
 _ADDRESS = re.compile(r"https?://\S+")
 _PLACE = re.compile(r"messages\W+(\d+)\W+content\W+(\d+)(?:\W+tool_result)?(?:\W+content\W+(\d+))?")
 _A_THOUGHT = re.compile(r"^$|'thinking'|'redacted_thinking'|'reasoning_")  # in a body's messages
@@ -71,23 +77,26 @@ class Way(NamedTuple):
 
 
 def blames_content(error: ProviderError) -> bool:
-    """True if a refusal may be about what the request holds, and not about its address, its model or its length."""
+    """True if a refusal may be about what the request holds, and not about its address, its model or the account."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
         return False
     if isinstance(error, ContextOverflow) or error.status == TOO_LARGE:
         return error.status == TOO_LARGE
     said = _said(error)
-    words = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS, _ABOUT_FORM, *_FIELDS.values())
-    if any(about.search(said) for about in words):
-        return error.status is not None
-    return error.status in _OF_CONTENT and not _ABOUT_LENGTH.search(said)
+    if any(words.search(said) for words in (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)):
+        return True
+    if any(field in error.sent and words.search(said) for field, words in _FIELDS.items()):
+        return True
+    if _ABOUT_OTHERS.search(said):
+        return False
+    return error.status in _OF_CONTENT or bool(_ABOUT_FORM.search(said))
 
 
 def ways(request: Request, error: ProviderError) -> list[Way]:
     """All ways in which a request that was refused could be taken, in the order in which to try them.
 
     Its words put first what they name. Else reasoning goes first, then images and documents, the newest before all;
-    calls follow, and last the results that are new since the provider took a request.
+    calls follow, and last results, those first that are new since a request was taken.
     """
     if not blames_content(error):
         return []
@@ -103,24 +112,29 @@ def ways(request: Request, error: ProviderError) -> list[Way]:
         ("without new images and documents", [key for key in map(_key, media_in(new)) if key in media]),
         ("without images and documents", media),
     ]
-    results = [_RESULT + b.tool_use_id for message in new for b in message.content if isinstance(b, ToolResult)]
     groups = [
         (_ABOUT_THINKING, [("without earlier reasoning", thoughts)]),
         (_ABOUT_MEDIA, pictures),
         (_ABOUT_CALLS, [("with earlier calls told as text", [b.id for b in blocks if isinstance(b, ToolUse)])]),
-        (_ABOUT_RESULTS, [("without the newest results", results)]),
+        (
+            _ABOUT_RESULTS,
+            [("without the newest results", _results(new)), ("without all results", _results(request.messages))],
+        ),
     ]
     if error.status == TOO_LARGE:
         groups = [groups[1]] if isinstance(error, ContextOverflow) else [groups[1], groups[3]]
     groups.sort(key=lambda group: not group[0].search(said))
     # Of two with the same keys the later, wider words stay, at the place of the first.
     found = {frozenset(keys): how for _, group in groups for how, keys in group if keys}
-    alone = frozenset(results)
-    return [*_fields(error, said), *(Way(how, keys, keys == alone) for keys, how in found.items())]
+    return [*_fields(error, said), *(Way(how, keys, how.endswith("results")) for keys, how in found.items())]
 
 
 def _said(error: ProviderError) -> str:
     return _ADDRESS.sub("", f"{error.code} {error}")
+
+
+def _results(messages: Iterable[Message]) -> list[str]:
+    return [_RESULT + b.tool_use_id for message in messages for b in message.content if isinstance(b, ToolResult)]
 
 
 def _fields(error: ProviderError, said: str) -> list[Way]:

@@ -176,15 +176,26 @@ def _nested(request: Received) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "refused", [refusal("max_tokens: 99999999 > 64000"), refusal("rate", 429), refusal("image quota", 403)]
+    "refused",
+    [
+        refusal("max_tokens: 99999999 > 64000"),
+        refusal("rate", 429),
+        refusal("image quota", 403),
+        refusal("Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."),
+        refusal("API key not valid. Please pass a valid API key."),
+        refusal("This organization has been disabled."),
+        refusal("Unknown model: claude-9"),
+        refusal("This model is deprecated and no longer available."),
+    ],
 )
 async def test_other_refusals_are_not_tried_again(refused: Reply, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTCLI_RETRY_MAX", "0")
     with anthropic_server([anthropic_reply(LOOK), refused]) as server:
         async with anthropic(monkeypatch, server.url, work) as agent:
-            with pytest.raises(AgentFailed):
+            with pytest.raises(AgentFailed) as failed:
                 await agent.run("what colour?")
         assert len(server.requests) == 2
+    assert "taken back" not in str(failed.value)
 
 
 async def test_what_a_library_makes_of_a_conversation_is_mended_too(
@@ -418,3 +429,38 @@ async def test_a_side_question_leaves_out_what_the_model_refused(work: Path, mon
         async with openai(monkeypatch, server.url, work) as agent:
             assert (await agent.run("see @a.png")).text == "Fine."
             assert (await agent.run("/btw why?")).text == "Fine."
+
+
+async def test_a_reply_that_is_refused_itself_is_taken_back(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strict(received: Received) -> Reply:
+        body = received.body.decode()
+        if "FORBIDDEN" in body:
+            return refusal("Content Exists Risk")
+        writes = Said("", calls=(Call("toolu_1", "file_write", {"path": "b.txt", "content": "FORBIDDEN"}),))
+        return chat_reply("Fine." if "again" in body else writes)
+
+    with chat_server([strict] * 6) as server:
+        async with openai(monkeypatch, server.url, work) as agent:
+            with pytest.raises(AgentFailed, match="results of its calls were taken back"):
+                await agent.run("write it")
+            assert (await agent.run("again")).text == "Fine."
+        last = server.requests[-1].json["messages"]
+    assert [message["role"] for message in last[1:]] == ["user"]
+    assert "write it" in json.dumps(last)
+
+
+async def test_an_old_result_that_only_the_next_model_refuses_is_left_out_for_it(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "a.txt").write_text("FORBIDDEN")
+    with (
+        anthropic_server([anthropic_reply(LOOK), anthropic_reply("Fine.")]) as one,
+        chat_server([filters] * 9) as other,
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", other.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        async with anthropic(monkeypatch, one.url, work) as agent:
+            await agent.run("look")
+            (await agent.session()).submit(SetModel("openai/test-model"))
+            assert [(await agent.run(prompt)).text for prompt in ("and?", "again")] == ["Fine.", "Fine."]
+        assert len(other.requests) == 3
