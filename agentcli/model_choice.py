@@ -93,7 +93,7 @@ def _check_quirks(name: str, server: ServerSettings, config: Config) -> None:
         raise config.error(found[1], found[0])
 
 
-_OF_THE_TABLE = ("id", "provider", "is_known")  # what a row of a model is told by where it stands
+_OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
 
 
 def _check_row(row: dict[str, Any], key: str, config: Config) -> None:

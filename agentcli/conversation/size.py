@@ -9,7 +9,15 @@ from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
 from agentcli.llm.tokens.calibration import Calibration
-from agentcli.llm.tokens.estimates import BYTES_PER_TOKEN, SAFETY, TOKENS_PER_MESSAGE, Size, prefix_size, size_of
+from agentcli.llm.tokens.estimates import (
+    BYTES_PER_TOKEN,
+    SAFETY,
+    TOKENS_PER_MESSAGE,
+    Size,
+    prefix_size,
+    sent_back,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from agentcli.conversation.conversation import Conversation
@@ -50,8 +58,10 @@ class RequestSize:
         """
         if (system, tools) != self._prefix[:2]:
             self._prefix = (system, tools, prefix_size(system, tools))
-        self._model, name = model, f"{model.provider}/{model.id}"
-        self._follow(self._conversation, name)
+        if self._model != model:  # each is sent something else of thinking and images
+            self._start_anew()
+        self._model, name = model, model.name
+        self._follow(self._conversation, model)
         counted = self._counted.get(name, Counted(0, Size(), 0))
         added = self._now.minus(counted.size)
         if not model.takes_images:  # it is sent a short text in their place
@@ -72,8 +82,8 @@ class RequestSize:
     def _now(self) -> Size:
         return self._entries.plus(self._prefix[2])
 
-    def _follow(self, conversation: Conversation, model: str) -> None:
-        """Take in the entries that are new, images at what `model` takes for them.
+    def _follow(self, conversation: Conversation, model: ModelInfo) -> None:
+        """Take in the entries that are new, as `model` is sent them.
 
         All are, where the path is another one or was compacted.
         """
@@ -91,7 +101,7 @@ class RequestSize:
             self._take(entry, model)
         self._followed, self._newest = len(path), path[-1] if path else None
 
-    def _take(self, entry: Entry, model: str) -> None:
+    def _take(self, entry: Entry, model: ModelInfo) -> None:
         body, before = entry.body, self._now
         self._entries = self._entries.plus(_size(body, model))
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -100,12 +110,14 @@ class RequestSize:
         if entry.id not in self._learned:
             self._learned.add(entry.id)
             self._learn(name, usage.prompt_tokens, before)
-        if body.stop_reason == "interrupted":  # how long the kept text is was not counted
+        sent = sent_back(body.content, model)
+        kept = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
+        is_partly_sent = len(sent) < len(body.content) and not kept and not usage.reasoning_tokens
+        if body.stop_reason == "interrupted" or is_partly_sent:  # how long the kept text is was not counted
             self._counted[name] = Counted(usage.prompt_tokens, before, 0)
             return
-        kept = [block for block in body.content if isinstance(block, Thinking | RedactedThinking | Opaque)]
         unseen = 0 if kept else usage.reasoning_tokens
-        doubtful = max(usage.reasoning_tokens - unseen, int(size_of(kept, model).bytes / BYTES_PER_TOKEN))
+        doubtful = max(usage.reasoning_tokens - unseen, int(size_of(kept, model.name).bytes / BYTES_PER_TOKEN))
         self._counted[name] = Counted(usage.context_tokens - unseen, self._now, doubtful)
 
     def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
@@ -116,14 +128,14 @@ class RequestSize:
             self.calibration.learn(name, added, prompt_tokens - before.tokens)
 
 
-def _size(body: Body, model: str) -> Size:
+def _size(body: Body, model: ModelInfo) -> Size:
     match body:
         case User(content) | Assistant(content):
-            size = size_of(content, model)
+            size = size_of(sent_back(content, model), model.name)
         case Result(result):
-            size = size_of([result], model)
+            size = size_of([result], model.name)
         case Compaction(carried):
-            size = size_of([Text(carried)], model)
+            size = size_of([Text(carried)], model.name)
         case _:
             return Size()
     return size.plus(MESSAGE)

@@ -56,7 +56,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     """One model. `window` and `max_output` are tokens; `prices` is None where they are not known.
 
     `thinking` is how its API is asked to reason: "adaptive" and "budget" are Anthropic's two forms, "effort" a
-    reasoning-effort field, "toggle" an on/off field. `token_factor` scales the estimate of its tokens.
+    reasoning-effort field, "toggle" an on/off field. `token_factor` scales the estimate of its tokens. `sends_back`:
+    the replies whose unsigned thinking goes back to it, which its provider knows.
     """
 
     id: str
@@ -73,6 +74,11 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     token_factor: Annotated[float, Meta(gt=0)] = 1.0
     aliases: tuple[str, ...] = ()
     is_known: bool = True  # False for a model that no table names
+    sends_back: Literal["all", "calls", "none"] = "all"
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider}/{self.id}"
 
     def cost(self, usage: Usage) -> float | None:
         """USD for one request's usage; None when no price is known."""

@@ -18,8 +18,8 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.llm.models import ModelInfo
 from tests.app.running import call
 from tests.app.terminal import Open
-from tests.conformance.replies import Call, Said, anthropic_reply
-from tests.conformance.servers import Received, Reply, anthropic_server
+from tests.conformance.replies import Call, Said, anthropic_reply, chat_chunk, chat_sse
+from tests.conformance.servers import Received, Reply, anthropic_server, chat_server
 
 Count = Callable[[str], float]
 HERE = Path(__file__).parent
@@ -121,6 +121,64 @@ def test_of_a_real_encoding_too_once_each_kind_of_text_has_come(
     errors = errors_of(work, kinds, 3_000, lambda text: len(encode(text)), monkeypatch)
     first = 3 if kinds is not MIXED else 5  # of replies: a prompt to read a file makes two
     assert max(map(abs, errors[first:])) < 0.03, errors
+
+
+def tokens_of(value: Any) -> int:
+    """Of all texts of a request, whatever their field, four bytes a token."""
+    match value:
+        case str():
+            return len(value.encode()) // 4
+        case dict():
+            return sum(tokens_of(item) for key, item in value.items() if key not in ("role", "type", "id"))
+        case list():
+            return sum(map(tokens_of, value))
+        case _:
+            return 0
+
+
+THOUGHT = "Let me think about what that means. " * 200
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "file_list", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("counts_reasoning", [True, False])
+@pytest.mark.parametrize("echo", [True, False])
+def test_reasoning_counts_for_the_window_only_where_it_is_sent_back(
+    echo: bool, counts_reasoning: bool, work: Path
+) -> None:
+    told: list[int] = []
+    counts: list[int] = []
+
+    async def policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> None:
+        told.append(conversation.size.tokens(prefix.system, prefix.tools, model))
+
+    def answer(request: Received) -> Reply:
+        counts.append(tokens_of(request.json["messages"]) + tokens_of(json.dumps(request.json["tools"])))
+        text = "It is clear now. " * 10
+        usage: dict[str, Any] = {
+            "prompt_tokens": counts[-1],
+            "completion_tokens": tokens_of(THOUGHT) + tokens_of(text),
+        }
+        if counts_reasoning:
+            usage["completion_tokens_details"] = {"reasoning_tokens": tokens_of(THOUGHT)}
+        reads = request.json["messages"][-1]["role"] == "user" and len(counts) % 4 == 1
+        says = {"tool_calls": [CALL]} if reads else {"content": text}
+        thinks = chat_chunk({"reasoning_content": THOUGHT})
+        return Reply(chat_sse([thinks, chat_chunk(says, "tool_calls" if reads else "stop", usage=usage)]))
+
+    async def talk(url: str) -> None:
+        home = work.parent / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[providers.house]\nbase_url = "{url}"\nneeds_key = false\nquirks.echo_reasoning = {str(echo).lower()}\n'
+        )
+        async with Agent("house/qwen3", cwd=work, context_policy=policy) as agent:
+            for n in range(9):
+                await agent.run(PROSE[n * 1_500 : (n + 1) * 1_500])
+
+    with chat_server([answer] * 20) as server:
+        asyncio.run(talk(server.url))
+    errors = [(mine - theirs) / theirs for mine, theirs in zip(told, counts, strict=True)]
+    assert max(map(abs, errors[4:])) < 0.03, errors
 
 
 @pytest.mark.slow

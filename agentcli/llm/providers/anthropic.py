@@ -41,7 +41,8 @@ class AnthropicProvider:
         read_timeout: float = 600.0,
     ) -> None:
         # From this version on the API refuses a temperature, whatever the model.
-        self.info = msgspec.structs.replace(info, takes_temperature=False) if api_version >= "2026-10-21" else info
+        takes_temperature = info.takes_temperature and api_version < "2026-10-21"
+        self.info = msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if api_key:
             sent["x-api-key"] = api_key

@@ -47,7 +47,7 @@ class LocalProvider:
     name = "local"
 
     def __init__(self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0) -> None:
-        self.info = info
+        self.info = msgspec.structs.replace(info, sends_back="none")
         self._start = start
         self._read_timeout = read_timeout
         self._server: Server | None = None

@@ -52,7 +52,7 @@ class OpenAICompatProvider:
         headers: Mapping[str, str] | None = None,
         read_timeout: float = 600.0,
     ) -> None:
-        self.info = info
+        self.info = msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none")
         self._quirks = preset.quirks
         self._has_key = bool(api_key) or not preset.needs_key
         self._key_env, self._key_path = preset.key_env, preset.key_path

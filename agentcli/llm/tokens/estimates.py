@@ -61,8 +61,16 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def request_size(request: Request, model: ModelInfo) -> Size:
-    blocks = (block for message in request.messages for block in message.content)
+    blocks = (block for message in request.messages for block in sent_back(message.content, model))
     return size_of(blocks, model.id).plus(prefix_size(request.system, request.tools))
+
+
+def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
+    """What of a message goes to a model again: all but unsigned thinking that its API is not sent."""
+    has_calls = any(isinstance(block, ToolUse) for block in content)
+    if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
+        return content
+    return tuple(block for block in content if not isinstance(block, Thinking) or block.signature)
 
 
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:
