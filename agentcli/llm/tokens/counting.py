@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
@@ -13,7 +14,7 @@ from agentcli.llm.messages import Message
 from agentcli.llm.provider import ToolSpec
 from agentcli.llm.tokens.exact import exact_count
 from agentcli.llm.tokens.families import Family, family_of
-from agentcli.llm.tokens.media import TOKENS_PER_IMAGE, document_tokens, image_tokens
+from agentcli.llm.tokens.media import TOKENS_PER_IMAGE, TOKENS_PER_PAGE, audio_tokens, document_tokens, image_tokens
 from agentcli.llm.tokens.registry import Encoders
 
 AnyMessage = Message | Mapping[str, Any]
@@ -71,6 +72,11 @@ def _parts(value: Any, family: Family) -> Iterator[str | int]:
             url = url.get("url", "") if isinstance(url, dict) else url
             start, _, data = str(url).partition(";base64,")
             yield image_tokens(data, family) if start.startswith("data:image/") else TOKENS_PER_IMAGE
+        case {"type": "file" | "input_file"} | {"type": "document", "source": {"type": "url" | "file"}}:
+            file = value.get("file", value)
+            yield from _file(str(file.get("file_data") or "") if isinstance(file, dict) else "", family)
+        case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
+            yield audio_tokens(data, str(audio.get("format")), family)
         case {"type": "tool_use", "name": name, "input": given}:
             yield from (str(name), _json(given), str(value.get("unparsed", "")))
         case {"type": "function", "function": dict(call)}:
@@ -83,6 +89,15 @@ def _parts(value: Any, family: Family) -> Iterator[str | int]:
                     yield from _parts(item, family)
         case _:
             pass
+
+
+def _file(data: str, family: Family) -> Iterator[str | int]:
+    """What a file is read as, a page where its server alone has it; `data` is base64, or an address that holds it."""
+    start, _, base64 = data.rpartition(";base64,")
+    if start.startswith("data:text/"):
+        yield b64decode(base64 + "==").decode(errors="replace")
+    else:
+        yield document_tokens(base64, family) if base64 else TOKENS_PER_PAGE
 
 
 def _json(value: Any) -> str:

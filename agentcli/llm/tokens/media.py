@@ -16,6 +16,7 @@ TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs; for 
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
 TOKENS_PER_PAGE = 3_000
 BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
+SPEECH_BYTES, WAV_BYTES = 8_000, 32_000  # of a second: speech as MP3 or the like, and as samples of 16 bits at 16 kHz
 
 _pages: dict[int, int] = {}  # by the hash of the PDF
 
@@ -45,6 +46,15 @@ def image_tokens(data: str, family: Family) -> int:
 def document_tokens(data: str, family: Family) -> int:
     """Tokens of a PDF in base64, by its pages; Gemini takes 258 for each."""
     return pdf_pages(data) * (258 if family == "gemini" else TOKENS_PER_PAGE)
+
+
+def audio_tokens(data: str, form: str, family: Family) -> int:
+    """Tokens of a recording in base64, by its bytes.
+
+    OpenAI: ten a second ("Managing costs" of its Realtime API). Gemini: 32 ("Audio understanding"), taken for the rest.
+    """
+    seconds = len(data) * 3 / 4 / (WAV_BYTES if form in ("wav", "pcm16") else SPEECH_BYTES)
+    return max(1, ceil(seconds * (10 if family == "gpt" else 32)))
 
 
 def pdf_pages(data: str) -> int:

@@ -400,6 +400,33 @@ def test_pdfs_count_by_their_pages() -> None:
     assert count(base64.b64encode(b"%PDF-1.7 broken").decode()) == 3_000
 
 
+def of_a_file(kind: str, data: str) -> dict[str, Any]:
+    file = {"filename": "a.pdf", "file_data": data}
+    return {"type": "file", "file": file} if kind == "file" else {"type": kind, **file}
+
+
+@pytest.mark.parametrize("kind", ["file", "input_file"])
+@pytest.mark.parametrize("start", ["", "data:application/pdf;base64,"])
+def test_files_of_openais_apis_count_as_they_are_read(kind: str, start: str) -> None:
+    def count(block: dict[str, Any]) -> int:
+        return count_message_tokens({"role": "user", "content": [block]}, "gpt-5.4") - 4
+
+    assert count(of_a_file(kind, start + pdf(7))) == 7 * 3_000
+    text = "some words of a text " * 3_000
+    encoded = base64.b64encode(text.encode()).decode()
+    assert count(of_a_file(kind, "data:text/plain;base64," + encoded)) == count_tokens(text, "gpt-5.4")
+    assert count({"type": kind, "file": {"file_id": "file-1"}, "file_id": "file-1"}) == 3_000  # a page at least
+
+
+@pytest.mark.parametrize(("form", "seconds"), [("wav", 10), ("mp3", 40)])
+def test_recordings_count_by_their_length(form: str, seconds: int) -> None:
+    data = base64.b64encode(bytes(320_000)).decode()
+    block = {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+    for model, tokens in (("gpt-4o-audio", 10), ("gemini-3-pro", 32)):
+        counted = count_message_tokens({"role": "user", "content": [block]}, model) - 4
+        assert counted == pytest.approx(tokens * seconds, abs=1)
+
+
 def test_every_kind_of_block_counts() -> None:
     text = "one two three " * 200
     bare = count_message_tokens(Message("user", ()), "gpt-4o")
