@@ -46,6 +46,6 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     summary_tokens: Annotated[int, Meta(ge=50)] = 500
     summary_share: Share = 0.1
     summary_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
-    summary_usd_per_hour: Annotated[float, Meta(ge=0)] = 0.10
-    cache_hours: Annotated[float, Meta(gt=0)] = 24.0
+    summary_usd_per_hour: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.10
+    cache_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
     cache_entries: Annotated[int, Meta(ge=1)] = 1_000

@@ -85,7 +85,7 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """
 
     max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
-    max_size_gb: Annotated[float, Meta(gt=0)] = 10.0
+    max_size_gb: Annotated[float, Meta(gt=0, le=1_000_000)] = 10.0
     clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
@@ -126,10 +126,10 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere."""
 
     max_turns: Positive | None = None
-    max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
+    max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 
-Usd = Annotated[float, Meta(gt=0)]
+Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -144,15 +144,15 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     turn_usd: Usd | None = None
     turn_tokens: Positive | None = None
-    turn_seconds: Annotated[float, Meta(gt=0)] | None = None
+    turn_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     turn_calls: Positive | None = None
     session_usd: Usd | None = None
     session_tokens: Positive | None = None
-    session_seconds: Annotated[float, Meta(gt=0)] | None = None
+    session_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     session_calls: Positive | None = None
     day_usd: Usd | None = None
     day_tokens: Positive | None = None
-    day_seconds: Annotated[float, Meta(gt=0)] | None = None
+    day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
     warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
     fallback_model: ModelName = ""

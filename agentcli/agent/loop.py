@@ -211,7 +211,7 @@ async def goes_on(turn: Turn) -> bool:
 
 async def gets_more(turn: Turn, over: OverBudget) -> bool:
     """Whether the person, asked where a budget is used up, allows as much again."""
-    is_allowed = await _asked(turn, over.id, f"{over} {over.step} more?", f"The budget is {over.setting}.")
+    is_allowed = await _asked(turn, over.id, f"{over} Allow {over.more} in all?", f"The budget is {over.setting}.")
     if is_allowed:
         over.allow_more()
     return is_allowed

@@ -35,8 +35,9 @@ class Turn:
 
     `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
     broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
-    was compacted for it. `is_refused`: the provider takes the newest request in no form. `pending` are entries being
-    stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
+    was compacted for it. `is_refused`: the provider takes the newest request in no form. `dearer_model` is the one that
+    a cheaper one has just replaced. `pending` are entries being stored, oldest first; of `entry_ids` the first
+    `accepted` were in a request that was answered.
     """
 
     state: AgentState
@@ -56,6 +57,7 @@ class Turn:
     has_half_answer: bool = False
     has_overflowed: bool = False
     is_refused: bool = False
+    dearer_model: str = ""
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)

@@ -14,7 +14,7 @@ from msgspec import Meta
 from agentcli.llm.messages import Usage
 
 Positive = Annotated[int, Meta(ge=1)]
-Usd = Annotated[float, Meta(ge=0)]
+Usd = Annotated[float, Meta(ge=0, le=1_000_000)]
 UNKNOWN_WINDOW = 128_000
 UNKNOWN_MAX_OUTPUT = 8_192
 
@@ -71,7 +71,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     takes_images: bool = False
     takes_tools: bool = True
     small: bool = False  # gets the short system text and few tools
-    token_factor: Annotated[float, Meta(gt=0)] = 1.0
+    token_factor: Annotated[float, Meta(gt=0, le=100)] = 1.0
     aliases: tuple[str, ...] = ()
     is_known: bool = True  # False for a model that no table names
     sends_back: Literal["all", "calls", "none"] = "all"

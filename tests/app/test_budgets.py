@@ -167,6 +167,21 @@ def test_a_cheaper_model_takes_over_from_a_share_of_the_budget_on(place: Place) 
     assert (switch["from"], switch["to"], switch["reason"]) == (model, cheap, "budget")
 
 
+def test_a_cheaper_model_that_cannot_answer_does_not_take_over(place: Place) -> None:
+    dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 0.6}}
+    env = {"AGENTCLI_BUDGETS_FALLBACK_MODEL": "anthropic/claude-haiku-5-5", "AGENTCLI_BUDGETS_FALLBACK_AT": "0.5"}
+    ran = place.run("-m", place.script(dear, {"text": "done"}), "-p", "go", "--max-budget-usd", "1", env=env)
+    assert (ran.code, ran.out) == (0, "done\n")
+    assert ran.err.count("anthropic/claude-haiku-5-5 failed (") == 1
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e400", "0"])
+def test_a_budget_is_a_number_of_dollars(place: Place, value: str) -> None:
+    ran = place.run("-m", place.script({"text": "done"}), "-p", "go", "--max-budget-usd", value)
+    assert (ran.code, ran.out) == (2, "")
+    assert "command line: --max-budget-usd (limits.max_budget_usd): " in ran.err
+
+
 def test_a_side_question_is_paid_for_from_the_budget(priced: Place) -> None:
     with chat_server([says(output=4_000)] * 2) as server:
         assert asked(priced, server, "--max-budget-usd", "1").code == 0
@@ -272,13 +287,13 @@ def test_images_that_another_model_was_not_shown_count_for_one_that_sees_them(pr
     assert 2_000 + 8 * 1_500 < sum(billed) <= 30_000
 
 
-def test_the_terminal_asks_for_more(open_terminal: Open) -> None:
-    dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 0.6}}
-    terminal = open_terminal([dear, dear, {"text": "there"}], "--max-budget-usd", "1", "go")
+def test_the_terminal_asks_for_more_once(open_terminal: Open) -> None:
+    dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 5.2}}
+    terminal = open_terminal([dear, {"text": "there"}], "--max-budget-usd", "1", "go")
     terminal.see("Go on")
     shown = " ".join(terminal.settle(0.5).split())
     assert "budget of $1.00 is used up" in shown
-    assert "$1.00 more?" in shown
+    assert "Allow $6.20 in all?" in shown
     terminal.type("y")
     terminal.see("\nthere")
     assert "Not run" not in terminal.transcript()

@@ -404,7 +404,7 @@ def test_words_for_an_approval_are_text_and_leave_the_prompt_alone(open_terminal
     terminal.type("\t")
     terminal.see(r"\nno, \w+")
     terminal.type(f"see {pasted(str(tmp_path / 'shot.png'))} {UP}{pasted(LINES)}")
-    terminal.see(r"shot\.png \[\s*Past")
+    terminal.see(r"shot\.png\s+\[\s*Past")
     terminal.type("\r")
     screen = terminal.see("as you wish")
     assert "Image" not in screen

@@ -113,3 +113,13 @@ def test_with_a_model_it_is_the_model_that_is_asked(place: Place) -> None:
     assert (ran.code, ran.out) == (0, "I looked.\n")
     assert not (place.folder / "AGENTS.md").exists()
     assert place.run("-m", place.script(), "-p", "/init nonsense").code == 2
+
+
+def test_names_that_are_no_text_and_fields_of_a_wrong_kind_are_left_out(place: Place) -> None:
+    (place.folder / os.fsdecode(b"sr\xffc")).mkdir(parents=True)
+    (place.folder / os.fsdecode(b"sr\xffc") / "a.py").touch()
+    scripts = '[project.scripts]\n"a b; rm x" = "a:b"\nbrew = "tea:brew"\n'
+    text = made(place, {"pyproject.toml": f'[project]\nname = "tea"\ndescription = {{ a = 1 }}\n{scripts}'})
+    assert "- `sr?c/`: Python, 1 file" in text
+    assert "- Run: `brew`" in text
+    assert "{" not in text

@@ -54,6 +54,8 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[sandbox]\nenvironment = ["A=b"]\n', 2, "sandbox.environment", "'A=b' is not the name of a variable"),
     ("[retry]\ninitial_delay = -1\n", 2, "retry.initial_delay", "Expected `float` >= 0.0"),
     ("[retry]\ninitial_delay = 1e9\n", 2, "retry.initial_delay", "Expected `float` <= 86400.0"),
+    ("[budgets]\nday_usd = 1e300\n", 2, "budgets.day_usd", "Expected `float` <= 1000000.0"),
+    ("[budgets]\nturn_seconds = 1e300\n", 2, "budgets.turn_seconds", "Expected `float` <= "),
     ("[provider]\nread_timeout = 1e300\n", 2, "provider.read_timeout", "Expected `float` <= 86400.0"),
     ('[sandbox]\nkind = "docker"\n', 2, "sandbox.kind", "set sandbox.docker_image"),
     ('[permissions]\nadditional_directories = ["/no/such"]\n', 2, "permissions.additional_directories", "not a folder"),

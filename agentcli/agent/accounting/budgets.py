@@ -89,8 +89,12 @@ class OverBudget(UserError):
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         self._account = account
         self._kind: Kind = kind
-        limit, spent = in_words(kind, account.limits[kind]), in_words(kind, account.spent().get(kind, 0.0))
-        super().__init__(f"The {account.scope}'s budget of {limit} is used up (spent: {spent}; {needs}).")
+        spent = account.spent().get(kind, 0.0)
+        self._more = max(account.limits[kind], spent) + account.steps[kind]
+        limit = in_words(kind, account.limits[kind])
+        super().__init__(
+            f"The {account.scope}'s budget of {limit} is used up (spent: {in_words(kind, spent)}; {needs})."
+        )
 
     @property
     def setting(self) -> str:
@@ -102,13 +106,13 @@ class OverBudget(UserError):
         return f"{self.setting}={self._account.limits[self._kind]:g}"
 
     @property
-    def step(self) -> str:
-        """How much more there is to allow, in words."""
-        return in_words(self._kind, self._account.steps[self._kind])
+    def more(self) -> str:
+        """How much there is to allow in all, in words."""
+        return in_words(self._kind, self._more)
 
     def allow_more(self) -> None:
-        """As much again as the budget was at first, until the scope ends or the program does."""
-        self._account.limits[self._kind] += self._account.steps[self._kind]
+        """As much again as the budget was at first, beyond what is spent, until the scope ends or the program does."""
+        self._account.limits[self._kind] = self._more
         self._account.told.discard(self._kind)
 
 

@@ -44,6 +44,7 @@ class Report:
     heard: list[str] = field(default_factory=list)
     record: CallRecord | None = None
     is_running: bool = False
+    is_trial: bool = False
     retry_count: int = 0
     last_error: str = ""
     answer: str = ""
@@ -143,7 +144,8 @@ class Report:
     def interrupt(self) -> None:
         self._end_output()
         said = cut_middle("".join(self.heard))
-        ended = f"{said}\n[interrupted by the user; it may have had effects]".lstrip()
+        effects = "it ran on a stand-in, and nothing of it was kept" if self.is_trial else "it may have had effects"
+        ended = f"{said}\n[interrupted by the user; {effects}]".lstrip()
         self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
 
 

@@ -79,6 +79,7 @@ async def try_first(
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     call.turn.store(CallTried(call.use.id))
+    call.report.is_trial = wanted.stopped is None or not wanted.stopped.host
     attempt = await _attempt(call, wanted, arguments, context)
     trial = attempt.trial
     try:
@@ -87,6 +88,7 @@ async def try_first(
             await trial.drop()
             if stop.host or stop.path:
                 return await try_first(call, replace(wanted, stopped=stop), arguments, context, hold)
+            call.report.is_trial = False
             given = replace(arguments, background=True) if stop.is_server else arguments
             return await wanted.judged.tool.output(given, context)
         if trial.too_much:
@@ -99,6 +101,7 @@ async def try_first(
             if not chosen.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
             await call.turn.settle()
+            call.report.is_trial = False
             async with hold(chosen.names):
                 kept = await trial.keep(chosen.names, parts=chosen.parts)
             call.turn.store(CallKept(call.use.id, kept.names))

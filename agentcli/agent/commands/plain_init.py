@@ -155,7 +155,8 @@ def _files(count: int) -> str:
 
 def _clean(text: object, most: int = 300) -> str:
     """A line of plain text: nothing in it can close what it stands in."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e`]|<!--|-->", " ", str(text or ""))
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e`]|<!--|-->", " ", text if isinstance(text, str) else "")
+    line = line.encode(errors="replace").decode()  # a file's name may be no UTF-8
     return " ".join(line.split())[:most]
 
 
@@ -251,7 +252,8 @@ def _python(repository: Repository) -> Commands:
         if file in names:
             yield "Test", command
     for script in list(_dict(project, "project", "scripts"))[:3]:
-        yield "Run", f"{lead}{_clean(script, 60)}"
+        if re.fullmatch(r"[\w.-]+", script):
+            yield "Run", f"{lead}{script}"
 
 
 _BY_NAME = (

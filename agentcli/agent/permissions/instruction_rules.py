@@ -148,7 +148,7 @@ _WITHOUT_ASKING = _pattern(
 _CONDITION = _pattern(r"\b(?:if|unless|except\w*|without|until|possible|apart\s+from|other\s+than|aside\s+from)\b")
 _CASE = _pattern(r"\b(?:when(?:ever)?|while|during|after|before|for)\b")
 _ENDS = _pattern(
-    r"\s*(?:$|[.!:(—–]|-\s|,?\s*(?:because|since|as\s+(?:it|they|this|these)|so|it|they|this|these|please|instead(?!\s+of)|again|"
+    r"\s*(?:$|[.!:](?=\s|$)|[(—–]|-\s|,?\s*(?:because|since|as\s+(?:it|they|this|these)|so|it|they|this|these|please|instead(?!\s+of)|again|"
     r"directly|manually|by\s+hand|yourself|on\s+your\s+own|ever|anywhere|at\s+all|locally|here|in\s+this\s+(?:repo\w*|"
     r"project|codebase)|under\s+any\s+circumstances|for\s+any\s+reason|commands?|(?:and\s+|or\s+|but\s+)?"
     rf"(?:always|use|run|{_NOT}))(?:$|\b|\s))"

@@ -15,7 +15,7 @@ from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.cache_ledger import Asked, cache_use, prefix_hash
 from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted, reminder
-from agentcli.errors import UserError
+from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, told_left_out
@@ -41,13 +41,25 @@ async def request_reply(turn: Turn) -> llm.Done:
         if not await shrink(turn):
             raise
         return await _request(turn)
-    except ProviderError as error:
-        fallback = turn.runtime.fallback_model
-        if error.shown or not error.is_retryable or fallback in ("", turn.state.model):
+    except (ProviderError, UsageError, ConfigError) as error:
+        other, failed = _other_model(turn, error), turn.state.model
+        if not other:
             raise
-        turn.emit(Notice(f"{turn.state.model} failed ({told(error)}): going on with {fallback}."))
-        turn.state.model, turn.state.switch_reason = fallback, "fallback"
+        turn.emit(Notice(f"{failed} failed ({told(error)}): going on with {other}."))
+        turn.state.model, turn.state.switch_reason = other, "fallback"
         return await _request(turn)
+
+
+def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
+    """The model that answers in place of one that failed; empty if none does."""
+    fallback, dearer = turn.runtime.fallback_model, turn.dearer_model
+    if isinstance(error, ProviderError) and error.shown:
+        return ""
+    if dearer:  # the cheaper one was not asked for by the person, so it ends nothing
+        turn.dearer_model = ""
+        return dearer
+    is_passing = isinstance(error, ProviderError) and error.is_retryable
+    return fallback if is_passing and fallback != turn.state.model else ""
 
 
 async def _request(turn: Turn) -> llm.Done:
@@ -85,6 +97,7 @@ def save_money(turn: Turn) -> None:
         share = turn.budgets.share_of_money()
         if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            turn.dearer_model = state.model
             state.model, state.switch_reason = limits.cheaper_model, "budget"
 
 
@@ -252,6 +265,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     turn.answer.append(reply.message.text)
     turn.has_half_answer = False
     turn.accepted = len(turn.entry_ids)
+    turn.dearer_model = ""
     is_changed = turn.runtime.changes_messages or bool(state.refused.get(state.last_used))
     asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
     stored = Assistant(

@@ -48,7 +48,7 @@ class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """
 
     encoder: str = "cl100k_base"
-    margin: Annotated[float, Meta(ge=1)] = 1.2
+    margin: Annotated[float, Meta(ge=1, le=100)] = 1.2
     parameters: dict[str, Any] = {}
     counter: Annotated[str, Meta(pattern=r"^$|^https?://\S+$")] = ""
     exact: bool = True

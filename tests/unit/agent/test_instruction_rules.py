@@ -74,6 +74,7 @@ def test_a_clear_line_is_a_rule(root: Path, line: str, rules: list[str]) -> None
         "Never use `any`.",
         "Never use yarn instead of npm.",
         "Never commit secrets.",
+        "Never commit .env files.",
         "Never push to main.",
         "For releases, never run npm publish.",
         "If pip is missing, do not run npm.",

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished, ToolStarted
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ApprovalSettled,
+    Done,
+    Notice,
+    OutputDelta,
+    ToolFinished,
+    ToolStarted,
+)
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.suggestions import parse_rules
@@ -213,6 +221,17 @@ async def test_an_interrupt_while_it_asks_what_to_keep_drops_everything(tmp_path
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
+
+
+async def test_a_try_that_is_interrupted_is_told_as_one(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="touch made; echo begun; sleep 30") as stage:
+        stage.say("Go")
+        await stage.heard(OutputDelta)
+        stage.submit(Interrupt())
+        await stage.ended()
+        assert files(stage) == BEFORE
+    told = "begun\n\n[interrupted by the user; it ran on a stand-in, and nothing of it was kept]"
+    assert stage.results["c"].content == told
 
 
 async def test_nobody_is_asked_about_a_command_that_changes_nothing(tmp_path: Folder) -> None:
