@@ -14,7 +14,7 @@ from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.file_read import read_file
 from agentcli.tools.tool import Workspace
 
-_MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"|([^\s\"'`,;]+))")
+_MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
 PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 
@@ -64,14 +64,18 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
 
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
+    """Those lines; where they are past the file's end, that."""
     path = workspace.readable(name)
     status = workspace.sandbox.status(path)
-    if status is None or status.kind != "file" or last < first:
+    if status is None or status.kind != "file":
         return ()
-    output = read_file(FileRead(name, first, last - first + 1), path, workspace)
+    first, last = sorted((first, last))
+    try:
+        content = read_file(FileRead(name, first, last - first + 1), path, workspace).content
+    except ToolError as error:
+        content = f"[{error}]"
     lines = f"{first}-{last}" if last > first else str(first)
-    is_text = isinstance(output.content, str)
-    return (Text(f'{_ATTACHED[0]}"{name}" lines="{lines}">\n{output.content}\n</file>'),) if is_text else ()
+    return (Text(f'{_ATTACHED[0]}"{name}" lines="{lines}">\n{content}\n</file>'),) if isinstance(content, str) else ()
 
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
@@ -83,8 +87,8 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
-    for quoted, plain in _MENTION.findall(prompt):
-        yield quoted or plain
+    for quoted, lines, plain in _MENTION.findall(prompt):
+        yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
     if bare_names:
         yield from _BARE_NAME.findall(prompt)

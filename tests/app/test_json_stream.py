@@ -142,6 +142,19 @@ def test_the_vendor_s_sdk_builds_the_same_messages_of_the_partial_ones(place: Pl
         assert message.usage.output_tokens == said["usage"]["output_tokens"]
 
 
+def test_a_text_attaches_the_files_that_it_names_and_blocks_stay_as_they_are(place: Place) -> None:
+    blocks = [{"type": "text", "text": "and in @a.py?"}]
+    lines = [{"type": "user", "message": {"role": "user", "content": said}} for said in ("what is @a.py?", blocks)]
+    with anthropic_server([anthropic_reply("It prints hi.")] * 2) as server:
+        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
+        flags = ("-m", "anthropic/claude-sonnet-5-5", *BOTH)
+        ran = place.run(*flags, env=env, stdin="".join(json.dumps(line) + "\n" for line in lines))
+    assert ran.code == 0, ran.err
+    named, _, plain = (message["content"] for message in server.requests[1].json["messages"])
+    assert [block["text"].partition("\n")[0] for block in named][1:] == ["what is @a.py?", '<file path="a.py">']
+    assert [block["text"] for block in plain] == ["and in @a.py?"]
+
+
 def test_a_call_that_broke_off_and_is_asked_for_again_is_a_message_of_its_own(place: Place) -> None:
     said = anthropic_reply(Said(calls=(Call("toolu_1", "think", {"thought": "Hm."}),)))
     broken = said.but(breaks_after=said.body.index(b"input_json_delta"))

@@ -23,6 +23,7 @@ from agentcli.frontends.json_stream.input import (
     Deny,
     Interrupt,
     Line,
+    Message,
     RunCommand,
     Say,
     SetModel,
@@ -223,13 +224,13 @@ class Dialogue:
         session = self._host.session
         match asks:
             case Say(message):
-                await self._say(message.blocks)
+                await self._say(self._with_files(message))
             case Steer(message):
                 if typed := self._command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
-                    session.submit(ops.Steer(message.blocks))
+                    session.submit(ops.Steer(self._with_files(message)))
             case RunCommand(text):
                 if (typed := self._host.typed(text)) is None:
                     raise UserError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
@@ -276,6 +277,13 @@ class Dialogue:
             self._code = ended.exit_code
         else:
             self._session.submit(ops.Prompt((*ended.prompt.content, *content[1:]), ended.prompt.model))
+
+    def _with_files(self, message: Message) -> tuple[Block, ...]:
+        """A text with the files that it names; blocks are what the client made them."""
+        content = message.content
+        if isinstance(content, str) and content.strip() and not self._command_in(message.blocks):
+            return self._host.attach(content)
+        return message.blocks
 
     async def _run_aloud(self, typed: TypedCommand) -> None:
         """Run a command that no result is expected of, unless it becomes a prompt. Raises `CommandFailed`."""

@@ -161,6 +161,9 @@ def test_a_long_file_is_attached_to_its_first_page(workspace: Workspace) -> None
         ("lines.txt:2", "2", "2\ttwo"),
         ("lines.txt:5-900", "5-900", "5\tfive"),
         ('"lines.txt:1-1"', "1", "1\tone"),
+        ('"lines.txt":2-3', "2-3", "2\ttwo\n3\tthree"),
+        ("lines.txt:4-2", "2-4", "2\ttwo"),
+        ("lines.txt:70-80", "70-80", "[lines.txt has 5 lines; offset 70 is past its end.]"),
     ],
 )
 def test_some_lines_of_a_file_can_be_named(workspace: Workspace, name: str, lines: str, shown: str) -> None:
@@ -170,7 +173,7 @@ def test_some_lines_of_a_file_can_be_named(workspace: Workspace, name: str, line
     assert attached.text.startswith(f'<file path="lines.txt" lines="{lines}">\n{shown}')
 
 
-@pytest.mark.parametrize("name", ["main.py:5-2", "main.py:0", "gone.py:3", "main.py:x", "src:3", "../outside.txt:1"])
+@pytest.mark.parametrize("name", ["main.py:0", "gone.py:3", "main.py:x", "src:3", "../outside.txt:1"])
 def test_lines_that_name_nothing_stay_text(workspace: Workspace, name: str) -> None:
     assert with_attachments(f"@{name}", workspace, bare_names=False) == (Text(f"@{name}"),)
 
