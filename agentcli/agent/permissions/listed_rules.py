@@ -143,5 +143,7 @@ def command_rules(command: str, other: str = "") -> list[str]:
     forms += [f"python3 {rest}".strip()] if name == "python" else []
     patterns = [f"{escaped(form)} *" for form in forms]
     patterns += [f"python* -m {escaped(text)} *"] if name in _MODULES else []
+    before, _, last = text.rpartition(" ")
+    patterns += [f"{escaped(before)} * {escaped(last)} *"] if last.startswith("-") else []  # wherever it stands
     instead = analyse(other.strip("` "), places=_PLACES).segments if other else ()
     return [f"bash({one})" for one in patterns if not any(touches(one, segment) for segment in instead)]
