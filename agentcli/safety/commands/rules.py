@@ -40,7 +40,9 @@ def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
 
 def _matches(form: str, pattern: str) -> bool:
     pattern = " ".join(pattern.split())
-    return fnmatch.fnmatchcase(form, pattern) or (pattern.endswith(" *") and form == pattern[:-2])
+    if fnmatch.fnmatchcase(form, pattern):
+        return True
+    return pattern.endswith(" *") and fnmatch.fnmatchcase(form, pattern.removesuffix(" *"))
 
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:

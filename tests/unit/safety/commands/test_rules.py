@@ -29,6 +29,7 @@ def is_touched(pattern: str, command: str) -> bool:
         ("git push *", "git --no-pager push"),
         ("npm test", "npm test"),
         ("npm test *", "npm test -- --watch"),
+        ("npm * --watch *", "npm test --watch"),
         ("npm test *", "npm\ttest"),
         ("npm test *", "npm 'test'"),
         ("npm test *", "npm test 2>&1 | tail -5"),
