@@ -49,6 +49,7 @@ class Layout:
         self._grants = [grant for grant in grants if is_real(grant)]
         self._cache = [str(bounds.cache)] if bounds.cache is not None else []
         self._areas = sorted({*self._roots, *self._grants, *self._cache}, key=_depth)
+        self._python = python_folders() if bounds.proxy_socket is not None else []
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._arguments: list[str] = []
 
@@ -88,8 +89,7 @@ class Layout:
 
     def _show_in_private_folders(self) -> None:
         """Bind what is needed although its folder is replaced: home, the command's own folder, Python."""
-        python = python_folders() if self._bounds.proxy_socket is not None else []
-        for path in (*self._shown_in_private, *python):
+        for path in (*self._shown_in_private, *self._python):
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
                 self._arguments += ("--ro-bind", path, path)
 
@@ -102,7 +102,7 @@ class Layout:
             if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
         ]
         # An exception that is reached through a link could be led anywhere by now.
-        shown = find_places(path for path in map(str, self._bounds.readable_again) if is_real(path))
+        shown = find_places(path for path in (*map(str, self._bounds.readable_again), *self._python) if is_real(path))
         inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
         outside = plan_hiding(
             [place for place in masked if place not in inner],

@@ -34,8 +34,10 @@ def relay_environment() -> dict[str, str]:
 
 
 def python_folders() -> list[str]:
-    """Folders that must be visible inside for the relay to run."""
-    return [os.path.realpath(sys.base_prefix), str(Path(os.path.realpath(sys.executable)).parent)]
+    """Folders that must be visible inside for the relay to run; no more of a prefix, which may be `~/.local`."""
+    prefix = os.path.realpath(sys.base_prefix)
+    programs = str(Path(os.path.realpath(sys.executable)).parent)
+    return list(dict.fromkeys((programs, f"{prefix}/lib", f"{prefix}/{sys.platlibdir}")))
 
 
 def main() -> None:
