@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
@@ -12,6 +13,7 @@ from agentcli.app import Builder, SessionChoice
 from agentcli.cli.keys import key_lines
 from agentcli.config import Config, to_toml
 from agentcli.conversation.mentions import with_attachments
+from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.model_choice import EMBEDDED
@@ -67,7 +69,9 @@ class ConfiguredOpener:
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         shown = session.snapshot()
-        small = self._builder.models.info(shown.model).small
+        small = False
+        with suppress(UserError):  # a model that does not exist fails the prompt when it is asked
+            small = self._builder.models.info(shown.model).small
         return with_attachments(text, shown.workspace, bare_names=small, typed=typed)
 
     def describe(self, topic: Topic) -> str:
