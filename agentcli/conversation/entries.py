@@ -261,9 +261,18 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = SCHEMA_VERSION
 
 
+# Of the note that a conversation nearly fills the window, which a compaction makes untrue.
+SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
+
+
 def reminder(text: str) -> User:
     """A note for the model, in a user's place because that is where it can be appended."""
     return User((Text(f"<system-reminder>{text}</system-reminder>"),), is_reminder=True)
+
+
+def bare_note(text: str) -> str:
+    """The text of a reminder without what marks it as one."""
+    return text.removeprefix("<system-reminder>").removesuffix("</system-reminder>")
 
 
 def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:

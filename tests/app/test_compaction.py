@@ -150,6 +150,20 @@ async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_st
     assert f"Decision {turns - 1}: keep it" in text
 
 
+async def test_what_was_decided_last_is_told_also_where_little_room_is_left(long: Any) -> None:
+    words = "so that nobody has to ask again " * 4
+    script = [reply | {"text": f"{reply['text']} {words}"} for reply in replies(60)]
+    async with long(script) as talk:
+        await talk.ask_all(60)
+        written = [compaction.carried for compaction in await talk.compactions()]
+    last = written[-1]
+    turn = max(number for number in range(60) if prompt_of(number) in last)
+    assert f"Decision {turn}: keep it" in last
+    assert "Decision 0: keep it" not in last
+    assert "Older parts will soon" not in last
+    assert last.count("<system-reminder>") == last.count("</system-reminder>") <= 3
+
+
 async def test_between_compactions_every_request_begins_with_the_bytes_of_the_one_before(long: Any) -> None:
     async with long(replies(40)) as talk:
         await talk.ask_all(40)

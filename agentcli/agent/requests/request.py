@@ -14,7 +14,7 @@ from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.cache_ledger import Asked, cache_use, prefix_hash
-from agentcli.conversation.entries import Assistant, Body, CallsStarted, Paid, Retracted, reminder
+from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
@@ -320,7 +320,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))
-        turn.state.notes.append(reminder(f"{text} Older parts will soon be shortened; recall finds them again."))
+        turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
 
 
 def told(error: ProviderError | UserError) -> str:

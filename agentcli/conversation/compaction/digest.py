@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
-from agentcli.conversation.entries import Assistant, Result, User
+from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, text_of
 from agentcli.llm.messages import Text
@@ -28,17 +28,19 @@ class Summary(Struct, frozen=True):
     text: str
 
 
-BRIEF_AFTER, BARE_AFTER = 20, 60  # turns that are so old are told so at most
-
-# "brief" counts the calls of older turns and cuts answers short; "bare" leaves the prompts and what failed.
+# "brief" counts the calls of a turn and cuts answers short; "bare" leaves the prompts and what failed.
 Telling = Literal["full", "brief", "bare"]
 
+# Ages in turns from which a turn is told briefly, and from which barely: the most generous, and what is tried after it.
+Ages = tuple[int, int]
+FULL_AGES: Ages = (20, 60)
+SHORTER_AGES: tuple[Ages, ...] = ((8, 30), (3, 12), (1, 5), (0, 2), (0, 0))
 
 _ERRORS: dict[Telling, int] = {"full": LONGEST_ERROR, "brief": 200, "bare": 80}  # characters of an error
 
 
 class Digest(Struct, frozen=True):
-    """How turns are told. `newest` is the number of the conversation's last turn, from which ages count.
+    """How turns are told. `newest` is the number of the conversation's last turn, from which `ages` count.
 
     Of prompts longer than `longest_prompt` the beginning stays, with `numbers_only` nothing but the number. Turns that
     a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told at greater
@@ -47,7 +49,7 @@ class Digest(Struct, frozen=True):
 
     settings: CompactionSettings
     newest: int
-    telling: Telling = "full"
+    ages: Ages = FULL_AGES
     longest_prompt: int | None = None
     numbers_only: bool = False
     summaries: tuple[Summary, ...] = ()
@@ -57,10 +59,8 @@ class Digest(Struct, frozen=True):
         return "\n".join(filter(None, (self._turn(turn) for turn in turns))).strip()
 
     def _telling_of(self, turn: TurnRecord) -> Telling:
-        age = self.newest - turn.number
-        if self.telling == "bare" or age >= BARE_AFTER:
-            return "bare"
-        return "brief" if self.telling == "brief" or age >= BRIEF_AFTER else "full"
+        age, (brief, bare) = self.newest - turn.number, self.ages
+        return "bare" if age >= bare else "brief" if age >= brief else "full"
 
     def _turn(self, turn: TurnRecord) -> str:
         summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
@@ -99,7 +99,8 @@ class Digest(Struct, frozen=True):
         age, settings = self.newest - turn.number, self._settings_for(step.entry.body)
         match step.entry.body:
             case User() as note:
-                return f"Note: {note.text}" if age < settings.low_turns else ""
+                is_told = age < settings.low_turns and SHORTENED_SOON not in note.text
+                return f"Note: {bare_note(note.text)}" if is_told else ""
             case Result():
                 return line_of(step, inputs, settings) if telling == "full" else ""
             case Assistant() as reply if telling != "bare" and (text := text_of(reply).strip()):
@@ -128,4 +129,7 @@ def _counted(turn: TurnRecord) -> str:
     ]
     names = [name for _, name in found]
     tools = ", ".join(f"{name} ×{names.count(name)}" for name in dict.fromkeys(names))
-    return one_line(f"{tools} [#{found[0][0]} to #{found[-1][0]}]", LONGEST_ANSWER) if found else ""
+    if not found:
+        return ""
+    first, last = found[0][0], found[-1][0]
+    return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", LONGEST_ANSWER)

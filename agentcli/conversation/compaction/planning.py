@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.carried import Carried
-from agentcli.conversation.compaction.digest import Digest, Summary, Telling
+from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Ages, Digest, Summary
 from agentcli.conversation.compaction.stubs import is_failure, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
@@ -61,14 +61,14 @@ class Way(Struct, frozen=True):
     """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
 
     With `stubs_results` what is within that part is cut but the newest round, with `stubs_newest` that one too.
-    `telling` is how older turns are told; with `numbers_only` their prompts are numbers to recall.
+    `ages` say how briefly older turns are told; with `numbers_only` their prompts are numbers to recall.
     """
 
     keep_turns: int
     keep_rounds: int | None = None
     stubs_results: bool = False
     stubs_newest: bool = False
-    telling: Telling = "full"
+    ages: Ages = FULL_AGES
     longest_prompt: int | None = None
     numbers_only: bool = False
 
@@ -80,12 +80,13 @@ def ways(keep_turns: int) -> Iterator[Way]:
     yield Way(1, stubs_results=True)
     for rounds in (8, 2):
         yield Way(1, rounds, stubs_results=True)
-    yield Way(1, 2, stubs_results=True, telling="brief")
-    yield Way(1, 2, stubs_results=True, telling="bare")
-    yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare")
+    for ages in SHORTER_AGES:
+        yield Way(1, 2, stubs_results=True, ages=ages)
+    barest = Way(1, 1, stubs_results=True, stubs_newest=True, ages=SHORTER_AGES[-1])
+    yield barest
     for longest in _LONG_PROMPTS:
-        yield Way(1, 1, stubs_results=True, stubs_newest=True, telling="bare", longest_prompt=longest)
-    yield Way(1, 1, True, True, "bare", _LONG_PROMPTS[-1], numbers_only=True)
+        yield replace(barest, longest_prompt=longest)
+    yield replace(barest, longest_prompt=_LONG_PROMPTS[-1], numbers_only=True)
 
 
 class Planner(Struct, frozen=True):
@@ -119,7 +120,7 @@ class Planner(Struct, frozen=True):
         elif settings.strategy == "auto" and self.trigger != "manual":  # who asks for it wants more room than that
             yield "truncate", Way(settings.keep_turns)
         if self.summaries:
-            yield from (("summarize", way) for way in ways(settings.keep_turns) if way.telling == "full")
+            yield from (("summarize", way) for way in ways(settings.keep_turns) if way.ages == FULL_AGES)
         yield from (("extract", way) for way in ways(settings.keep_turns))
 
     def _made(self, strategy: CompactionStrategy, way: Way) -> Compaction:
@@ -163,7 +164,7 @@ class Planner(Struct, frozen=True):
         return Digest(
             self.settings,
             newest,
-            way.telling,
+            way.ages,
             way.longest_prompt,
             way.numbers_only,
             self.summaries if strategy == "summarize" else (),
