@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 from agentcli.agent.events import Notice
 from agentcli.agent.turn_log import Turn
 from agentcli.llm.errors import BadRequest, ContextOverflow, ProviderError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
-from agentcli.llm.refused_blocks import blames_content, ways, without
 from agentcli.llm.tokens.estimates import estimate
 
 MOST_TRIES = 8  # a conversation that holds everything has that many ways
@@ -34,15 +34,15 @@ async def with_repairs(
     said, tried = "", set[str]()
     while True:
         try:
-            sent = await send(without(request, refused))
+            sent = await send(_without(request, refused))
         except ProviderError as failure:
             error = _without_guess(failure, request, info)
             if str(error) != said:
                 said, forms, kept = str(error), refused, refused
-            found = ways(without(request, kept), error)
+            found = _blocks().ways(_without(request, kept), error)
             way = next((way for way in found if way.how not in tried and not way.keys <= refused), None)
             if error.shown or way is None or len(tried) == MOST_TRIES:
-                turn.is_refused = blames_content(error) and not error.shown
+                turn.is_refused = _blocks().blames_content(error) and not error.shown
                 raise error from failure.__cause__
             log.warning("the provider refused a request (%s): it is sent again %s", error, way.how)
             turn.emit(Notice(f"The provider refused the request ({error}): trying again {way.how}."))
@@ -52,6 +52,15 @@ async def with_repairs(
         else:
             turn.state.refused[model] = refused
             return sent
+
+
+def _without(request: Request, refused: frozenset[str]) -> Request:
+    left: Request = _blocks().without(request, refused) if refused else request
+    return left
+
+
+def _blocks() -> Any:
+    return import_module("agentcli.llm.refused_blocks")  # 3 ms that only a refusal needs
 
 
 def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
