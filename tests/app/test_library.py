@@ -305,9 +305,10 @@ async def test_a_prompt_that_is_given_up_is_interrupted_and_the_next_gets_its_ow
     model: MakeModel, work: Path
 ) -> None:
     async with Agent(model(LATE, {"text": "Second."}), cwd=work) as agent:
+        session = await agent.session()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(agent.run("first"), 0.05)
-        assert not (await agent.session()).is_busy
+        assert not session.is_busy
         assert (await agent.run("second")).text == "Second."
 
 
