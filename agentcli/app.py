@@ -195,6 +195,7 @@ class Builder:
             of_model=self._of_model,
             opening=partial(self._notes, workspace),
             nested=nested,
+            summaries=self.config.paths.state / "summaries" if self.store.is_lasting else None,
         )
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:

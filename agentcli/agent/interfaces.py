@@ -67,7 +67,12 @@ class SessionLog(Protocol):
 
 
 class SessionStore(Protocol):
-    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written."""
+    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
+
+    A lasting store outlives the program; of another one's sessions nothing is left on disk.
+    """
+
+    is_lasting: bool
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""

@@ -11,7 +11,7 @@ import msgspec
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Pinned, Result, User
-from agentcli.llm.messages import Block, Text, Thinking, ToolUse
+from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse
 
 _EXCERPT = 160  # characters to each side of what was found
 _SHORT = 3  # letters
@@ -29,12 +29,12 @@ class Recall:
     def __init__(self, conversation: Conversation) -> None:
         self._entries = conversation.entries
 
-    def entry(self, id: str) -> str | None:
-        """An entry whole, by its number in the log or by its id; None where there is none."""
+    def entry(self, id: str) -> tuple[str, tuple[Image | Document, ...]] | None:
+        """An entry whole, by its number in the log or by its id, and its images; None where there is none."""
         wanted = id.strip().lstrip("#")
         for number, entry in self._numbered():
             if wanted in (str(number), entry.id):
-                return f"{_heading(number, entry.body)}\n{_text(entry.body)}"
+                return f"{_heading(number, entry.body)}\n{_text(entry.body)}", _media(entry.body)
         return None
 
     def search(self, query: str) -> list[str]:
@@ -121,6 +121,16 @@ def _text(body: Body) -> str:
             return text
         case _:
             return ""
+
+
+def _media(body: Body) -> tuple[Image | Document, ...]:
+    match body:
+        case User(content):
+            return tuple(block for block in content if isinstance(block, Image | Document))
+        case Result(ToolResult(content=tuple() as content)):
+            return tuple(block for block in content if isinstance(block, Image | Document))
+        case _:
+            return ()
 
 
 def _of_block(block: Block) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.context.nested_instructions import NestedInstructions
@@ -35,8 +36,12 @@ def watch_context(
     of_model: OfModel,
     opening: Opening,
     nested: NestedInstructions | None,
+    summaries: Path | None,
 ) -> ContextWatch:
-    """`resolve` gives the session's model, `of_model` another by its name; `opening` the notes of a session's start."""
+    """`resolve` gives the session's model, `of_model` another by its name; `opening` the notes of a session's start.
+
+    `summaries` is a folder for what models wrote; without one it is forgotten with the session.
+    """
 
     def opening_now(info: ModelInfo) -> Sequence[User]:
         notes = [*opening(info)]
@@ -53,11 +58,15 @@ def watch_context(
         return workspace.files.hash_of(workspace.real_path(path))
 
     def make() -> Compactor:
-        compaction, summaries = (
-            import_module(f"agentcli.agent.context.{name}") for name in ("compaction", "summaries")
+        compaction, writing = (import_module(f"agentcli.agent.context.{name}") for name in ("compaction", "summaries"))
+        files = import_module("agentcli.infra.summary_files")
+        kept = (
+            files.SummaryFiles(summaries, hours=settings.cache_hours, most=settings.cache_entries)
+            if summaries
+            else None
         )
-        writing = summaries.Summaries(settings, writer, watch.paid, state.budgets)
-        made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, writing)
+        written = writing.Summaries(settings, writer, watch.paid, state.budgets, kept=kept)
+        made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, written)
         return made
 
     watch = ContextWatch(settings, make)

@@ -13,7 +13,7 @@ from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.state import AgentState
 from agentcli.config import Config
-from agentcli.conversation.entries import User, reminder
+from agentcli.conversation.entries import Compaction, User, reminder
 from agentcli.conversation.instructions import Instructions, find_instructions
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.llm.messages import without_surrogates
@@ -24,6 +24,7 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.remembered import Memory
 
 MOST_INDEX = 2_048  # bytes of the list of memory files
+_WORDS_OF_KIND = 2
 
 
 class Opening:
@@ -81,9 +82,19 @@ class Opening:
 
 
 def untold(notes: Sequence[User], state: AgentState) -> list[User]:
-    """Those that a resumed conversation does not hold as they are."""
-    said = {entry.body.text for entry in state.conversation.entries if isinstance(entry.body, User)}
-    return [note for note in notes if note.text not in said]
+    """Those of which a resumed conversation does not hold this text, or holds another one behind it."""
+    newest: dict[str, str] = {}
+    for entry in state.conversation.request_entries:
+        if isinstance(entry.body, Compaction):
+            newest |= {_kind(note): note.text for note in notes if note.text in entry.body.carried}
+        elif isinstance(entry.body, User) and entry.body.is_reminder:
+            newest[_kind(entry.body)] = entry.body.text
+    return [note for note in notes if newest.get(_kind(note)) != note.text]
+
+
+def _kind(note: User) -> str:
+    """Its first words, which every note of its kind begins with."""
+    return " ".join(note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND])
 
 
 def _index_note(index: Sequence[tuple[str, str]]) -> User:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from agentcli.llm.messages import Document, Image
+
 
 class Past(Protocol):
     """All that was said and done in a session, also what its requests no longer hold."""
 
-    def entry(self, id: str) -> str | None:
-        """An entry whole, by its number in the log or its id."""
+    def entry(self, id: str) -> tuple[str, tuple[Image | Document, ...]] | None:
+        """An entry whole, by its number in the log or its id: its text, and its images and documents."""
         ...
 
     def search(self, query: str) -> list[str]:

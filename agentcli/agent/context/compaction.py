@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
-from agentcli.conversation.turns import TurnRecord, turn_records
+from agentcli.conversation.turns import TurnRecord, is_prompt, turn_records
 from agentcli.llm.models import ModelInfo
 
 FORCED_AT = 0.95  # share of the window from which nothing is waited for
@@ -47,7 +47,7 @@ class Compactor:
     opening: Opening
     seen_hash: SeenHash
     summaries: Summaries
-    _told: str = ""
+    _told: set[str] = field(default_factory=set)
 
     async def when_due(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, used: int, tell: Emit
@@ -62,13 +62,21 @@ class Compactor:
         if not is_forced and (is_short or _replies_since(conversation) < self.settings.cooldown):
             return None
         made = await self.made(asked)
+        if problem := self.summaries.problem:
+            self._tell_once(f"No summary could be written ({problem}): older turns are told by rules.", tell)
         if isinstance(made, Compaction):
-            self._told = ""
+            if any(is_prompt(entry) and entry.id in made.stubs for entry in conversation.path):
+                tell(Notice("Your message does not fit whole: the model is given its beginning, without images."))
             return made
-        if made != self._told:
-            self._told = made
-            tell(Notice(f"The conversation could not be compacted: {made}. /clear begins a new one."))
+        self._tell_once(f"The conversation could not be compacted: {made}. /clear begins a new one.", tell)
         return None
+
+    def _tell_once(self, text: str, tell: Emit) -> None:
+        """Unless it was told before; its numbers do not count."""
+        key = re.sub(r"[\d,.]+", "", text)
+        if key not in self._told:
+            self._told.add(key)
+            tell(Notice(text))
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """As the provider refused the request for its length: its window may be smaller than is known here."""
@@ -82,7 +90,7 @@ class Compactor:
         """As the person asks. A dry run asks no model; its cost is what one would take at most."""
         asked = Asked(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus)
         made = await self.made(asked, may_ask=not is_dry)
-        if is_dry and isinstance(made, Compaction) and made.strategy != "summarize" and self._may_summarize(asked):
+        if is_dry and isinstance(made, Compaction) and self._may_summarize(asked):
             older = turn_records(conversation)[: -self.settings.keep_turns]
             return replace(made, cost_usd=await self.summaries.cost_of(older, focus))
         return made
@@ -91,7 +99,7 @@ class Compactor:
         """The compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
         turns = turn_records(asked.conversation)
         made = self._planned(asked, turns, await self._summaries(asked, turns, may_ask=may_ask))
-        if isinstance(made, str) or made.strategy != "summarize":
+        if isinstance(made, str) or not may_ask:
             return made
         return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
@@ -126,9 +134,11 @@ class Compactor:
         if not older or not self._may_summarize(asked):
             return ()
         if settings.strategy == "summarize" and may_ask:
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(settings.summary_timeout):
                     await self.summaries.write(older, asked.model, asked.focus)
+            except TimeoutError:
+                self.summaries.problem = f"none came within {settings.summary_timeout:g} s"
         return self.summaries.ready(older, asked.focus)
 
     def _write_ahead(self, asked: Asked, tell: Emit) -> None:

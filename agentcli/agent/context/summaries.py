@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
+from typing import Protocol
 
 from cachetools import TTLCache
 
@@ -40,26 +41,43 @@ MOST_REDUCTIONS = 4  # summaries of summaries, should they not get shorter
 SHARE_READ = 0.5  # of the writer's window that one request may fill
 _AN_HOUR = 3_600.0
 
+
+class Kept(Protocol):
+    """Texts by key, some of which may be gone."""
+
+    def get(self, key: str, /) -> str | None: ...
+
+    def __setitem__(self, key: str, text: str, /) -> None: ...
+
+
+class EmptySummary(ProviderError):
+    """A model answered with no text."""
+
+
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]
 
 
 @dataclass
 class Summaries:
-    """`writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing."""
+    """`writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing.
+
+    `problem` says why the newest summary could not be written. Texts are `kept` by the hash of what they are about.
+    """
 
     settings: CompactionSettings
     writer: Writer
     paid: Paid
     budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
-    _kept: TTLCache[str, str] = field(init=False)
+    problem: str = ""
+    kept: Kept | None = None
     _written: dict[str, tuple[tuple[str, ...], tuple[Summary, ...]]] = field(default_factory=dict)
     _running: asyncio.Task[None] | None = None
     _spent: list[tuple[float, float]] = field(default_factory=list)
     _unreported: float = 0.0
 
     def __post_init__(self) -> None:
-        self._kept = TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
+        self._kept: Kept = self.kept or TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
 
     def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
         """What is written about these turns, from the first on; the newest of them may be missing."""
@@ -93,10 +111,11 @@ class Summaries:
             return
         self.model = f"{provider.name}/{provider.model}"
         if tell is not None:
-            cost = self.estimated_cost(missing, writer)
+            cost = self.estimated_cost(missing, writer, focus)
             if cost is None or self._last_hour() + cost > self.settings.summary_usd_per_hour:
                 return
-            tell(Notice(f"{self.model} summarises {len(missing)} older turns, for ${cost:.4f} at most."))
+            if cost:
+                tell(Notice(f"{self.model} summarises {len(missing)} older turns, for ${cost:.4f} at most."))
         gate = asyncio.Semaphore(MOST_AT_ONCE)
 
         async def one(turn: TurnRecord) -> Summary:
@@ -112,21 +131,24 @@ class Summaries:
                 text = await self._about("\n\n".join(one.text for one in oldest), focus, provider, writer)
                 written = (Summary(oldest[0].first, oldest[-1].last, text), *written[len(oldest) :])
         except* (ProviderError, OverBudget) as errors:
-            log.warning("a summary could not be written: %s", errors.exceptions[0])
+            self.problem = str(errors.exceptions[0])
+            log.warning("a summary could not be written: %s", self.problem)
         else:
+            self.problem = ""
             self._written[focus] = tuple(_key(told(turn), focus) for turn in turns), written
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """USD that writing about these turns takes at most; None where no price is known."""
         _, writer = await self.writer()
-        return self.estimated_cost(self._missing(turns, focus), writer)
+        return self.estimated_cost(self._missing(turns, focus), writer, focus)
 
     def _missing(self, turns: Sequence[TurnRecord], focus: str) -> list[TurnRecord]:
         covered = max((summary.last for summary in self.ready(turns, focus)), default=0)
         return [turn for turn in turns if turn.number > covered]
 
-    def estimated_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
+    def estimated_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo, focus: str = "") -> float | None:
         """USD for writing about these turns, rather too much; None where no price is known."""
+        turns = [turn for turn in turns if self._kept.get(_key(told(turn), focus)) is None]
         tokens = sum(estimate_text(told(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
 
@@ -179,7 +201,9 @@ class Summaries:
         done = await paid.reply(request, lambda event: None)
         self._book(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
-        return reply or "(nothing was said)"
+        if not reply:
+            raise EmptySummary(f"{self.model} wrote nothing")
+        return reply
 
     def _book(self, writer: ModelInfo, used: Usage) -> None:
         cost = writer.cost(used)

@@ -28,8 +28,8 @@ def create_context_transform(
     """A function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
 
     `resolve_provider` gives the model that writes summaries of long conversations; without it none are written. The
-    function remembers what it compacted: given the same messages and more, it changes no earlier byte until they fill
-    the window again. Use one for each conversation.
+    function remembers what it compacted: given the same messages and more, or what it gave and more, it changes no
+    earlier byte until they fill the window again. Use one for each conversation.
     """
     settings = CompactionSettings(
         at=threshold_ratio, min_messages=0, enable_llm_summarization=resolve_provider is not None
@@ -53,7 +53,8 @@ def create_context_transform(
             made = await compactor.made(Asked(conversation, model, Prefix("", ()), used))
             if isinstance(made, Compaction):
                 followed.add(made)
-        return conversation.valid_messages()
+        followed.given = conversation.valid_messages()
+        return followed.given
 
     return transform
 
@@ -67,13 +68,16 @@ class _Followed:
     def _begin(self) -> None:
         self.conversation = Conversation()
         self._seen: tuple[Message, ...] = ()
+        self.given: tuple[Message, ...] = ()
         self._names: dict[str, str] = {}
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        if messages[: len(self._seen)] != self._seen:
+        """The conversation that goes on with these: those of before and more, or those that were `given` and more."""
+        known = next((one for one in (self._seen, self.given) if messages[: len(one)] == one), None)
+        if known is None:
             self._begin()  # it is another conversation, or was changed
-        for message in messages[len(self._seen) :]:
+        for message in messages[len(known or ()) :]:
             self._take(message)
         self._seen = messages
         return self.conversation

@@ -10,7 +10,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Result
 from agentcli.conversation.turns import TurnRecord
 
-MOST_FILES = 200
+MOST_FILES = 200  # told where there is room
 _READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
 
 SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
@@ -37,18 +37,18 @@ class Carried(Struct, frozen=True):
     files: tuple[FileNote, ...] = ()
     opening: tuple[str, ...] = ()
 
-    @property
-    def parts(self) -> list[str]:
-        """As the model reads it, the instructions last."""
+    def parts(self, most_files: int) -> list[str]:
+        """As the model reads it; of the files the newest, those that were changed before those that were read."""
+        newest = sorted(self.files, key=lambda file: file.done != "read")[-most_files:]
+        shown = [file.line for file in self.files if file in newest]
+        if (more := len(self.files) - len(shown)) > 0:
+            shown.insert(0, f"- {more} more before these")
         listed = (
             ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
             ("Task list", list(self.tasks)),
-            ("Files worked on, as they were last seen", [file.line for file in self.files[-MOST_FILES:]]),
+            ("Files worked on, as they were last seen", shown),
         )
-        told = ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
-        if (more := len(self.files) - MOST_FILES) > 0:
-            told.append(f"{more} more files were worked on before: ask recall.")
-        return told
+        return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
 
 
 def collect(

@@ -18,6 +18,9 @@ from agentcli.llm.messages import Text
 LONGEST_ANSWER = 300  # characters of an answer that is decided in
 _FOCUS = 5  # times longer is what has a word of the focus in it
 _PROMPT_START = 200  # characters of a prompt that is too long to be carried whole
+NEWEST_START = 2_000  # the same of the newest one
+_TOLD_FAILURES = 3  # newest turns, whose failures are told where older ones are numbers
+_TOLD_TURNS = 20  # newest turns that are told where older ones are one line
 
 
 class Summary(Struct, frozen=True):
@@ -42,21 +45,34 @@ _ERRORS: dict[Telling, int] = {"full": LONGEST_ERROR, "brief": 200, "bare": 80} 
 class Digest(Struct, frozen=True):
     """How turns are told. `newest` is the number of the conversation's last turn, from which `ages` count.
 
-    Of prompts longer than `longest_prompt` the beginning stays, with `numbers_only` nothing but the number. Turns that
-    a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told at greater
-    length.
+    Of prompts longer than `longest_prompt` the beginning stays. Numbers alone stay of older failures with
+    `numbers_failures`, of all prompts with `numbers_only`; with `joins_oldest` a line stands for the oldest turns.
+    Turns that a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told
+    at greater length. Where the model cannot recall, no number says that it can.
     """
 
     settings: CompactionSettings
     newest: int
     ages: Ages = FULL_AGES
     longest_prompt: int | None = None
+    numbers_failures: bool = False
     numbers_only: bool = False
+    joins_oldest: bool = False
+    can_recall: bool = True
     summaries: tuple[Summary, ...] = ()
     focus: frozenset[str] = frozenset()
 
     def text(self, turns: Sequence[TurnRecord]) -> str:
-        return "\n".join(filter(None, (self._turn(turn) for turn in turns))).strip()
+        joined = turns[:-_TOLD_TURNS] if self.joins_oldest else ()
+        lines = [self._turn(turn) for turn in turns[len(joined) :]]
+        if joined:
+            first, last = joined[0].steps[0].number, joined[-1].steps[-1].number
+            lines.insert(0, f"Turns {joined[0].number} to {joined[-1].number}: entries [#{first} to #{last}]\n")
+        return "\n".join(filter(None, lines)).strip()
+
+    def joins(self, turn: TurnRecord, turns: Sequence[TurnRecord]) -> bool:
+        """True if nothing but a number of these turns' range stands for one of them."""
+        return self.joins_oldest and any(turn.number == one.number for one in turns[:-_TOLD_TURNS])
 
     def _telling_of(self, turn: TurnRecord) -> Telling:
         age, (brief, bare) = self.newest - turn.number, self.ages
@@ -70,7 +86,10 @@ class Digest(Struct, frozen=True):
             if is_prompt(step.entry):
                 lines.append(self.prompt(step))
             elif is_failure(step.entry.body):
-                lines.append(line_of(step, inputs, self.settings, most_error=_ERRORS[telling]))
+                if self.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES:
+                    lines.append(f"- FAILED [#{step.number}]")
+                else:
+                    lines.append(line_of(step, inputs, self.settings, most_error=_ERRORS[telling]))
             elif summary is None and (line := self._line(step, turn, telling, inputs)):
                 lines.append(line)
         if summary is None and telling == "brief" and (counted := _counted(turn)):
@@ -82,18 +101,30 @@ class Digest(Struct, frozen=True):
 
     def prompt(self, step: Step) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
+        if self.numbers_only:
+            return f"User [#{step.number}]"
+        text, how = self._typed(step), self._recalled(step)
+        if self.longest_prompt is not None and len(text) > self.longest_prompt:
+            start = text[: min(_PROMPT_START, self.longest_prompt)].rstrip()
+            text = f"{start}… [the whole message has {len(text):,} characters{how}]"
+        return f"User [#{step.number}]: {text}"
+
+    def start_of_newest(self, step: Step) -> str:
+        """What is left of the message that is to be answered now; empty where that is all of it."""
+        text, how = self._typed(step), self._recalled(step)
+        if len(text) > NEWEST_START:
+            return f"{text[:NEWEST_START].rstrip()}… [the whole message has {len(text):,} characters{how}]"
+        return text if isinstance(step.entry.body, User) and len(step.entry.body.content) > 1 else ""
+
+    def _typed(self, step: Step) -> str:
         body = step.entry.body
         assert isinstance(body, User)
         typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
         text = "\n".join(block.text for block in typed)
-        if len(typed) < len(body.content):
-            text += f"\n[attached files or images: recall id={step.number}]"
-        if self.numbers_only:
-            return f"User: [recall id={step.number}]"
-        if self.longest_prompt is not None and len(text) > self.longest_prompt:
-            start = text[: min(_PROMPT_START, self.longest_prompt)].rstrip()
-            text = f"{start}… [the whole message, {len(text):,} characters: recall id={step.number}]"
-        return f"User [#{step.number}]: {text}"
+        return text if len(typed) == len(body.content) else f"{text}\n[with files or images{self._recalled(step)}]"
+
+    def _recalled(self, step: Step) -> str:
+        return f": recall id={step.number}" if self.can_recall else ""
 
     def _line(self, step: Step, turn: TurnRecord, telling: Telling, inputs: dict[str, dict[str, object]]) -> str:
         age, settings = self.newest - turn.number, self._settings_for(step.entry.body)

@@ -9,11 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
-from agentcli.conversation.compaction.carried import Carried
+from agentcli.conversation.compaction.carried import MOST_FILES, Carried
 from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Ages, Digest, Summary
 from agentcli.conversation.compaction.stubs import is_failure, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
+    SHORTENED_SOON,
     Assistant,
     Compaction,
     CompactionStrategy,
@@ -28,9 +29,12 @@ from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.transcript import is_valid
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
+_LONGER_THAN_DUE = 0.9  # of the share from which a compaction is due: the next one is not due at once
 _ENOUGH = 0.6  # of that: where cutting frees less, extracting lasts longer
+_LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
 _LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
 _LONG_PROMPTS = (2_000, 400, 100)  # characters
+_SOME_FILES, _FEW_FILES = 40, 10
 
 Count = Callable[[Sequence[Message]], int]
 
@@ -52,25 +56,32 @@ class Budget(Struct, frozen=True):
     before: int
     count: Count
 
-    def limit(self, target: float) -> int:
-        """How large the request may be afterwards."""
-        return int(max(target * self.window, self.prefix + LEAST_LEFT * (self.window - self.prefix)))
+    def limit(self, target: float, at: float, newest: int = 0) -> int:
+        """How large the request may be afterwards; more where the prefix and the `newest` prompt take much of that."""
+        fixed = self.prefix + newest
+        least = fixed + LEAST_LEFT * (self.window - fixed)
+        return int(max(target * self.window, min(least, _LONGER_THAN_DUE * at * self.window)))
 
 
 class Way(Struct, frozen=True):
     """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
 
-    With `stubs_results` what is within that part is cut but the newest round, with `stubs_newest` that one too.
-    `ages` say how briefly older turns are told; with `numbers_only` their prompts are numbers to recall.
+    With `stubs_results` what is within that part is cut but the newest round, with `stubs_newest` that one too, with
+    `cuts_prompt` also the prompt that is to be answered. `ages` say how briefly older turns are told, `most_files` how
+    many of the files. The rest is as in `Digest`.
     """
 
     keep_turns: int
     keep_rounds: int | None = None
     stubs_results: bool = False
     stubs_newest: bool = False
+    cuts_prompt: bool = False
     ages: Ages = FULL_AGES
+    most_files: int = MOST_FILES
     longest_prompt: int | None = None
+    numbers_failures: bool = False
     numbers_only: bool = False
+    joins_oldest: bool = False
 
 
 def ways(keep_turns: int) -> Iterator[Way]:
@@ -81,12 +92,17 @@ def ways(keep_turns: int) -> Iterator[Way]:
     for rounds in (8, 2):
         yield Way(1, rounds, stubs_results=True)
     for ages in SHORTER_AGES:
-        yield Way(1, 2, stubs_results=True, ages=ages)
-    barest = Way(1, 1, stubs_results=True, stubs_newest=True, ages=SHORTER_AGES[-1])
+        yield Way(1, 2, stubs_results=True, ages=ages, most_files=_SOME_FILES)
+    barest = Way(1, 1, stubs_results=True, stubs_newest=True, ages=SHORTER_AGES[-1], most_files=_FEW_FILES)
+    yield barest
+    barest = replace(barest, numbers_failures=True)
     yield barest
     for longest in _LONG_PROMPTS:
         yield replace(barest, longest_prompt=longest)
-    yield replace(barest, longest_prompt=_LONG_PROMPTS[-1], numbers_only=True)
+    yield replace(barest, longest_prompt=_LONG_PROMPTS[0], cuts_prompt=True)
+    for way in (replace(barest, numbers_only=True), replace(barest, numbers_only=True, joins_oldest=True)):
+        yield way
+        yield replace(way, cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True):
@@ -109,7 +125,7 @@ class Planner(Struct, frozen=True):
         why = ""
         for strategy, way in self._ladder():
             compaction = self._made(strategy, way)
-            if not (why := self._problem(compaction)):
+            if not (why := self._problem(compaction, way)):
                 return compaction
         return why
 
@@ -129,7 +145,7 @@ class Planner(Struct, frozen=True):
         for turn in kept:
             stubs |= self._stubs_of_kept(turn, way)
         first = kept[0].steps[0].entry.id
-        carried = self.carried.parts
+        carried = self.carried.parts(way.most_files)
         what = "its older part is told below"
         if strategy == "truncate":
             what = "older results and replies are cut"
@@ -166,7 +182,10 @@ class Planner(Struct, frozen=True):
             newest,
             way.ages,
             way.longest_prompt,
+            way.numbers_failures,
             way.numbers_only,
+            way.joins_oldest,
+            self.can_recall,
             self.summaries if strategy == "summarize" else (),
             frozenset(self.focus.lower().split()),
         )
@@ -193,8 +212,8 @@ class Planner(Struct, frozen=True):
         for position, step in enumerate(turn.steps):
             body = step.entry.body
             if is_prompt(step.entry):
-                if way.longest_prompt is not None:
-                    stubs[step.entry.id] = self._digest("extract", way).prompt(step)
+                if way.cuts_prompt and (start := self._digest("extract", way).start_of_newest(step)):
+                    stubs[step.entry.id] = start
             elif is_newest_turn and position >= newest_reply:
                 if way.stubs_newest and isinstance(body, Result | Assistant):
                     stubs |= self._stub(step, turn, max(_LAST_RESULT, self.settings.result_chars))
@@ -209,39 +228,51 @@ class Planner(Struct, frozen=True):
         return {} if stub is None else {step.entry.id: stub}
 
     def _is_said_anew(self, step: Step) -> bool:
-        """True for the notes of the start: the compaction carries them as they are now."""
+        """True for the notes of the start, which are carried as they are now, and for one that is no longer true."""
         text = getattr(step.entry.body, "text", "")
-        return "<instructions path=" in text or text in self.carried.opening
+        return "<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text
 
     def _messages(self, compaction: Compaction) -> list[Message]:
         at = Entry("", None, time.time(), compaction)
         return messages_of(compacted(self.conversation.path, at))
 
-    def _problem(self, compaction: Compaction) -> str:
+    def _problem(self, compaction: Compaction, way: Way) -> str:
         """Why a compaction will not do; empty if it will."""
-        limit = self.budget.limit(self.settings.target)
+        limit = self.limit
         if self.settings.strategy == "auto" and compaction.strategy == "truncate":
             limit = int(limit * _ENOUGH)
         if compaction.tokens_after > limit:
             return f"what must stay takes {compaction.tokens_after:,} tokens, and {limit:,} are meant for it"
-        if compaction.tokens_after >= compaction.tokens_before:
-            return "it would not get smaller"
+        least_gain = _LEAST_GAIN if self.trigger == "manual" else 0.0
+        if compaction.tokens_after >= (1 - least_gain) * compaction.tokens_before:
+            return "it would hardly get smaller"
         messages = self._messages(compaction)
         if not is_valid(tuple(messages)):
             return "the provider would refuse it"
-        missing = self._missing(messages)
+        missing = self._missing(messages, compaction, way)
         return f"{missing} would be lost" if missing else ""
 
-    def _missing(self, messages: Sequence[Message]) -> str:
+    @property
+    def limit(self) -> int:
+        """Tokens that the request may have afterwards."""
+        prompts = [step for step in self.turns[-1].steps if is_prompt(step.entry)]
+        newest = self.budget.count(messages_of(step.entry for step in prompts))
+        return self.budget.limit(self.settings.target, self.settings.at, newest)
+
+    def _missing(self, messages: Sequence[Message], compaction: Compaction, way: Way) -> str:
         """The first thing that must be carried and is not there; empty if all is."""
+        digest, covered = self._digest("extract", way), self._parted(way)[0]
+        may_cut = way.numbers_only or way.longest_prompt is not None
         text = "\n".join(_texts(messages))
         answered = {
             block.tool_use_id for message in messages for block in message.content if isinstance(block, ToolResult)
         }
         for turn in self.turns:
+            if digest.joins(turn, covered):
+                continue
             for step in turn.steps:
-                number = f"recall id={step.number}]"
-                if is_prompt(step.entry) and number not in text and any(said not in text for said in _typed(step)):
+                is_told = step.entry.id in compaction.stubs or (may_cut and f"User [#{step.number}]" in text)
+                if is_prompt(step.entry) and not is_told and any(said not in text for said in _typed(step)):
                     return f"the message of turn {turn.number}"
                 if is_failure(step.entry.body) and step.entry.id not in answered and f"[#{step.number}]" not in text:
                     return f"a failed call of turn {turn.number}"

@@ -48,6 +48,8 @@ class MemoryLog:
 class MemorySessions:
     """Implements `SessionStore`."""
 
+    is_lasting = False
+
     def __init__(self) -> None:
         self._logs: dict[str, MemoryLog] = {}
 

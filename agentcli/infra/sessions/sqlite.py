@@ -36,6 +36,8 @@ T = TypeVar("T")
 class SqliteSessions:
     """Implements `SessionStore` on one database file, which is made at the first use. `on_notice` tells the person."""
 
+    is_lasting = True
+
     def __init__(self, path: Path, *, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
         self._on_notice = on_notice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hypothesis import event, given, settings
@@ -100,7 +101,8 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     before = max(tokens(conversation.messages), 1)
     summaries = (Summary(1, summarised, "It went well."),) if summarised else ()
     budget = Budget(window, window // 10, before, tokens)
-    made = Planner(conversation, turns, carried, rules, budget, summaries=summaries).plan()
+    planner = Planner(conversation, turns, carried, rules, budget, summaries=summaries)
+    made = planner.plan()
     event(made if isinstance(made, str) else made.strategy)
     if isinstance(made, str):
         assert made
@@ -108,16 +110,18 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     conversation.add(Entry("now", log[-1].id, 0.0, made))
     messages = conversation.messages
     assert is_valid(messages)
-    assert made.tokens_after <= budget.limit(rules.target)
+    assert made.tokens_after <= planner.limit
     assert made.tokens_after < before
     text = said(messages)
     for fact in carried.pins:
         assert fact in text
     assert "Use tabs." in text
+    joined = re.search(r"entries \[#(\d+) to #(\d+)\]", text)
     for number, entry in enumerate(log, 1):
         body = entry.body
         if isinstance(body, User) and not body.is_reminder:
-            assert body.text in text or f"recall id={number}]" in text
+            numbered = f"User [#{number}]" in text or f"recall id={number}]" in text
+            assert body.text in text or numbered or (joined and int(joined[1]) <= number <= int(joined[2]))
     answered = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResult)]
     asked = [use.id for message in messages for use in message.tool_uses]
     assert answered == asked

@@ -1,0 +1,53 @@
+"""Keeps the summaries that models wrote, so that a conversation that goes on does not pay for them again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from agentcli.small_files import read_small_file, replace_file
+
+log = logging.getLogger(__name__)
+
+_PRUNED_AT = 1.1  # times as many as are kept
+
+
+class SummaryFiles:
+    """A file for each in `folder`, its name the key: for so many hours, and the newest `most` of them.
+
+    What cannot be read or written is missing: it is written by the model again.
+    """
+
+    def __init__(self, folder: Path, *, hours: float, most: int) -> None:
+        self._folder = folder
+        self._seconds = hours * 3_600
+        self._most = most
+
+    def get(self, key: str) -> str | None:
+        file = self._folder / key
+        try:
+            is_fresh = time.time() - file.stat().st_mtime < self._seconds
+            return read_small_file(file).decode() if is_fresh else None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def __setitem__(self, key: str, text: str) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(self._folder / key, text.encode(errors="replace"), syncs=False)
+            self._prune()
+        except OSError as error:
+            log.warning("a summary could not be kept: %s", error)
+
+    def _prune(self) -> None:
+        with os.scandir(self._folder) as found:
+            files = [(entry.stat().st_mtime, entry.path) for entry in found]
+        if len(files) <= _PRUNED_AT * self._most:
+            return
+        files.sort(reverse=True)
+        for _, path in files[self._most :]:
+            with suppress(OSError):
+                os.unlink(path)  # noqa: PTH108
