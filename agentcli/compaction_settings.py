@@ -14,10 +14,10 @@ Strategy = Literal["auto", "truncate", "extract", "summarize"]
 class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The conversation is compacted before a request that would fill the share `at` of the model's window.
 
-    From `warn_at` on you are told how full it is. It shrinks to the share `target`; the newest `keep_turns` turns stay
-    whole. `cooldown` requests pass before it is compacted again. `strategy = "auto"` does nothing below `min_messages`
-    messages, truncates, then extracts; from `summary_messages` on a summary takes the place of extracting, if a model
-    has written it in the background for less than `summary_usd_per_hour`.
+    From `warn_at` on you are told how full it is. It shrinks to the share `target`, at most three quarters of `at`; the
+    newest `keep_turns` turns stay whole. `cooldown` requests pass before it is compacted again. `strategy = "auto"`
+    does nothing below `min_messages` messages, truncates, then extracts; from `summary_messages` on a summary takes the
+    place of extracting, if a model has written it in the background for less than `summary_usd_per_hour`.
 
     Truncating leaves `result_chars` characters of an old result and `message_chars` of any other message. Extracting
     leaves notes for `low_turns` turns and thoughts for `medium_turns`. Your own messages always stay.

@@ -261,6 +261,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = SCHEMA_VERSION
 
 
+ADDED_FOLDER = "The user added the folder"  # begins a note
 # Of the note that a conversation nearly fills the window, which a compaction makes untrue.
 SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
 

@@ -123,11 +123,13 @@ def nested_instructions(
 
 def told_paths(bodies: Iterable[Body]) -> list[str]:
     """The instruction files that the model was given, in these entries."""
+    begins = f"<system-reminder>{_HEADING}"
     texts = (
-        body.text if isinstance(body, User) else body.carried
+        body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{begins}") + 1 :]
         for body in bodies
         if isinstance(body, Compaction) or (isinstance(body, User) and body.is_reminder)
     )
+    texts = (text for text in texts if text.startswith(begins))
     return list(dict.fromkeys(path for text in texts for path in _TOLD.findall(text)))
 
 

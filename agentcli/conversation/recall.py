@@ -42,7 +42,7 @@ class Recall:
         phrase = " ".join(query.lower().split())
         patterns = [
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if _is_short(word) else re.escape(word))
-            for word in _words(phrase)
+            for word in saying_much(phrase)
         ]
         texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
@@ -70,7 +70,8 @@ def _is_own(body: Body) -> bool:
     return isinstance(body, Result) and body.name == "recall"
 
 
-def _words(query: str) -> list[str]:
+def saying_much(query: str) -> list[str]:
+    """The words of a query without those that stand everywhere."""
     words = list(dict.fromkeys(re.findall(r"[\w./-]*\w", query)))
     return [word for word in words if word not in _SAYING_LITTLE] or words
 

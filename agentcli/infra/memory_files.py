@@ -86,7 +86,8 @@ class MemoryFiles:
     def delete(self, name: str) -> None:
         path = self._path(name)
         with self._locked():
-            self._read(name, path)
+            if path.is_symlink() or not path.is_file():
+                self._read(name, path)
             try:
                 path.unlink()
             except OSError as error:
@@ -130,6 +131,8 @@ class MemoryFiles:
         except ToolError as error:
             if error.kind == "not_found":
                 return None
+            if _size(path) > self._limits.file:
+                raise _too_much(f"{name} holds {_size(path):,} bytes, and {self._limits.file:,} is the most") from error
             raise
 
     def _read(self, name: str, path: Path) -> bytes:

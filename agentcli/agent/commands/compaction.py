@@ -27,7 +27,7 @@ def _told(made: Compaction) -> str:
 
 
 def _explained(made: Compaction) -> str:
-    cut = f"{len(made.stubs)} entries would be cut to their beginning" if made.stubs else "no entry would be cut"
+    cut = f"{len(made.stubs)} of the newest entries would be cut" if made.stubs else "the newest turns stay whole"
     cost = "It would cost nothing."
     if made.cost_usd:
         cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."

@@ -41,13 +41,22 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
     memory = host.session.runtime.calls.workspace.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: switched off (memory.enabled)"])
-    kept = {name: await asyncio.to_thread(memory.view, name) for name, _ in await asyncio.to_thread(memory.index)}
     lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
-    lines += [f"  {name}  about {estimate_text(text):,} tokens" for name, text in kept.items()] or ["  none"]
+    lines += await asyncio.to_thread(_listed, memory) or ["  none"]
     lines.append("/remember TEXT adds a line; /memory edit [FILE] opens a file.")
     if files:
         lines.append("/permissions instructions makes permission rules of clear lines of instruction files.")
     return "\n".join(lines)
+
+
+def _listed(memory: Memory) -> list[str]:
+    lines = []
+    for name, _ in memory.index():
+        try:
+            lines.append(f"  {name}  about {estimate_text(memory.view(name)):,} tokens")
+        except ToolError as error:
+            lines.append(f"  {name}  {error}")
+    return lines
 
 
 def instruction_files(host: CommandHost) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
-from agentcli.conversation.entries import reminder
+from agentcli.conversation.entries import ADDED_FOLDER, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.paths import from_home, project_root
 from agentcli.small_files import is_file
@@ -113,7 +113,7 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
         return "Folders: " + ", ".join(map(str, workspace.sandbox.roots)) + ". Another one: /add-dir PATH"
     folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
     workspace.sandbox.add_root(folder)
-    session.state.notes.append(reminder(f"The user added the folder {folder} to the workspace."))
+    session.state.notes.append(reminder(f"{ADDED_FOLDER} {folder} to the workspace."))
     return f"{folder} may be read and changed in this session."
 
 

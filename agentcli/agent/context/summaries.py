@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
+from math import inf
 from typing import Protocol
 
 from cachetools import TTLCache
@@ -111,8 +112,8 @@ class Summaries:
             return
         self.model = f"{provider.name}/{provider.model}"
         if tell is not None:
-            cost = self.estimated_cost(missing, writer, focus)
-            if cost is None or self._last_hour() + cost > self.settings.summary_usd_per_hour:
+            cost, most = self.estimated_cost(missing, writer, focus), self.settings.summary_usd_per_hour
+            if most < inf and (cost is None or self._last_hour() + cost > most):
                 return
             if cost:
                 tell(Notice(f"{self.model} summarises {len(missing)} older turns, for ${cost:.4f} at most."))

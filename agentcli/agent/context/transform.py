@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from itertools import count
+from math import inf
 
-from agentcli.agent.context.compaction import Asked, Compactor
+from agentcli.agent.context.compaction import Compactor
 from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.context.watch import message_tokens
 from agentcli.agent.runtime import ContextTransform, Prefix
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User, entry_now
+from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
 from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
+
+_WRITES_FROM = 0.8  # of the threshold: from there on a summary is written, so that it is ready in time
 
 ResolveProvider = Callable[[], Provider | Awaitable[Provider]]
 
@@ -32,7 +35,12 @@ def create_context_transform(
     earlier byte until they fill the window again. Use one for each conversation.
     """
     settings = CompactionSettings(
-        at=threshold_ratio, min_messages=0, enable_llm_summarization=resolve_provider is not None
+        at=threshold_ratio,
+        warn_at=_WRITES_FROM * threshold_ratio,
+        min_messages=0,
+        cooldown=0,
+        enable_llm_summarization=resolve_provider is not None,
+        summary_usd_per_hour=inf,
     )
     model = ModelInfo("", "", window=max_context_tokens)
 
@@ -49,9 +57,9 @@ def create_context_transform(
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         conversation = followed.with_messages(messages)
         used = message_tokens(conversation.messages, model)
-        if used >= threshold_ratio * max_context_tokens:
-            made = await compactor.made(Asked(conversation, model, Prefix("", ()), used))
-            if isinstance(made, Compaction):
+        if used >= settings.warn_at * max_context_tokens:
+            made = await compactor.when_due(conversation, model, Prefix("", ()), used, lambda event: None)
+            if made is not None:
                 followed.add(made)
         followed.given = conversation.valid_messages()
         return followed.given

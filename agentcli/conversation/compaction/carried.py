@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Result
+from agentcli.conversation.entries import ADDED_FOLDER, Result, User, bare_note
 from agentcli.conversation.turns import TurnRecord
 
 MOST_FILES = 200  # told where there is room
@@ -36,6 +36,7 @@ class Carried(Struct, frozen=True):
     tasks: tuple[str, ...] = ()
     files: tuple[FileNote, ...] = ()
     opening: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
     def parts(self, most_files: int) -> list[str]:
         """As the model reads it; of the files the newest, those that were changed before those that were read."""
@@ -46,6 +47,7 @@ class Carried(Struct, frozen=True):
         listed = (
             ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
             ("Task list", list(self.tasks)),
+            ("Folders", [f"- {folder}" for folder in self.folders]),
             ("Files worked on, as they were last seen", shown),
         )
         return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
@@ -54,7 +56,21 @@ class Carried(Struct, frozen=True):
 def collect(
     conversation: Conversation, turns: Sequence[TurnRecord], opening: Iterable[str], seen_hash: SeenHash
 ) -> Carried:
-    return Carried(tuple(conversation.pins), tuple(_tasks(turns)), tuple(_files(turns, seen_hash)), tuple(opening))
+    return Carried(
+        tuple(conversation.pins),
+        tuple(_tasks(turns)),
+        tuple(_files(turns, seen_hash)),
+        tuple(opening),
+        tuple(_folders(conversation)),
+    )
+
+
+def _folders(conversation: Conversation) -> list[str]:
+    """Those that the user added to the workspace, in the words in which it was told, also before a compaction."""
+    texts = (
+        entry.body.text for entry in conversation.entries if isinstance(entry.body, User) and entry.body.is_reminder
+    )
+    return list(dict.fromkeys(note for note in map(bare_note, texts) if note.startswith(ADDED_FOLDER)))
 
 
 def _tasks(turns: Sequence[TurnRecord]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,8 +18,8 @@ from agentcli.llm.messages import Text
 
 LONGEST_ANSWER = 300  # characters of an answer that is decided in
 _FOCUS = 5  # times longer is what has a word of the focus in it
-_PROMPT_START = 200  # characters of a prompt that is too long to be carried whole
-NEWEST_START = 2_000  # the same of the newest one
+NEWEST_START = 2_000  # characters of the prompt that is to be answered, where it does not fit
+_TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
 _TOLD_FAILURES = 3  # newest turns, whose failures are told where older ones are numbers
 _TOLD_TURNS = 20  # newest turns that are told where older ones are one line
 
@@ -75,6 +76,8 @@ class Digest(Struct, frozen=True):
         return self.joins_oldest and any(turn.number == one.number for one in turns[:-_TOLD_TURNS])
 
     def _telling_of(self, turn: TurnRecord) -> Telling:
+        if self._is_in_focus(turn):
+            return "full"
         age, (brief, bare) = self.newest - turn.number, self.ages
         return "bare" if age >= bare else "brief" if age >= brief else "full"
 
@@ -86,17 +89,16 @@ class Digest(Struct, frozen=True):
             if is_prompt(step.entry):
                 lines.append(self.prompt(step))
             elif is_failure(step.entry.body):
-                if self.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES:
-                    lines.append(f"- FAILED [#{step.number}]")
-                else:
-                    lines.append(line_of(step, inputs, self.settings, most_error=_ERRORS[telling]))
+                is_old = self.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES
+                told = line_of(step, inputs, self.settings, most_error=_ERRORS[telling])
+                lines.append(f"- FAILED [#{step.number}]" if is_old else _quoted(told))
             elif summary is None and (line := self._line(step, turn, telling, inputs)):
-                lines.append(line)
+                lines.append(_quoted(line))
         if summary is None and telling == "brief" and (counted := _counted(turn)):
             lines.append(f"- {counted}")
         if summary is not None and turn.number == summary.last:
             covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
-            lines.append(f"Summary of {covered}: {summary.text}")
+            lines.append(_quoted(f"Summary of {covered}: {summary.text}"))
         return "\n".join(lines if telling == "bare" or not lines else [f"\n### Turn {turn.number}", *lines])
 
     def prompt(self, step: Step) -> str:
@@ -105,7 +107,7 @@ class Digest(Struct, frozen=True):
             return f"User [#{step.number}]"
         text, how = self._typed(step), self._recalled(step)
         if self.longest_prompt is not None and len(text) > self.longest_prompt:
-            start = text[: min(_PROMPT_START, self.longest_prompt)].rstrip()
+            start = text[: self.longest_prompt].rstrip()
             text = f"{start}… [the whole message has {len(text):,} characters{how}]"
         return f"User [#{step.number}]: {text}"
 
@@ -144,13 +146,28 @@ class Digest(Struct, frozen=True):
                 return ""
 
     def _settings_for(self, body: object) -> CompactionSettings:
-        if not self.focus or not isinstance(body, Assistant | Result):
-            return self.settings
-        text = (body.result.text if isinstance(body, Result) else text_of(body)).lower()
-        if not any(word in text for word in self.focus):
+        if not isinstance(body, Assistant | Result) or not self._is_about_focus(body):
             return self.settings
         chars, results = self.settings.message_chars, self.settings.result_chars
         return replace(self.settings, message_chars=_FOCUS * chars, result_chars=_FOCUS * results)
+
+    def _is_in_focus(self, turn: TurnRecord) -> bool:
+        return bool(self.focus) and any(
+            self._is_about_focus(step.entry.body)
+            for step in turn.steps
+            if isinstance(step.entry.body, Assistant | Result)
+        )
+
+    def _is_about_focus(self, body: Assistant | Result) -> bool:
+        if not self.focus:
+            return False
+        text = (body.result.text if isinstance(body, Result) else text_of(body)).lower()
+        return any(re.search(rf"(?<!\w){re.escape(word)}", text) for word in self.focus)
+
+
+def _quoted(text: str) -> str:
+    """What was not said by the user: its lines begin nothing, and its tags neither."""
+    return _TAGS.sub("‹", text).replace("\n", "\n  ")
 
 
 def _counted(turn: TurnRecord) -> str:

@@ -24,12 +24,14 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.recall import saying_much
 from agentcli.conversation.turns import Step, TurnRecord, is_prompt
 from agentcli.llm.messages import Message, Text, ToolResult
-from agentcli.llm.transcript import is_valid
+from agentcli.llm.transcript import doctor, is_valid
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
-_LONGER_THAN_DUE = 0.9  # of the share from which a compaction is due: the next one is not due at once
+# Of the share from which a compaction is due: the target at most, and what is fixed with some room.
+_MOST_OF_DUE, _LONGER_THAN_DUE = 0.75, 0.9
 _ENOUGH = 0.6  # of that: where cutting frees less, extracting lasts longer
 _LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
 _LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
@@ -56,10 +58,11 @@ class Budget(Struct, frozen=True):
     before: int
     count: Count
 
-    def limit(self, target: float, at: float, newest: int = 0) -> int:
-        """How large the request may be afterwards; more where the prefix and the `newest` prompt take much of that."""
-        fixed = self.prefix + newest
+    def limit(self, target: float, at: float, fixed: int = 0) -> int:
+        """How large the request may be afterwards; more where the prefix and what else is `fixed` take much of that."""
+        fixed += self.prefix
         least = fixed + LEAST_LEFT * (self.window - fixed)
+        target = min(target, _MOST_OF_DUE * at)
         return int(max(target * self.window, min(least, _LONGER_THAN_DUE * at * self.window)))
 
 
@@ -82,6 +85,7 @@ class Way(Struct, frozen=True):
     numbers_failures: bool = False
     numbers_only: bool = False
     joins_oldest: bool = False
+    has_focus: bool = True
 
 
 def ways(keep_turns: int) -> Iterator[Way]:
@@ -137,7 +141,9 @@ class Planner(Struct, frozen=True):
             yield "truncate", Way(settings.keep_turns)
         if self.summaries:
             yield from (("summarize", way) for way in ways(settings.keep_turns) if way.ages == FULL_AGES)
-        yield from (("extract", way) for way in ways(settings.keep_turns))
+        if self.focus:  # told at greater length at the cost of the rest, but not of what the user said
+            yield from (("extract", way) for way in ways(settings.keep_turns) if not way.stubs_newest)
+        yield from (("extract", replace(way, has_focus=False)) for way in ways(settings.keep_turns))
 
     def _made(self, strategy: CompactionStrategy, way: Way) -> Compaction:
         covered, kept = self._parted(way)
@@ -187,7 +193,7 @@ class Planner(Struct, frozen=True):
             way.joins_oldest,
             self.can_recall,
             self.summaries if strategy == "summarize" else (),
-            frozenset(self.focus.lower().split()),
+            frozenset(saying_much(self.focus.lower())) if way.has_focus else frozenset(),
         )
 
     def _parted(self, way: Way) -> tuple[list[TurnRecord], list[TurnRecord]]:
@@ -247,7 +253,7 @@ class Planner(Struct, frozen=True):
         if compaction.tokens_after >= (1 - least_gain) * compaction.tokens_before:
             return "it would hardly get smaller"
         messages = self._messages(compaction)
-        if not is_valid(tuple(messages)):
+        if not is_valid(doctor(tuple(messages))):  # calls may be open: they are answered when a turn begins
             return "the provider would refuse it"
         missing = self._missing(messages, compaction, way)
         return f"{missing} would be lost" if missing else ""
@@ -255,9 +261,10 @@ class Planner(Struct, frozen=True):
     @property
     def limit(self) -> int:
         """Tokens that the request may have afterwards."""
-        prompts = [step for step in self.turns[-1].steps if is_prompt(step.entry)]
-        newest = self.budget.count(messages_of(step.entry for step in prompts))
-        return self.budget.limit(self.settings.target, self.settings.at, newest)
+        fixed = messages_of(step.entry for step in self.turns[-1].steps if is_prompt(step.entry))
+        notes = (*self.carried.opening, *self.carried.pins, *self.carried.tasks, *self.carried.folders)
+        fixed.append(Message("user", (Text("\n".join(notes)),)))
+        return self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
 
     def _missing(self, messages: Sequence[Message], compaction: Compaction, way: Way) -> str:
         """The first thing that must be carried and is not there; empty if all is."""
@@ -276,7 +283,7 @@ class Planner(Struct, frozen=True):
                     return f"the message of turn {turn.number}"
                 if is_failure(step.entry.body) and step.entry.id not in answered and f"[#{step.number}]" not in text:
                     return f"a failed call of turn {turn.number}"
-        wanted = (*self.carried.pins, *self.carried.tasks, *self.carried.opening)
+        wanted = (*self.carried.pins, *self.carried.tasks, *self.carried.folders, *self.carried.opening)
         return next((part[:80] for part in wanted if part not in text), "")
 
 
