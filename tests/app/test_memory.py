@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from agentcli import Agent, ToolError
 from agentcli.agent.events import ToolFinished
 from agentcli.infra.memory_files import MemoryFiles, MemoryLimits
 from tests.app.running import Place, call
+from tests.conformance.replies import anthropic_reply
+from tests.conformance.servers import anthropic_server
 
 Ask = Callable[..., Any]
 DONE = {"text": "Done."}
@@ -176,3 +179,29 @@ def test_the_index_is_bounded(tmp_path: Path) -> None:
     text = place.run("sessions", "show", ran.result["session_id"], "--json").out
     assert "more: memory view)" in text
     assert "f149.md" not in text
+
+
+@pytest.mark.slow
+def test_a_file_that_grew_too_large_is_listed_and_can_be_deleted(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.run("-m", place.script(), "-p", "/remember one")
+    (folder,) = (place.home / "state/memory").glob("*/")
+    (folder / "big.md").write_text("x" * 70_000)
+    shown = place.run("-m", place.script(), "-p", "/memory")
+    assert shown.code == 0, shown.err
+    assert "big.md could not be read: larger than 65,536 bytes" in shown.out
+    delete = call("memory", command="delete", path="big.md")
+    assert place.run("-m", place.script({"tool_calls": [delete]}, DONE), "-p", "go").out == "Done.\n"
+    assert not (folder / "big.md").exists()
+
+
+@pytest.mark.slow
+def test_instructions_that_go_back_to_an_earlier_text_are_told_again(place: Place) -> None:
+    with anthropic_server([anthropic_reply("Fine.")] * 4) as server:
+        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
+        for number, rules in enumerate(("one", "two", "one", "one")):
+            (place.folder / "AGENTS.md").write_text(f"Rule {rules}.\n")
+            flags = ("-m", "anthropic/claude-sonnet-5-5", *(["-c"] if number else []))
+            assert place.run(*flags, "-p", "go", env=env).code == 0
+    told = [re.findall(r"Rule \w+", request.body.decode()) for request in server.requests]
+    assert told == [["Rule one"], ["Rule one", "Rule two"], *[["Rule one", "Rule two", "Rule one"]] * 2]

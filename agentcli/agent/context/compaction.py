@@ -145,7 +145,8 @@ class Compactor:
         """Have the summary ready by the time it is due, where cutting results will not be enough."""
         turns = turn_records(asked.conversation)
         older = turns[: -self.settings.keep_turns]
-        is_written = bool(self.summaries.ready(older)) and self.settings.strategy != "summarize"
+        missing = self.summaries.missing(older)
+        is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
         if not older or is_written or not self._may_summarize(asked) or not self.summaries.is_idle:
             return
         by_rules = self._planned(asked, turns, ())

@@ -107,7 +107,7 @@ class Summaries:
         With `tell` nobody has asked for it: what it may cost is told, and an hour may cost only so much.
         """
         provider, writer = await self.writer()
-        missing = self._missing(turns, focus)
+        missing = self.missing(turns, focus)
         if writer.small or not missing:
             return
         self.model = f"{provider.name}/{provider.model}"
@@ -141,9 +141,10 @@ class Summaries:
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """USD that writing about these turns takes at most; None where no price is known."""
         _, writer = await self.writer()
-        return self.estimated_cost(self._missing(turns, focus), writer, focus)
+        return self.estimated_cost(self.missing(turns, focus), writer, focus)
 
-    def _missing(self, turns: Sequence[TurnRecord], focus: str) -> list[TurnRecord]:
+    def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
+        """Those of these turns about which nothing is written."""
         covered = max((summary.last for summary in self.ready(turns, focus)), default=0)
         return [turn for turn in turns if turn.number > covered]
 

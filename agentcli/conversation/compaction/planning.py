@@ -126,11 +126,12 @@ class Planner(Struct, frozen=True):
         """The compaction, or why there is none: nothing to leave out, or too much that must stay."""
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
-        why = ""
-        for strategy, way in self._ladder():
-            compaction = self._made(strategy, way)
-            if not (why := self._problem(compaction, way)):
-                return compaction
+        why, tight = "", self.limit
+        for limit in (tight, max(tight, int(_MOST_OF_DUE * self.settings.at * self.budget.window))):
+            for strategy, way in self._ladder():
+                compaction = self._made(strategy, way)
+                if not (why := self._problem(compaction, way, limit)):
+                    return compaction
         return why
 
     def _ladder(self) -> Iterator[tuple[CompactionStrategy, Way]]:
@@ -242,9 +243,8 @@ class Planner(Struct, frozen=True):
         at = Entry("", None, time.time(), compaction)
         return messages_of(compacted(self.conversation.path, at))
 
-    def _problem(self, compaction: Compaction, way: Way) -> str:
+    def _problem(self, compaction: Compaction, way: Way, limit: int) -> str:
         """Why a compaction will not do; empty if it will."""
-        limit = self.limit
         if self.settings.strategy == "auto" and compaction.strategy == "truncate":
             limit = int(limit * _ENOUGH)
         if compaction.tokens_after > limit:
@@ -260,7 +260,7 @@ class Planner(Struct, frozen=True):
 
     @property
     def limit(self) -> int:
-        """Tokens that the request may have afterwards."""
+        """Tokens that the request is to have afterwards at most; where nothing is so small, it may have more."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if is_prompt(step.entry))
         notes = (*self.carried.opening, *self.carried.pins, *self.carried.tasks, *self.carried.folders)
         fixed.append(Message("user", (Text("\n".join(notes)),)))

@@ -110,7 +110,7 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     conversation.add(Entry("now", log[-1].id, 0.0, made))
     messages = conversation.messages
     assert is_valid(messages)
-    assert made.tokens_after <= planner.limit
+    assert made.tokens_after <= max(planner.limit, 0.75 * rules.at * window)
     assert made.tokens_after < before
     text = said(messages)
     for fact in carried.pins:
