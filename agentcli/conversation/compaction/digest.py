@@ -87,7 +87,7 @@ class Digest(Struct, frozen=True):
         lines = []
         for step in turn.steps:
             if is_prompt(step.entry):
-                lines.append(self.prompt(step))
+                lines.append(self._prompt(step, is_newest=turn.number == self.newest))
             elif is_failure(step.entry.body):
                 is_old = self.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES
                 told = line_of(step, inputs, self.settings, most_error=_ERRORS[telling])
@@ -101,22 +101,25 @@ class Digest(Struct, frozen=True):
             lines.append(_quoted(f"Summary of {covered}: {summary.text}"))
         return "\n".join(lines if telling == "bare" or not lines else [f"\n### Turn {turn.number}", *lines])
 
-    def prompt(self, step: Step) -> str:
+    def _prompt(self, step: Step, *, is_newest: bool) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
-        if self.numbers_only:
+        if self.numbers_only and not is_newest:
             return f"User [#{step.number}]"
-        text, how = self._typed(step), self._recalled(step)
-        if self.longest_prompt is not None and len(text) > self.longest_prompt:
-            start = text[: self.longest_prompt].rstrip()
-            text = f"{start}… [the whole message has {len(text):,} characters{how}]"
+        text, most = self._typed(step), self.longest_prompt
+        if most is not None or self.numbers_only:
+            text = self._start(text, max(most or 0, NEWEST_START if is_newest else 0), step)
         return f"User [#{step.number}]: {text}"
 
     def start_of_newest(self, step: Step) -> str:
         """What is left of the message that is to be answered now; empty where that is all of it."""
-        text, how = self._typed(step), self._recalled(step)
-        if len(text) > NEWEST_START:
-            return f"{text[:NEWEST_START].rstrip()}… [the whole message has {len(text):,} characters{how}]"
-        return text if isinstance(step.entry.body, User) and len(step.entry.body.content) > 1 else ""
+        text = self._typed(step)
+        has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
+        return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
+
+    def _start(self, text: str, most: int, step: Step) -> str:
+        if len(text) <= most:
+            return text
+        return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
         body = step.entry.body
