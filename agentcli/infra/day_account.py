@@ -71,7 +71,7 @@ class DayAccount:
         if not self.limits:
             return {}
         sums = ", ".join(f"coalesce(sum({kind}), 0.0)" for kind in _KINDS)
-        row = self._on_disk(lambda db: db.execute(f"SELECT {sums} FROM charges WHERE day = ?", (_today(),)).fetchone())  # noqa: S608
+        row = self._on_disk(lambda db: db.execute(f"SELECT {sums} FROM charges WHERE day = ?", (_today(),)).fetchone())  # noqa: S608  # _KINDS alone
         return dict(zip(_KINDS, row or (0.0,) * len(_KINDS), strict=True))
 
     def hold(self, amounts: Amounts) -> int:

@@ -14,7 +14,7 @@ from agentcli.agent.runtime import Prefix
 from agentcli.agent.state import AgentState
 from agentcli.config import Config
 from agentcli.conversation.entries import Compaction, User, reminder
-from agentcli.conversation.instructions import Instructions, find_instructions
+from agentcli.conversation.instructions import Instructions, find_instructions, told_paths
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
@@ -25,6 +25,8 @@ from agentcli.tools.remembered import Memory
 
 MOST_INDEX = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
+
+Kind = tuple[str, tuple[str, ...]]
 
 
 class Opening:
@@ -83,7 +85,7 @@ class Opening:
 
 def untold(notes: Sequence[User], state: AgentState) -> list[User]:
     """Those of which a resumed conversation does not hold this text, or holds another one behind it."""
-    newest: dict[str, str] = {}
+    newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):
             newest |= {_kind(note): note.text for note in notes if note.text in entry.body.carried}
@@ -92,9 +94,10 @@ def untold(notes: Sequence[User], state: AgentState) -> list[User]:
     return [note for note in notes if newest.get(_kind(note)) != note.text]
 
 
-def _kind(note: User) -> str:
-    """Its first words, which every note of its kind begins with."""
-    return " ".join(note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND])
+def _kind(note: User) -> Kind:
+    """What every note of its kind has: the first words, and the instruction files, which those of a folder share."""
+    words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
+    return " ".join(words), tuple(told_paths([note]))
 
 
 def _index_note(index: Sequence[tuple[str, str]]) -> User:

@@ -15,7 +15,7 @@ from agentcli import Agent, ToolError
 from agentcli.agent.events import ToolFinished
 from agentcli.infra.memory_files import MemoryFiles, MemoryLimits
 from tests.app.running import Place, call
-from tests.conformance.replies import anthropic_reply
+from tests.conformance.replies import Call, Said, anthropic_reply
 from tests.conformance.servers import anthropic_server
 
 Ask = Callable[..., Any]
@@ -196,12 +196,15 @@ def test_a_file_that_grew_too_large_is_listed_and_can_be_deleted(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_instructions_that_go_back_to_an_earlier_text_are_told_again(place: Place) -> None:
-    with anthropic_server([anthropic_reply("Fine.")] * 4) as server:
+def test_instructions_are_told_again_where_they_changed_and_only_there(place: Place) -> None:
+    (place.folder / "deep").mkdir()
+    (place.folder / "deep/AGENTS.md").write_text("Rule deep.\n")
+    look = anthropic_reply(Said(calls=(Call("toolu_1", "file_list", {"path": "deep"}),)))
+    with anthropic_server([anthropic_reply("Fine."), look, *[anthropic_reply("Fine.")] * 4]) as server:
         env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
-        for number, rules in enumerate(("one", "two", "one", "one")):
+        for number, rules in enumerate(("one", "one", "one", "two", "one")):
             (place.folder / "AGENTS.md").write_text(f"Rule {rules}.\n")
             flags = ("-m", "anthropic/claude-sonnet-5-5", *(["-c"] if number else []))
             assert place.run(*flags, "-p", "go", env=env).code == 0
-    told = [re.findall(r"Rule \w+", request.body.decode()) for request in server.requests]
-    assert told == [["Rule one"], ["Rule one", "Rule two"], *[["Rule one", "Rule two", "Rule one"]] * 2]
+    told = [re.findall(r"Rule (\w+)", request.body.decode()) for request in server.requests]
+    assert told == [["one"]] * 2 + [["one", "deep"]] * 2 + [["one", "deep", "two"], ["one", "deep", "two", "one"]]

@@ -65,6 +65,8 @@ class Compactor:
         if problem := self.summaries.problem:
             self._tell_once(f"No summary could be written ({problem}): older turns are told by rules.", tell)
         if isinstance(made, Compaction):
+            if not problem:
+                self._told.clear()
             if any(is_prompt(entry) and entry.id in made.stubs for entry in conversation.path):
                 tell(Notice("Your message does not fit whole: the model is given its beginning, without images."))
             return made

@@ -253,7 +253,9 @@ class Planner(Struct, frozen=True):
         if compaction.tokens_after >= (1 - least_gain) * compaction.tokens_before:
             return "it would hardly get smaller"
         messages = self._messages(compaction)
-        if not is_valid(doctor(tuple(messages))):  # calls may be open: they are answered when a turn begins
+        # Calls that are open after a crash are answered when a turn begins.
+        sent = doctor(tuple(messages)) if self.conversation.open_calls else tuple(messages)
+        if not is_valid(sent):
             return "the provider would refuse it"
         missing = self._missing(messages, compaction, way)
         return f"{missing} would be lost" if missing else ""

@@ -200,7 +200,7 @@ def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
     """True if the lexer itself has a state for a construct that is open at the end of a line."""
     probe = CodeHighlighter("")
     list(probe._lex(lexer, f"{opening} a\n", 0, {}))  # noqa: SLF001  its own
-    return probe._stack != ["root"]  # noqa: SLF001
+    return probe._stack != ["root"]  # noqa: SLF001  its own too
 
 
 def _is_string(action: Any) -> bool:
