@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from msgspec import Struct, structs
 
+from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
+from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -45,8 +45,10 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
+from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.limits import session_budgets, turn_limits
+from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -163,9 +165,11 @@ class Builder:
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
+        calls = self.session_calls(registry, workspace)
+        calls.services.checkpoints = self._checkpoints(log.session_id, workspace)
         runtime = Runtime(
             self._extras.resolve or self._resolve,
-            self.session_calls(registry, workspace),
+            calls,
             log,
             self.opening.prefix,
             turn_limits(settings, asks=self._is_interactive),
@@ -184,7 +188,13 @@ class Builder:
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
+        if has_interrupted(self.config, log.session_id):
+            await account_for_interrupted(session)
         return session
+
+    def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:
+        roots = partial(getattr, workspace.sandbox, "roots")
+        return make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         return watch_context(
@@ -279,7 +289,7 @@ class Builder:
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
-        self._check_lists()
+        check_lists(config)
         added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
         for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
             if not folder.is_dir():
@@ -311,25 +321,6 @@ class Builder:
             return
         if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
             self._on_notice(told)
-
-    def _check_lists(self) -> None:
-        """Raises `ConfigError` for a host, a path or the name of a variable that can be none."""
-        settings = self.config.settings
-        sandbox, folders = settings.sandbox, settings.permissions.additional_directories
-        lists: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
-            ("sandbox.hosts", sandbox.hosts, _check_host),
-            ("web.hosts", settings.web.hosts, _check_host),
-            ("sandbox.environment", sandbox.environment, _check_variable),
-            ("sandbox.masked", sandbox.masked, _check_path),
-            ("sandbox.writable", sandbox.writable, _check_path),
-            ("permissions.additional_directories", folders, _check_path),
-        )
-        for key, items, check in lists:
-            for item in items:
-                try:
-                    check(item)
-                except ValueError as error:
-                    raise self.config.error(str(error), key, item=item) from error
 
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
@@ -383,17 +374,3 @@ class Builder:
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()
-
-
-def _check_host(name: str) -> None:
-    import_module("agentcli.infra.sandbox.network.host_grants").read_grant(name)
-
-
-def _check_variable(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not the name of a variable: write letters, digits and _.")
-
-
-def _check_path(name: str) -> None:
-    if not name.strip() or "\0" in name:
-        raise ValueError(f"{name!r} is no path: write the path of a file or a folder.")

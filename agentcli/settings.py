@@ -89,6 +89,21 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
+class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is recorded of the workspace, so that changes can be taken back, also those that commands make.
+
+    Files of more than `largest_mb` are not, nor is a folder of more than `most_files` as a whole. Of what git ignores
+    no more than `ignored_files` and `ignored_mb` together. `exclude` holds globs of names and paths.
+    """
+
+    enabled: bool = True
+    largest_mb: Annotated[float, Meta(gt=0, le=10_000)] = 50.0
+    most_files: Positive = 200_000
+    ignored_files: Annotated[int, Meta(ge=0)] = 5_000
+    ignored_mb: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
+    exclude: tuple[str, ...] = ()
+
+
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
@@ -187,6 +202,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
     data: DataSettings = DataSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()

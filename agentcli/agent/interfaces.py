@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from agentcli.conversation.entries import Body, Entry
+from agentcli.conversation.file_changes import FileChange, FilesChanged
 
 NEWEST = ""  # as a parent's id: the newest entry
 
@@ -122,6 +123,67 @@ class Restriction(Struct, frozen=True):
     verb: Literal["ask", "deny"]
     rule: str
     quote: str = ""
+
+
+RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
+
+
+class RestoredFile(Struct, frozen=True):
+    """A file of which changes are taken back. One that is `kept` is as it was to be, or was never to go.
+
+    `path` is absolute, `why` says what stands against it.
+    """
+
+    path: str
+    how: RestoredHow
+    why: str = ""
+
+
+class Restoration(Protocol):
+    """A plan that takes changes of files back, with what it does to files in the form of the log."""
+
+    @property
+    def files(self) -> Sequence[RestoredFile]: ...
+
+    @property
+    def changes(self) -> tuple[FileChange, ...]: ...
+
+    async def carry_out(self) -> Sequence[RestoredFile]:
+        """The files as they were dealt with. What is begun is finished in any case. Raises `ToolError`."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Records what the calls of one session do to files, and takes it back. Each method raises `ToolError`."""
+
+    async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Any:
+        """Take down the files that a call may change, or with None all of the workspace; gives what `end` wants."""
+        ...
+
+    async def end(self, mark: Any) -> FilesChanged | None:
+        """What the call has changed; None if nothing."""
+        ...
+
+    async def forget(self, mark: Any | None) -> None:
+        """What the call has changed is in the log, or with None what `interrupted` gave: no start need look for it."""
+        ...
+
+    async def under_way(self) -> Sequence[FilesChanged]:
+        """What calls that go on, such as background jobs, have changed so far; told once."""
+        ...
+
+    async def interrupted(self, known: Collection[str]) -> Sequence[FilesChanged]:
+        """What calls of this session had done when an earlier process was killed, until it is forgotten.
+
+        Those `known` by id have told it.
+        """
+        ...
+
+    async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
+        """How to take back changes, which are in the order they were made."""
+        ...
+
+    async def aclose(self) -> None: ...
 
 
 class GrantStore(Protocol):

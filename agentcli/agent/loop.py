@@ -18,6 +18,7 @@ from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import (
     Turn,
     add,
+    add_one,
     answer_open_calls,
     hook_allows,
     queue_changed,
@@ -74,7 +75,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(MemoryAccount("turn", runtime.limits.budgets))
     turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
-    turn.calls.store, turn.calls.settle = partial(add, turn), partial(settled, turn)
+    turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
     return turn
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 
 import msgspec
 
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
+from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
@@ -66,7 +67,6 @@ class Session:
         runtime: Runtime,
         *,
         can_ask: bool = False,
-        on_close: Sequence[Callable[[], object]] = (),
     ) -> None:
         self.state = state
         self.runtime = runtime
@@ -81,7 +81,6 @@ class Session:
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._questions = Questions(self._publish)
-        self._on_close = on_close
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -219,10 +218,14 @@ class Session:
         self.append(self.state.conversation.queue.entry())
         self._publish(queue_changed(self.state))
 
-    def append(self, *bodies: Body) -> None:
-        """Store entries that are no turn's. What could not be stored is told and ends nothing."""
+    def append(self, *bodies: Body) -> asyncio.Task[None]:
+        """Store entries that are no turn's. What could not be stored is told and ends nothing.
+
+        The task ends with the commit and raises `StorageError`.
+        """
         _, stored = store(self.state, self.runtime, self._publish, *bodies)
         self._will_store(stored)
+        return stored
 
     def _will_store(self, storing: asyncio.Task[None]) -> None:
         self._storing.add(storing)
@@ -389,8 +392,5 @@ class Session:
         while self._storing:  # what is kept of a command is made ready first
             await asyncio.wait(self._storing)
         await self.runtime.calls.workspace.sandbox.aclose()
+        await end_recording(self.runtime.calls)
         await self.runtime.log.close()
-        for give_back in self._on_close:
-            waiting = give_back()
-            if asyncio.iscoroutine(waiting):
-                await waiting

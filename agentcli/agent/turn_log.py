@@ -72,6 +72,12 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     return entries
 
 
+def add_one(turn: Turn, body: Body) -> asyncio.Task[None]:
+    """As `add`; the task ends with the commit and raises `StorageError`."""
+    add(turn, body)
+    return turn.pending[-1]
+
+
 def store(
     state: AgentState, runtime: Runtime, emit: Emit, *bodies: Body
 ) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:

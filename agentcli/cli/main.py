@@ -27,6 +27,8 @@ COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list and show stored sessions",
     "tools": "list the tools, or run one by hand",
+    "undo": "take back what the newest turn did to files",
+    "redo": "do again what was taken back",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
     "login": "try a provider's key and keep it",
@@ -36,7 +38,7 @@ COMMANDS = {
     "doctor": "check this installation",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp blame eval hooks mcp redo replay serve skills undo".split())
+PLANNED = frozenset("acp blame eval hooks mcp replay serve skills".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

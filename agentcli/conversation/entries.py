@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
@@ -244,6 +245,8 @@ Body = (
     | CallTried
     | CallKept
     | CallsHandedOver
+    | FilesChanged
+    | FilesRestored
     | Unreadable
 )
 

@@ -64,6 +64,9 @@ class OpenerHost:
     async def edit(self, text: str) -> str | None:
         return None
 
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        return None
+
 
 async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
     """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.

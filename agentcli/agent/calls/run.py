@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from agentcli.agent.calls.observe import observed
 from agentcli.agent.calls.record import CallRecord
+from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.retry import run_with_retries
 from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
@@ -195,7 +197,8 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                     return await try_first(call, permitted.trial, permitted.arguments, context, hold)
                 if tool.mode == "client":
                     return await session.client.result_of(call.use, call.turn.hand_over)
-                return await tool.output(permitted.arguments, context)
+                async with recorded(call, _changed_paths(parsed, permitted)):
+                    return await tool.output(permitted.arguments, context)
 
             attempts = await run_with_retries(tool, run)
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
@@ -220,6 +223,19 @@ async def opened(workspace: Workspace, permitted: Permitted) -> AsyncIterator[No
             sandbox.revoke(need.path, need.access)
         for host in permitted.hosts:
             sandbox.revoke_host(host)
+
+
+def _changed_paths(parsed: Parsed, permitted: Permitted) -> Sequence[Path] | None:
+    """The files that a call may change: none, those it names, or (None) any."""
+    match parsed.tool.effect:
+        case "edit":
+            return tuple(map(Path, _locked(parsed))) or None
+        case "command":
+            return () if permitted.only_reads else None
+        case "foreign":
+            return None
+        case _:
+            return ()
 
 
 def _locked(parsed: Parsed) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks
-from agentcli.agent.interfaces import GrantStore, Locks
+from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
@@ -48,7 +48,7 @@ class CallServices:
 
     `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
     call. With `gives_all` structured results are given however large they are. With `tries` commands run on a stand-in
-    of the workspace where they would ask, and where that works.
+    of the workspace where they would ask, and where that works. `checkpoints` records what calls do to files.
     """
 
     workspace: Workspace
@@ -60,6 +60,7 @@ class CallServices:
     max_parallel: int = 8
     gives_all: bool = False
     tries: bool = True
+    checkpoints: Checkpoints | None = None
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
         """Mask the values that secret files of the workspace hold now."""
@@ -106,7 +107,7 @@ def _key(call: ToolUse) -> str:
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are.
+    `agent_id` names the agent whose calls these are. In `recording` is what still records what calls did.
     """
 
     services: CallServices
@@ -116,6 +117,8 @@ class SessionCalls:
     client: ClientCalls = field(default_factory=ClientCalls)
     history: CallHistory = field(default_factory=CallHistory)
     is_preloaded: bool = False
+    recording: set[asyncio.Task[None]] = field(default_factory=set)
+    is_closing: asyncio.Event = field(default_factory=asyncio.Event)
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
@@ -142,7 +145,7 @@ class SessionCalls:
 
 @dataclass
 class TurnCalls:
-    """The calls of one turn. `store` adds entries to the log, `settle` waits until they are on disk.
+    """The calls of one turn. `store` adds an entry to the log, `settle` waits until all are on disk.
 
     Once it `is_stopped`, no further call is begun.
     """
@@ -150,7 +153,7 @@ class TurnCalls:
     session: SessionCalls
     state: AgentState
     emit: Emit
-    store: Callable[[Body], object] = lambda body: None
+    store: Callable[[Body], Awaitable[object]] = lambda body: asyncio.sleep(0)
     settle: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False

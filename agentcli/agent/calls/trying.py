@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.scopes import Call
 from agentcli.agent.calls.try_texts import (
     Chosen,
@@ -90,7 +91,8 @@ async def try_first(
                 return await try_first(call, replace(wanted, stopped=stop), arguments, context, hold)
             call.report.is_trial = False
             given = replace(arguments, background=True) if stop.is_server else arguments
-            return await wanted.judged.tool.output(given, context)
+            async with recorded(call, None):
+                return await wanted.judged.tool.output(given, context)
         if trial.too_much:
             return _dropped(call, attempt)
         if not trial.changes:
@@ -102,7 +104,8 @@ async def try_first(
                 call.turn.store(CallAllowed(call.use.id))
             await call.turn.settle()
             call.report.is_trial = False
-            async with hold(chosen.names):
+            paths = [path for name in chosen.names for path in trial.paths_of(name)]
+            async with hold(chosen.names), recorded(call, paths):
                 kept = await trial.keep(chosen.names, parts=chosen.parts)
             call.turn.store(CallKept(call.use.id, kept.names))
             await call.turn.settle()  # before nobody else knows it any more

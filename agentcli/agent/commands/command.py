@@ -66,6 +66,10 @@ class CommandHost(Protocol):
         """
         ...
 
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
+        ...
+
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
     ) -> Picked | None:

@@ -13,6 +13,7 @@ from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS
 from agentcli.agent.commands.status import STATUS_COMMANDS
+from agentcli.agent.commands.undo import UNDO_COMMANDS
 from agentcli.agent.commands.usage import USAGE_COMMANDS
 
 PROGRAM = "Program"
@@ -22,7 +23,7 @@ LONGEST_NAME = 12  # characters
 def conversation_commands() -> Commands:
     groups = {
         "Model": (*MODEL_COMMANDS, *USAGE_COMMANDS),
-        "Conversation": (*SESSION_COMMANDS, *COMPACTION_COMMANDS),
+        "Conversation": (*SESSION_COMMANDS, *UNDO_COMMANDS, *COMPACTION_COMMANDS),
         "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,

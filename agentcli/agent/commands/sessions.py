@@ -87,25 +87,7 @@ async def _fork(host: CommandHost, argument: str) -> Outcome:
     return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
 
 
-async def _rewind(host: CommandHost, which: str) -> Outcome:
-    """Numbers count from the newest prompt, which is what one most often wants back."""
-    prompts = list(reversed(host.session.prompts()))
-    if not prompts:
-        return "There is no prompt to go back to."
-    if which:
-        chosen: int | None = number_in(which, len(prompts), "prompt")
-    else:
-        options = [(_label(text), "") for _, text in prompts]
-        chosen = await host.choose("Go back to before", options)
-        if chosen is None:
-            return listed(options[:MOST_LISTED], "Go back to before one: /rewind NUMBER")
-    assert chosen is not None
-    text = host.session.rewind(prompts[chosen][0])
-    host.put_into_input(text)
-    return f"Back before: {_label(text)}\nFiles are as they are now. What it cost stays counted."
-
-
-def _label(text: str) -> str:
+def label(text: str) -> str:
     return shortened(" ".join(text.split()), LONGEST_LABEL)
 
 
@@ -120,7 +102,7 @@ async def _export(host: CommandHost, name: str) -> Outcome:
     session, services = host.session, host.session.runtime.calls.services
     info = next((info for info in await host.sessions() if info.id == session.id), None)
     prompts = session.prompts()
-    title = title_of(info) if info else _label(prompts[0][1]) if prompts else "Conversation"
+    title = title_of(info) if info else label(prompts[0][1]) if prompts else "Conversation"
     text = transcript(session.state.conversation.path, title)
     if services.mask is not None:  # people and models write keys too
         await services.know_secrets()
@@ -160,7 +142,6 @@ SESSION_COMMANDS = (
         forms=("", "NUMBER|ID|NAME"),
     ),
     Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
-    Command("rewind", "go back to before one of your prompts", _rewind, "[NUMBER]", ("checkpoint",)),
     Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),
     Command("export", "write this conversation to a Markdown file", _export, "[FILE]"),
 )

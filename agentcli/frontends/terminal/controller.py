@@ -322,6 +322,11 @@ class TerminalController(OpenerHost):
             raise NothingChosen
         return chosen
 
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        self.view.gap()
+        self.view.line(shown)
+        return await self.choose(question, [("Yes", ""), ("No", "nothing is changed")]) == 0
+
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
     ) -> Picked | None:

@@ -1,0 +1,108 @@
+"""Records what a call does to files, also one that goes on in the background or is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentcli.agent.calls.scopes import Call, SessionCalls
+from agentcli.agent.events import Notice
+from agentcli.agent.interfaces import Checkpoints
+from agentcli.conversation.entries import ContextNote
+from agentcli.conversation.file_changes import FilesChanged
+from agentcli.errors import StorageError, ToolError
+
+if TYPE_CHECKING:
+    from agentcli.agent.session import Session
+
+_LOOK_EVERY_S = 0.5
+
+
+@asynccontextmanager
+async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[None]:
+    """Record what is done to these files, or with None to any, while the body runs and its jobs do.
+
+    A call whose changes cannot be recorded runs all the same: that it cannot be taken back is told.
+    """
+    session = call.turn.session
+    checkpoints = session.services.checkpoints
+    if checkpoints is None or (paths is not None and not paths):
+        yield
+        return
+    try:
+        mark = await checkpoints.begin(call.use.id, paths)
+    except ToolError as error:
+        call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
+        yield
+        return
+    before = _running_jobs(session)
+    try:
+        yield
+    finally:
+        if paths is None and (jobs := _running_jobs(session) - before):
+            _keep(session, _end_after_jobs(call, checkpoints, mark, jobs))
+        else:
+            await _end(call, checkpoints, mark)
+
+
+async def end_recording(session: SessionCalls) -> None:
+    """Wait until what calls did is in the log; jobs are taken to have ended."""
+    session.is_closing.set()
+    while session.recording:
+        await asyncio.wait(session.recording)
+    if session.services.checkpoints is not None:
+        await session.services.checkpoints.aclose()
+
+
+def _running_jobs(session: SessionCalls) -> set[str]:
+    return {job.id for job in session.workspace.sandbox.jobs() if job.is_running}
+
+
+def _keep(session: SessionCalls, work: Any) -> None:
+    task = asyncio.create_task(work)
+    session.recording.add(task)
+    task.add_done_callback(session.recording.discard)
+
+
+async def _end_after_jobs(call: Call, checkpoints: Checkpoints, mark: Any, jobs: set[str]) -> None:
+    is_closing = call.turn.session.is_closing
+    while jobs & _running_jobs(call.turn.session) and not is_closing.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(is_closing.wait(), _LOOK_EVERY_S)
+    await _end(call, checkpoints, mark)
+
+
+async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
+    """Store what a call has changed; its note goes once that is on disk."""
+    try:
+        changed = await checkpoints.end(mark)
+    except ToolError as error:
+        call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
+        return
+    stored = call.turn.store(changed) if changed is not None else None
+
+    async def forget() -> None:
+        with suppress(StorageError, ToolError):  # whoever waits for the turn's entries tells it
+            if stored is not None:
+                await asyncio.shield(asyncio.ensure_future(stored))
+            await checkpoints.forget(mark)
+
+    _keep(call.turn.session, forget())
+
+
+async def account_for_interrupted(session: Session) -> None:
+    """Store what calls had done to files when their process was killed."""
+    checkpoints = session.runtime.calls.services.checkpoints
+    assert checkpoints is not None
+    known = {entry.body.id for entry in session.state.conversation.entries if isinstance(entry.body, FilesChanged)}
+    try:
+        if changed := await checkpoints.interrupted(known):
+            await session.append(*changed)
+        await checkpoints.forget(None)
+    except StorageError:  # told by the session; the next start looks again
+        pass
+    except ToolError as error:
+        session.append(ContextNote(str(error)))

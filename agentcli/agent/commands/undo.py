@@ -1,0 +1,137 @@
+"""Goes back: what turns did to files, what was said since a prompt, or both."""
+
+from __future__ import annotations
+
+from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
+from agentcli.agent.commands.sessions import MOST_LISTED, label
+from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.session import Session
+from agentcli.agent.undo import Direction, History, Plan, TurnChanges, carry_out, plan_undo, told_outcome, told_plan
+from agentcli.errors import UsageError, UserError
+
+
+async def planned(session: Session, direction: Direction, turn: TurnChanges | None = None) -> Plan | None:
+    """How to take back a turn, by default the newest; None where there is nothing. Raises `UserError`."""
+    if session.is_busy:
+        raise UserError("A turn is running: interrupt it first, then take its changes back.")
+    checkpoints = _checkpoints_of(session)
+    if changed := await checkpoints.under_way():
+        session.append(*changed)
+    return await plan_undo(session.state.conversation.entries, checkpoints, direction, turn)
+
+
+def _checkpoints_of(session: Session) -> Checkpoints:
+    checkpoints = session.runtime.calls.services.checkpoints
+    if checkpoints is None:
+        raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
+    return checkpoints
+
+
+async def taken_back(session: Session, plan: Plan) -> str:
+    """Carry a plan out, and say what became of each file. Raises `UserError`."""
+    services = session.runtime.calls.services
+    shown = services.workspace.shown
+    files = await carry_out(plan, append=session.append, locks=services.locks, shown=shown)
+    return told_outcome(plan, files, shown)
+
+
+async def _take_back(host: CommandHost, argument: str, direction: Direction) -> Outcome:
+    if argument not in ("", "yes", "list"):
+        raise UsageError(f"/{direction} shows the files and asks; /{direction} list only shows them, yes does not ask.")
+    plan = await planned(host.session, direction)
+    if plan is None:
+        return "There is nothing to take back." if direction == "undo" else "Nothing was taken back before."
+    verb = "Take back" if direction == "undo" else "Do again"
+    shown = f"{verb} {plan.name}:\n{told_plan(plan, host.session.runtime.calls.workspace.shown)}"
+    if argument == "list":
+        return shown
+    if argument != "yes":
+        is_wanted = await host.confirm(shown, f"{verb}?")
+        if is_wanted is None:
+            return f"{shown}\nThis is not done yet: /{direction} yes does it."
+        if not is_wanted:
+            return "Nothing was changed."
+    return await taken_back(host.session, plan)
+
+
+async def _undo(host: CommandHost, argument: str) -> Outcome:
+    return await _take_back(host, argument, "undo")
+
+
+async def _redo(host: CommandHost, argument: str) -> Outcome:
+    return await _take_back(host, argument, "redo")
+
+
+_PARTS = ("conversation", "files", "both")
+
+
+async def _rewind(host: CommandHost, argument: str) -> Outcome:
+    """Numbers count from the newest prompt, which is what one most often wants back."""
+    prompts = list(reversed(host.session.prompts()))
+    if not prompts:
+        return "There is no prompt to go back to."
+    which, _, part = argument.partition(" ")
+    if part not in ("", *_PARTS):
+        raise UsageError(f"/rewind NUMBER takes back one of {', '.join(_PARTS)}, and was given {part!r}.")
+    if which:
+        chosen: int | None = number_in(which, len(prompts), "prompt")
+    else:
+        options = [(label(text), "") for _, text in prompts]
+        chosen = await host.choose("Go back to before", options)
+        if chosen is None:
+            return listed(options[:MOST_LISTED], f"Go back to before one: /rewind NUMBER [{'|'.join(_PARTS)}]")
+    assert chosen is not None
+    entry_id = prompts[chosen][0]
+    changes = History(host.session.state.conversation.entries).since(entry_id)
+    if not which and changes is not None:
+        part = await _chosen_part(host, changes)
+    return await _go_back(host, entry_id, part or "conversation", changes, is_asked=bool(which))
+
+
+async def _chosen_part(host: CommandHost, changes: TurnChanges) -> str:
+    count = len({change.path for change in changes.changes})
+    files = f"{count} file{'s' if count > 1 else ''} changed since"
+    details = ("files stay as they are", f"{files}; what was said stays", files)
+    options = [(part.capitalize(), detail) for part, detail in zip(_PARTS, details, strict=True)]
+    chosen = await host.choose("Take back", options)
+    return _PARTS[chosen or 0]
+
+
+async def _go_back(
+    host: CommandHost, entry_id: str, part: str, changes: TurnChanges | None, *, is_asked: bool
+) -> Outcome:
+    """Take back the conversation, the files, or both. Files come first: a list of them is shown and agreed to."""
+    session, said = host.session, []
+    if part != "conversation":
+        plan = await planned(session, "undo", changes) if changes is not None else None
+        if plan is None:
+            said.append("No file was changed since by what can be taken back.")
+        else:
+            shown = told_plan(plan, session.runtime.calls.workspace.shown)
+            if not is_asked and not await host.confirm(f"Take back since then:\n{shown}", "Take back?"):
+                return "Nothing was changed."
+            said.append(await taken_back(session, plan))
+    if part != "files":
+        text = session.rewind(entry_id)
+        host.put_into_input(text)
+        said.insert(0, f"Back before: {label(text)}")
+        said.append(
+            "What it cost stays counted."
+            if part == "both"
+            else "Files are as they are now. What it cost stays counted."
+        )
+    return "\n".join(said)
+
+
+UNDO_COMMANDS = (
+    Command("undo", "take back what the newest turn did to files", _undo, "[list|yes]"),
+    Command(
+        "rewind",
+        "go back to before one of your prompts: what was said, the files, or both",
+        _rewind,
+        "[NUMBER]",
+        ("checkpoint",),
+        forms=("", "NUMBER [conversation|files|both]"),
+    ),
+    Command("redo", "do again what was taken back", _redo, "[list|yes]"),
+)

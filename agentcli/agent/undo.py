@@ -1,0 +1,208 @@
+"""Finds which changes of files the person can take back, or do again, and does it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile
+from agentcli.agent.rewind import typed_text
+from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
+from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path
+from agentcli.conversation.titles import shortened
+from agentcli.llm.messages import ToolUse
+
+Direction = Literal["undo", "redo"]
+
+_LOCK_PATIENCE_S = 30.0
+_MOST_LOCKED = 500
+_MOST_TOLD = 20  # names of files for the model
+_MOST_LEFT_OUT = 10
+_LONGEST_PROMPT = 50
+
+
+class TurnChanges(Struct, frozen=True):
+    """Changes that are taken back together: those of turn `number`, from 1 on, which answered `prompt`.
+
+    `takes_back` are the entries they stand in, oldest first. `left_out` names what of the workspace was not looked at;
+    of some `is_shared` others' changes, made while a command ran, may be part.
+    """
+
+    number: int
+    prompt: str
+    takes_back: tuple[str, ...]
+    changes: tuple[FileChange, ...]
+    left_out: tuple[str, ...] = ()
+    is_shared: bool = False
+
+
+@dataclass
+class _Turn:
+    number: int
+    prompt: Entry | None
+    changed: list[tuple[str, FilesChanged]]
+
+
+class History:
+    """What the entries of a session say of changes to files, also those of prompts that were taken back."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._turns: list[_Turn] = [_Turn(0, None, [])]
+        self._restored: dict[str, FilesRestored] = {}
+        self._undone: dict[str, str] = {}  # entry, and the one that took it back
+        self._turn_of_call: dict[str, _Turn] = {}
+        for entry in entries:
+            self._note(entry)
+
+    def _note(self, entry: Entry) -> None:
+        turn = self._turns[-1]
+        match entry.body:
+            case User(is_reminder=False):
+                self._turns.append(_Turn(turn.number + 1, entry, []))
+            case Assistant(content):
+                self._turn_of_call |= {block.id: turn for block in content if isinstance(block, ToolUse)}
+            case FilesChanged(id, _) as changed:
+                self._turn_of_call.get(id, turn).changed.append((entry.id, changed))
+            case FilesRestored(takes_back) as restored:
+                self._restored[entry.id] = restored
+                for id in takes_back:
+                    if id in self._restored:  # what it had taken back holds again
+                        self._undone = {one: by for one, by in self._undone.items() if by != id}
+                    self._undone[id] = entry.id
+            case _:
+                pass
+
+    def to_undo(self) -> TurnChanges | None:
+        """The newest turn that changed files, unless it was taken back."""
+        turns = (self._of_turn(turn) for turn in reversed(self._turns))
+        return next((found for found in turns if found is not None), None)
+
+    def to_redo(self) -> TurnChanges | None:
+        """What was taken back last."""
+        for id, restored in reversed(self._restored.items()):
+            if id not in self._undone and not any(one in self._restored for one in restored.takes_back):
+                turn = next(t for t in self._turns if any(one in restored.takes_back for one, _ in t.changed))
+                return TurnChanges(turn.number, _prompt_of(turn), (id,), restored.changes)
+        return None
+
+    def since(self, entry_id: str) -> TurnChanges | None:
+        """All changes of the turns from a prompt on, together; None where there are none."""
+        start = next((n for n, t in enumerate(self._turns) if t.prompt is not None and t.prompt.id == entry_id), None)
+        if start is None:
+            return None
+        found = [of_turn for turn in self._turns[start:] if (of_turn := self._of_turn(turn)) is not None]
+        if not found:
+            return None
+        return TurnChanges(
+            found[0].number,
+            _prompt_of(self._turns[start]),
+            tuple(id for one in found for id in one.takes_back),
+            tuple(change for one in found for change in one.changes),
+            tuple(dict.fromkeys(name for one in found for name in one.left_out)),
+            any(one.is_shared for one in found),
+        )
+
+    def _of_turn(self, turn: _Turn) -> TurnChanges | None:
+        holding = [(id, changed) for id, changed in turn.changed if id not in self._undone]
+        changes = tuple(change for _, changed in holding for change in changed.changes)
+        left_out = tuple(dict.fromkeys(name for _, changed in holding for name in changed.left_out))
+        if not changes and not left_out:
+            return None
+        is_shared = any(not changed.is_exact for _, changed in holding)
+        ids = tuple(id for id, _ in holding)
+        return TurnChanges(turn.number, _prompt_of(turn), ids, changes, left_out, is_shared)
+
+
+def _prompt_of(turn: _Turn) -> str:
+    body = turn.prompt.body if turn.prompt is not None else None
+    return " ".join(typed_text(body).split()) if isinstance(body, User) else ""
+
+
+class Plan(Struct, frozen=True):
+    """Changes, and how they are taken back."""
+
+    turn: TurnChanges
+    direction: Direction
+    restoration: Restoration
+
+    @property
+    def name(self) -> str:
+        """`Turn 3 (add a test)`."""
+        return f"Turn {self.turn.number}" + (
+            f" ({shortened(self.turn.prompt, _LONGEST_PROMPT)})" if self.turn.prompt else ""
+        )
+
+
+async def plan_undo(
+    entries: Iterable[Entry], checkpoints: Checkpoints, direction: Direction, turn: TurnChanges | None = None
+) -> Plan | None:
+    """How to take back the changes of a turn, or to do them again; None where there is nothing. Raises `ToolError`."""
+    if turn is None:
+        history = History(entries)
+        turn = history.to_undo() if direction == "undo" else history.to_redo()
+    return None if turn is None else Plan(turn, direction, await checkpoints.restoration(turn.changes))
+
+
+async def carry_out(
+    plan: Plan, *, append: Callable[..., Awaitable[object]], locks: Locks, shown: Callable[[Path], str]
+) -> Sequence[RestoredFile]:
+    """Take the changes back; gives what became of each file. The log has it first, and the model is told.
+
+    Raises `UserError`.
+    """
+    keys = tuple(file.path for file in plan.restoration.files[:_MOST_LOCKED])
+    async with locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
+        changes = plan.restoration.changes
+        entries: list[Body] = [FilesRestored(plan.turn.takes_back, changes)]
+        if changes:
+            names = [shown(Path(real_path(change.path))) for change in changes]
+            more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+            did = "took back what was changed in" if plan.direction == "undo" else "did again what was taken back in"
+            entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MOST_TOLD])}{more}."))
+        await append(*entries)
+        return await plan.restoration.carry_out()
+
+
+_SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "kept": "="}
+
+
+def told_plan(plan: Plan, shown: Callable[[Path], str]) -> str:
+    """What would become of each file; what is not covered comes first."""
+    turn = plan.turn
+    lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in turn.left_out[:_MOST_LEFT_OUT]]
+    if (more := len(turn.left_out) - _MOST_LEFT_OUT) > 0:
+        lines.append(f"Not covered, too: {more} more.")
+    if turn.is_shared:
+        lines.append("A command ran: what else changed while it did counts as its own. What git keeps is git's.")
+    return "\n".join([*lines, told_files(plan.restoration.files, shown)])
+
+
+def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Path], str], *, command: str = "/") -> str:
+    """What became of each file, and how to go back from there; `command` is what begins that command."""
+    is_redo = plan.direction == "redo"
+    done = f"{plan.name} was {'done again' if is_redo else 'taken back'}"
+    if conflicts := sum(file.how == "conflict" for file in files):
+        head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
+    else:
+        head = f"{done}. {command}{'undo takes it back' if is_redo else 'redo does it again'}."
+    return f"{head}\n{told_files(files, shown)}"
+
+
+def told_files(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> str:
+    """A line for each file."""
+    width = max((len(file.how) for file in files), default=0)
+    rows = []
+    for file in files:
+        why = f"  ({file.why})" if file.why else ""
+        rows.append(f"  {_SIGNS[file.how]} {file.how:<{width}}  {shown(Path(file.path))}{why}")
+    return "\n".join(rows)
+
+
+def shown_name(name: str, shown: Callable[[Path], str]) -> str:
+    """`PATH: why`, the path as the person knows it."""
+    path, colon, why = name.rpartition(": ")
+    return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name

@@ -1,0 +1,154 @@
+"""`agentcli undo`: takes back what a session's newest turn did to files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from agentcli.agent.interfaces import Checkpoints, RestoredFile, SessionLog
+from agentcli.agent.undo import Direction, History, Plan, carry_out, plan_undo, told_outcome, told_plan
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.config import Config
+from agentcli.conversation.entries import Entry
+from agentcli.conversation.file_changes import FilesChanged
+from agentcli.errors import UsageError
+from agentcli.infra.locks import FileLocks
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.paths import current_folder
+from agentcli.setup.checkpoints import make_checkpoints
+
+_MOST_LOOKED_AT = 50  # sessions of this directory, for the newest that can take something back
+
+
+class Wish(Struct, frozen=True):
+    """What the command line asks for."""
+
+    direction: Direction
+    session: str
+    only_list: bool
+    yes: bool
+    json: bool
+
+
+def make_command(direction: Direction, help: str) -> typer.Typer:
+    """The command for one direction."""
+    app = make_app(help, needs_command=False)
+
+    @app.command(help=help)
+    def command(
+        session: Annotated[str, typer.Option(help="Its id or name; else the newest of this directory.")] = "",
+        only_list: Annotated[bool, typer.Option("--list", help="Only show the files.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+        json: AsJson = False,
+    ) -> None:
+        if not (only_list or yes) and (json or not sys.stdin.isatty()):
+            raise UsageError(f"Nobody can be asked here: agentcli {direction} --yes does it, --list shows the files.")
+        raise typer.Exit(asyncio.run(_run(configuration(), Wish(direction, session, only_list, yes, json))))
+
+    return app
+
+
+app = make_command("undo", "Take back what the newest turn of a session did to files. Exit code 1: not all of it.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "undo", arguments)
+
+
+async def _run(config: Config, wish: Wish) -> int:
+    store = SqliteSessions(config.paths.sessions, on_notice=warn)
+    try:
+        id = wish.session or await _newest(store, config, wish.direction)
+        if not id:
+            return _nothing(wish, "")
+        log, entries = await store.open(id)
+        try:
+            return await _take_back(config, wish, log, entries)
+        finally:
+            await log.close()
+    finally:
+        await store.close()
+
+
+async def _newest(store: SqliteSessions, config: Config, direction: Direction) -> str:
+    """The newest session of this directory with something to take back; else the newest, or none."""
+    sessions = await store.list(cwd=config.cwd, limit=_MOST_LOOKED_AT)
+    for info in sessions:
+        _, entries = await store.load(info.id)
+        history = History(entries)
+        if (history.to_undo() if direction == "undo" else history.to_redo()) is not None:
+            return info.id
+    return sessions[0].id if sessions else ""
+
+
+async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Sequence[Entry]) -> int:
+    checkpoints = make_checkpoints(config, log.session_id, lambda: (config.cwd,), is_lasting=True)
+    if checkpoints is None:
+        raise UsageError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
+    entries = [*entries, *await _interrupted(checkpoints, log, entries)]
+    plan = await plan_undo(entries, checkpoints, wish.direction)
+    if plan is None:
+        return _nothing(wish, log.session_id)
+    if not wish.json:
+        tell(f"{plan.name}:\n{told_plan(plan, _shown)}")
+    if wish.only_list or not (wish.yes or _is_wanted(wish.direction)):
+        return _report(wish, log.session_id, plan, plan.restoration.files, is_done=False)
+    files = await carry_out(
+        plan,
+        append=lambda *bodies: log.append(*bodies).committed,
+        locks=FileLocks(config.paths.state / "file_locks"),
+        shown=_shown,
+    )
+    if not wish.json:
+        tell(told_outcome(plan, files, _shown, command="agentcli "))
+    return _report(wish, log.session_id, plan, files, is_done=True)
+
+
+async def _interrupted(checkpoints: Checkpoints, log: SessionLog, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """What calls had done when their process was killed is in the log from now on."""
+    changed = await checkpoints.interrupted({e.body.id for e in entries if isinstance(e.body, FilesChanged)})
+    if not changed:
+        return ()
+    appended = log.append(*changed)
+    await appended.committed
+    await checkpoints.forget(None)
+    return appended.entries
+
+
+def _is_wanted(direction: Direction) -> bool:
+    return typer.confirm("Take back?" if direction == "undo" else "Do again?")
+
+
+def _report(wish: Wish, session_id: str, plan: Plan, files: Sequence[RestoredFile], *, is_done: bool) -> int:
+    """Print the outcome for programs; gives the exit code."""
+    conflicts = any(file.how == "conflict" for file in files)
+    if wish.json:
+        rows = [{"path": _shown(Path(f.path)), "change": f.how, **({"why": f.why} if f.why else {})} for f in files]
+        _print(session_id, plan.turn.number, rows, is_done=is_done and not conflicts)
+    return int(conflicts)
+
+
+def _nothing(wish: Wish, session_id: str) -> int:
+    """Of a list that is empty nothing is wrong; what cannot be done is."""
+    if wish.json:
+        _print(session_id or None, None, [], is_done=False)
+    else:
+        tell("There is nothing to take back." if wish.direction == "undo" else "Nothing was taken back before.")
+    return 0 if wish.only_list else 1
+
+
+def _print(session_id: str | None, turn: int | None, files: list[dict[str, Any]], *, is_done: bool) -> None:
+    print_json({"session_id": session_id, "turn": turn, "files": files, "done": is_done})
+
+
+def _shown(path: Path) -> str:
+    """Relative to the folder the command was called in, where it is there or near."""
+    return os.fsencode(os.path.relpath(path, current_folder().resolve())).decode(errors="replace")

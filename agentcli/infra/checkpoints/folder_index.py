@@ -1,0 +1,328 @@
+"""Finds what changed in a folder since it was last looked at; the contents of each state are kept.
+
+A file that the system says is untouched is not read again: its inode and the time of its last change, which nobody can
+set, are as they were. What git would ignore is covered up to a limit, and so are large files; what is left out has a
+name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agentcli.conversation.file_changes import FileKind, FileState
+from agentcli.infra.checkpoints.objects import Objects
+from agentcli.infra.checkpoints.states import kind_of, state_of
+from agentcli.infra.sandbox.trial.caches import is_cache
+from agentcli.tools.ripgrep import find_rg
+
+# A file can change twice within a tick of the clock of the file system, and look untouched after the second time.
+_TICK_NS = 20_000_000
+
+Difference = tuple[FileState | None, FileState | None]  # before and now
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What checkpoints cover: files of `largest` bytes and fewer, `most_files` in all.
+
+    Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
+    paths relative to the folder; `own` are folders of agentcli itself.
+    """
+
+    largest: int = 50_000_000
+    most_files: int = 200_000
+    ignored_files: int = 5_000
+    ignored_bytes: int = 50_000_000
+    excluded: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+class TooManyFiles(Exception):  # it says what is so
+    """A folder holds more files than checkpoints cover."""
+
+
+class _Known(NamedTuple):
+    """An entry as it was last seen. One with `changed_ns` 0 is read again."""
+
+    changed_ns: int
+    inode: int
+    kind: FileKind
+    mode: int
+    content: str
+    size: int
+    is_ignored: bool
+
+    @property
+    def state(self) -> FileState:
+        return FileState(self.kind, self.mode, self.content, self.size)
+
+
+class _Stored(msgspec.Struct):
+    """The file of an index: entries by folder and name, and what is left out, by path, with the reason."""
+
+    root: str
+    entries: dict[str, dict[str, _Known]]
+    left_out: dict[str, str]
+
+
+class FolderIndex:
+    """What is known of one folder, which must be a real path. Kept in `file` between sessions."""
+
+    def __init__(self, root: Path, file: Path, objects: Objects, limits: Limits) -> None:
+        self.root = str(root)
+        self.file = file
+        self.left_out: dict[str, str] = {}
+        self._objects = objects
+        self._limits = limits
+        self._entries: dict[str, dict[str, _Known]] = {}
+        self._is_loaded = False
+
+    def refresh(self) -> dict[str, Difference]:
+        """Look at all of it; gives what is not as it was when it was last looked at, by path relative to the folder.
+
+        Raises `TooManyFiles`, `OSError` where contents cannot be kept.
+        """
+        self._load()
+        walk = _Walk(self.root, self._entries, self.left_out, self._objects, self._limits)
+        walk.run()
+        if walk.differences:
+            self._save()
+        return walk.differences
+
+    def note(self, path: str) -> None:
+        """Look at one path, relative to the folder, whose state is known to be of somebody's doing already."""
+        folder, _, name = path.rpartition("/")
+        if not self._is_loaded or folder not in self._entries:
+            return
+        walk = _Walk(self.root, self._entries, self.left_out, self._objects, self._limits)
+        walk.look_at(folder, name)
+
+    def _load(self) -> None:
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        try:
+            stored = msgspec.msgpack.decode(self.file.read_bytes(), type=_Stored)
+        except (OSError, msgspec.MsgspecError):  # all of it is read again
+            return
+        if stored.root == self.root:
+            self._entries, self.left_out = stored.entries, stored.left_out
+
+    def _save(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = self.file.with_name(f"{self.file.name}.{os.getpid()}.new")
+        new.write_bytes(msgspec.msgpack.encode(_Stored(self.root, self._entries, self.left_out)))
+        new.replace(self.file)
+
+
+class _Walk:
+    """One look at a folder; `entries` and `left_out` are brought up to date."""
+
+    def __init__(
+        self,
+        root: str,
+        entries: dict[str, dict[str, _Known]],
+        left_out: dict[str, str],
+        objects: Objects,
+        limits: Limits,
+    ) -> None:
+        self.differences: dict[str, Difference] = {}
+        self._root = root
+        self._entries = entries
+        self._left_out = left_out
+        self._objects = objects
+        self._limits = limits
+        self._racy_since_ns = time.time_ns() - _TICK_NS
+        self._listed: _Listed | None = None
+        self._ignored: list[int] | None = None
+
+    def run(self) -> None:
+        waiting, count = [""], 0
+        while waiting:
+            folder = waiting.pop()
+            inside = self._look_in(folder)
+            count += len(self._entries.get(folder, ()))
+            if count > self._limits.most_files:
+                raise TooManyFiles(f"{self._root} holds more than {self._limits.most_files:,} files")
+            waiting += inside
+
+    def look_at(self, folder: str, name: str) -> None:
+        path = f"{folder}/{name}" if folder else name
+        try:
+            status = os.lstat(f"{self._root}/{path}")
+        except OSError:
+            if name in self._entries.get(folder, {}):
+                self._gone(folder, name)
+            return
+        self._take(folder, name, status)
+
+    def _look_in(self, folder: str) -> list[str]:
+        """Look at the entries of a folder; gives the folders in it."""
+        known = self._entries.setdefault(folder, {})
+        where = f"{self._root}/{folder}" if folder else self._root
+        below: list[str] = []
+        seen = 0
+        present = set()
+        try:
+            with os.scandir(where) as found:
+                for entry in found:
+                    name = entry.name
+                    before = known.get(name)
+                    status = entry.stat(follow_symlinks=False)
+                    if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
+                        self._take(folder, name, status)
+                        before = known.get(name)
+                    if before is not None:
+                        seen += 1
+                        present.add(name)
+                        if before.kind == "folder":
+                            below.append(f"{folder}/{name}" if folder else name)
+        except FileNotFoundError:  # gone since
+            return []
+        except PermissionError as error:
+            self._left_out[folder] = error.strerror or str(error)
+            return []
+        if seen < len(known):
+            for name in [name for name in known if name not in present]:
+                self._gone(folder, name)
+        return below
+
+    def _take(self, folder: str, name: str, status: os.stat_result) -> None:
+        """Take down an entry that is new, or was touched."""
+        known = self._entries.setdefault(folder, {})
+        path = f"{folder}/{name}" if folder else name
+        before, kind = known.get(name), kind_of(status)
+        if kind is None or self._is_skipped(path, name, is_folder=kind == "folder"):
+            return
+        is_ignored = before.is_ignored if before is not None else self._is_ignored(path, kind)
+        if before is None and is_ignored and (why := self._beyond_limits(path, kind, status)):
+            self._left_out[path] = why
+            return
+        if kind == "file" and status.st_size > self._limits.largest:
+            self._left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
+        else:
+            self._left_out.pop(path, None)
+        state = state_of(f"{self._root}/{path}", status, self._objects, largest=self._limits.largest)
+        if state is None:
+            return
+        changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
+        known[name] = _Known(changed_ns, status.st_ino, state.kind, state.mode, state.content, state.size, is_ignored)
+        if is_ignored and before is None and kind == "file":
+            self._count_ignored(1, state.size)
+        if before is not None and before.kind == "folder" != state.kind:
+            self._gone_inside(path)
+        if before is None or before.state != state:
+            self._differ(path, before.state if before is not None else None, state)
+
+    def _gone(self, folder: str, name: str) -> None:
+        path = f"{folder}/{name}" if folder else name
+        before = self._entries[folder].pop(name)
+        self._left_out.pop(path, None)
+        if before.is_ignored and before.kind == "file":
+            self._count_ignored(-1, -before.size)
+        self._differ(path, before.state, None)
+        if before.kind == "folder":
+            self._gone_inside(path)
+
+    def _gone_inside(self, path: str) -> None:
+        for name in list(self._entries.get(path, ())):
+            self._gone(path, name)
+        self._entries.pop(path, None)
+
+    def _differ(self, path: str, before: FileState | None, now: FileState | None) -> None:
+        first = self.differences.pop(path, (before, now))[0]
+        if first != now:
+            self.differences[path] = (first, now)
+
+    def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
+        if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
+            return True
+        if any(fnmatch(path, glob) or fnmatch(name, glob) for glob in self._limits.excluded):
+            self._left_out[path] = "excluded by checkpoints.exclude"
+            return True
+        return False
+
+    def _is_ignored(self, path: str, kind: FileKind) -> bool:
+        """True for what git would ignore. A folder without files that it would not ignore counts as ignored."""
+        if self._listed is None:
+            self._listed = _listed(self._root)
+        return not (path in self._listed.folders if kind == "folder" else path in self._listed.files)
+
+    def _beyond_limits(self, path: str, kind: FileKind, status: os.stat_result) -> str:
+        """Say why an ignored file, or folder as a whole, is left out; empty where it is not."""
+        files, size = self._ignored_so_far()
+        most, most_bytes = self._limits.ignored_files - files, self._limits.ignored_bytes - size
+        if kind == "folder":
+            count = total = 0
+            for one in _sizes_below(f"{self._root}/{path}"):
+                count, total = count + 1, total + one
+                if count > most or total > most_bytes:
+                    break
+        else:
+            count, total = 1, status.st_size if kind == "file" else 0
+        if count <= most and total <= most_bytes:
+            return ""
+        return "git ignores it, and it is large"
+
+    def _ignored_so_far(self) -> list[int]:
+        if self._ignored is None:
+            those = [
+                known
+                for inside in self._entries.values()
+                for known in inside.values()
+                if known.is_ignored and known.kind == "file"
+            ]
+            self._ignored = [len(those), sum(known.size for known in those)]
+        return self._ignored
+
+    def _count_ignored(self, files: int, size: int) -> None:
+        if self._ignored is not None:
+            self._ignored[0] += files
+            self._ignored[1] += size
+
+
+class _Listed(NamedTuple):
+    """The files that git would not ignore, and the folders around them."""
+
+    files: frozenset[str]
+    folders: frozenset[str]
+
+
+def _listed(root: str) -> _Listed:
+    """As ripgrep lists them, by .gitignore and git's own settings. Raises `OSError` where it cannot be run."""
+    options = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
+    done = subprocess.run(
+        [find_rg(), *options, "--glob=!.git"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    files = frozenset(os.fsdecode(done.stdout).split("\0")[:-1])
+    folders: set[str] = set()
+    for path in files:
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return _Listed(files, frozenset(folders))
+
+
+def _sizes_below(folder: str) -> Iterator[int]:
+    """The size of each entry below a folder, in bytes."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    yield entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue

@@ -1,0 +1,286 @@
+"""Records what calls do to files, for one session.
+
+What a call is going to change is taken down before and after it: the files it names, or, where nobody can tell, all of
+the workspace. What changed between two calls was the person's doing. A note on disk says which calls are under way, so
+that those of a killed process are accounted for when the session is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
+from agentcli.errors import ToolError
+from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, Limits, TooManyFiles
+from agentcli.infra.checkpoints.objects import Objects
+from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
+from agentcli.infra.checkpoints.states import state_at
+from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
+
+T = TypeVar("T")
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """A call that is under way, as it is noted on disk: the states before it, or the indexes of the folders."""
+
+    call_id: str
+    before: dict[str, FileState | None] | None = None
+    indexes: dict[str, str] = {}
+
+
+@dataclass
+class _Mark:
+    """A call that is under way. Without `paths` it may change anything; `found` is what it has changed so far."""
+
+    call_id: str
+    paths: tuple[str, ...] | None
+    note: Path
+    before: dict[str, FileState | None] = field(default_factory=dict)
+    found: dict[str, Difference] = field(default_factory=dict)
+    problem: str = ""
+
+
+class Recorder:
+    """Implements `Checkpoints`. `roots` gives the folders of the workspace, as real paths.
+
+    `scratch` is where files are made ready before they take their places. A `private` folder is where
+    `folder` is in, and goes with the recorder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        roots: Callable[[], Sequence[Path]],
+        session_id: str,
+        *,
+        scratch: Path,
+        private: PrivateFolder | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
+    ) -> None:
+        self.objects = Objects(folder)
+        self._scratch = scratch
+        self._private = private
+        self._notes = folder / "under_way" / session_id
+        self._find_roots = roots
+        self._limits = limits
+        self._indexes: list[FolderIndex] | None = None
+        self._open: list[_Mark] = []
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+
+    async def begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
+        """Take down what is there before a call changes it. Raises `ToolError` where that is not possible."""
+        return await self._in_thread(lambda: self._begin(call_id, paths))
+
+    async def end(self, mark: _Mark) -> FilesChanged | None:
+        """What the call has changed since it began; None if nothing. Raises `ToolError`."""
+        return await self._in_thread(lambda: self._end(mark))
+
+    async def forget(self, mark: _Mark | None) -> None:
+        """What the call has changed is in the log now, or with None what killed processes had. Raises `ToolError`."""
+        await self._in_thread(lambda: self._forget(*([mark.note] if mark else self._notes.glob("*.json"))))
+
+    async def under_way(self) -> Sequence[FilesChanged]:
+        """What calls that go on, such as jobs, have changed so far; it is not told again. Raises `ToolError`."""
+        return await self._in_thread(self._under_way)
+
+    async def interrupted(self, known: Collection[str]) -> Sequence[FilesChanged]:
+        """What calls of this session had done when their process was killed, until it is forgotten.
+
+        Those `known` by id have told it. Raises `ToolError`.
+        """
+        return await self._in_thread(lambda: self._interrupted(known))
+
+    async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
+        """How to take back changes. Raises `ToolError`."""
+        return await self._in_thread(
+            lambda: plan_restoration(changes, self.objects, scratch=self._scratch, largest=self._limits.largest)
+        )
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        await self._in_thread(self._close)
+
+    def _close(self) -> None:
+        if self._private is not None:
+            self._private.close()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Also while the caller is cancelled: a call that began has to end."""
+
+        def locked() -> T:
+            with self._lock:
+                try:
+                    return work()
+                except OSError as error:
+                    message = (
+                        f"The state of the files could not be kept in {self.objects.folder}: {error.strerror or error}."
+                    )
+                    raise ToolError(message, kind="resource_error") from error
+
+        task = asyncio.ensure_future(asyncio.to_thread(locked))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ToolError):
+                await task
+            raise
+
+    def _begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
+        self.objects.make()
+        note = self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
+        if paths is not None:
+            mark = _Mark(call_id, tuple(_with_missing_folders(map(str, paths))), note)
+            mark.before = {path: self._state(path) for path in mark.paths or ()}
+            self._write_note(note, _Note(call_id, {stored_path(path): state for path, state in mark.before.items()}))
+            return mark
+        mark = _Mark(call_id, None, note)
+        try:
+            self._attribute(self._open[-1] if self._open else None)
+        except (TooManyFiles, ToolError) as error:
+            mark.problem = str(error)
+            return mark
+        self._write_note(note, _Note(call_id, None, self._linked_indexes(note)))
+        self._open.append(mark)
+        return mark
+
+    def _end(self, mark: _Mark) -> FilesChanged | None:
+        try:
+            if mark.paths is not None:
+                return self._end_of_named(mark)
+            if mark.problem:
+                return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
+            self._attribute(mark)
+            self._open.remove(mark)
+            return self._told(mark)
+        except TooManyFiles as error:
+            self._open.remove(mark)
+            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {error}",))
+
+    def _end_of_named(self, mark: _Mark) -> FilesChanged | None:
+        found = {path: (before, self._state(path)) for path, before in mark.before.items()}
+        for path in found:
+            for index in self._indexes or ():
+                if path.startswith(f"{index.root}/"):
+                    index.note(path.removeprefix(f"{index.root}/"))
+        changes = _as_changes(found)
+        return FilesChanged(mark.call_id, changes) if changes else None
+
+    def _under_way(self) -> list[FilesChanged]:
+        if not self._open:
+            return []
+        self._attribute(self._open[-1])
+        return [told for mark in self._open if (told := self._told(mark)) is not None]
+
+    def _told(self, mark: _Mark) -> FilesChanged | None:
+        changes, mark.found = _as_changes(mark.found), {}
+        left_out = tuple(
+            f"{stored_path(index.root)}/{stored_path(path)}: {why}"
+            for index in self._every_index()
+            for path, why in sorted(index.left_out.items())
+        )
+        return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
+
+    def _attribute(self, mark: _Mark | None) -> None:
+        """Bring the indexes up to date; what is new in them was done by a call, or by the person."""
+        for index in self._every_index():
+            for path, (before, now) in index.refresh().items():
+                if mark is not None:
+                    whole = f"{index.root}/{path}"
+                    mark.found[whole] = (mark.found.get(whole, (before, now))[0], now)
+
+    def _every_index(self) -> list[FolderIndex]:
+        if self._indexes is None:
+            roots = [str(root) for root in self._find_roots()]
+            outermost = [root for root in roots if not any(root.startswith(f"{other}/") for other in roots)]
+            self._indexes = [self._index(root) for root in dict.fromkeys(outermost)]
+        return self._indexes
+
+    def _index(self, root: str, file: Path | None = None) -> FolderIndex:
+        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+        return FolderIndex(Path(root), file or self.objects.folder / "indexes" / name, self.objects, self._limits)
+
+    def _interrupted(self, known: Collection[str]) -> list[FilesChanged]:
+        """Those that named their files, and then what changed in the folders of the others."""
+        found = []
+        for file in sorted(self._notes.glob("*.json")):
+            try:
+                note = msgspec.json.decode(file.read_bytes(), type=_Note)
+            except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
+                continue
+            if note.call_id in known:
+                pass
+            elif note.before is not None:
+                states = {real_path(path): before for path, before in note.before.items()}
+                changes = _as_changes({path: (before, self._state(path)) for path, before in states.items()})
+                found += [FilesChanged(note.call_id, changes)] if changes else []
+            else:
+                found += self._interrupted_in_folders(note)
+        return found
+
+    def _interrupted_in_folders(self, note: _Note) -> list[FilesChanged]:
+        mark = _Mark(note.call_id, None, self._notes)
+        for root, name in note.indexes.items():
+            index = self._index(real_path(root), self._notes / name)
+            with contextlib.suppress(TooManyFiles):
+                mark.found |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
+        changes = _as_changes(mark.found)
+        return [FilesChanged(note.call_id, changes, is_exact=False)] if changes else []
+
+    def _linked_indexes(self, note: Path) -> dict[str, str]:
+        """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
+        names = {}
+        self._notes.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number, index in enumerate(self._every_index()):
+            name = f"{note.stem}-{number}.index"
+            with contextlib.suppress(FileNotFoundError):
+                (self._notes / name).unlink(missing_ok=True)
+                os.link(index.file, self._notes / name)
+                names[stored_path(index.root)] = name
+        return names
+
+    def _write_note(self, file: Path, note: _Note) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_bytes(msgspec.json.encode(note))
+
+    def _forget(self, *notes: Path) -> None:
+        for note in notes:
+            for file in (note, *self._notes.glob(f"{note.stem}-*.index")):
+                file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are under way
+            self._notes.rmdir()
+
+    def _state(self, path: str) -> FileState | None:
+        return state_at(path, self.objects, largest=self._limits.largest)
+
+
+def _as_changes(found: dict[str, Difference]) -> tuple[FileChange, ...]:
+    return tuple(
+        FileChange(stored_path(path), before, now) for path, (before, now) in sorted(found.items()) if before != now
+    )
+
+
+def _with_missing_folders(paths: Iterator[str]) -> Iterator[str]:
+    """The paths and the folders around them that are not there yet, each once; nothing inside a repository's own."""
+    seen = set()
+    for path in paths:
+        if ".git" in path.split("/"):
+            continue
+        around = [path]
+        while (folder := os.path.dirname(around[-1])) not in seen and not os.path.lexists(folder):  # noqa: PTH120
+            around.append(folder)
+        for one in reversed(around):
+            if one not in seen:
+                seen.add(one)
+                yield one
