@@ -29,7 +29,8 @@ class TurnChanges(Struct, frozen=True):
     """Changes that are taken back together: those of turn `number`, from 1 on, which answered `prompt`.
 
     `takes_back` are the entries they stand in, oldest first. `left_out` names what of the workspace was not looked at;
-    of some `is_shared` others' changes, made while a command ran, may be part.
+    of some `is_shared` others' changes, made while a command ran, may be part. With `is_open` those of all later turns
+    are among them.
     """
 
     number: int
@@ -38,6 +39,13 @@ class TurnChanges(Struct, frozen=True):
     changes: tuple[FileChange, ...]
     left_out: tuple[str, ...] = ()
     is_shared: bool = False
+    is_open: bool = False
+
+    @property
+    def name(self) -> str:
+        """`Turn 3 (add a test)`."""
+        prompt = f" ({shortened(self.prompt, _LONGEST_PROMPT)})" if self.prompt else ""
+        return f"{'Everything since turn' if self.is_open else 'Turn'} {self.number}{prompt}"
 
 
 @dataclass
@@ -104,6 +112,7 @@ class History:
             tuple(change for one in found for change in one.changes),
             tuple(dict.fromkeys(name for one in found for name in one.left_out)),
             any(one.is_shared for one in found),
+            is_open=True,
         )
 
     def _of_turn(self, turn: _Turn) -> TurnChanges | None:
@@ -128,13 +137,6 @@ class Plan(Struct, frozen=True):
     turn: TurnChanges
     direction: Direction
     restoration: Restoration
-
-    @property
-    def name(self) -> str:
-        """`Turn 3 (add a test)`."""
-        return f"Turn {self.turn.number}" + (
-            f" ({shortened(self.turn.prompt, _LONGEST_PROMPT)})" if self.turn.prompt else ""
-        )
 
 
 async def plan_undo(
@@ -184,7 +186,7 @@ def told_plan(plan: Plan, shown: Callable[[Path], str]) -> str:
 def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Path], str], *, command: str = "/") -> str:
     """What became of each file, and how to go back from there; `command` is what begins that command."""
     is_redo = plan.direction == "redo"
-    done = f"{plan.name} was {'done again' if is_redo else 'taken back'}"
+    done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
     if conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     else:

@@ -42,7 +42,7 @@ async def _take_back(host: CommandHost, argument: str, direction: Direction) -> 
     if plan is None:
         return "There is nothing to take back." if direction == "undo" else "Nothing was taken back before."
     verb = "Take back" if direction == "undo" else "Do again"
-    shown = f"{verb} {plan.name}:\n{told_plan(plan, host.session.runtime.calls.workspace.shown)}"
+    shown = f"{verb} {plan.turn.name}:\n{told_plan(plan, host.session.runtime.calls.workspace.shown)}"
     if argument == "list":
         return shown
     if argument != "yes":

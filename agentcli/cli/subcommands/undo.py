@@ -98,7 +98,7 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
     if plan is None:
         return _nothing(wish, log.session_id)
     if not wish.json:
-        tell(f"{plan.name}:\n{told_plan(plan, _shown)}")
+        tell(f"{plan.turn.name}:\n{told_plan(plan, _shown)}")
     if wish.only_list or not (wish.yes or _is_wanted(wish.direction)):
         return _report(wish, log.session_id, plan, plan.restoration.files, is_done=False)
     files = await carry_out(

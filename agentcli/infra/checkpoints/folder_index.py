@@ -144,6 +144,8 @@ class _Walk:
         self._ignored: list[int] | None = None
 
     def run(self) -> None:
+        for path in [path for path in self._left_out if not os.path.lexists(f"{self._root}/{path}")]:
+            del self._left_out[path]
         waiting, count = [""], 0
         while waiting:
             folder = waiting.pop()

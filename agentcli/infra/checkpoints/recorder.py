@@ -28,6 +28,8 @@ from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
 from agentcli.infra.checkpoints.states import state_at
 from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
 
+_MOST_NAMED = 100  # paths that are left out
+
 T = TypeVar("T")
 
 
@@ -48,6 +50,7 @@ class _Mark:
     note: Path
     before: dict[str, FileState | None] = field(default_factory=dict)
     found: dict[str, Difference] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -151,6 +154,7 @@ class Recorder:
         except (TooManyFiles, ToolError) as error:
             mark.problem = str(error)
             return mark
+        mark.left_out = self._left_out()
         self._write_note(note, _Note(call_id, None, self._linked_indexes(note)))
         self._open.append(mark)
         return mark
@@ -184,13 +188,16 @@ class Recorder:
         return [told for mark in self._open if (told := self._told(mark)) is not None]
 
     def _told(self, mark: _Mark) -> FilesChanged | None:
+        """What a call has changed since this was told last."""
         changes, mark.found = _as_changes(mark.found), {}
-        left_out = tuple(
-            f"{stored_path(index.root)}/{stored_path(path)}: {why}"
-            for index in self._every_index()
-            for path, why in sorted(index.left_out.items())
-        )
+        left_out = tuple(dict.fromkeys((*mark.left_out, *self._left_out())))
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
+
+    def _left_out(self) -> tuple[str, ...]:
+        """What is not looked at now, as `PATH: why`."""
+        found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
+        more = (f"{len(found) - _MOST_NAMED} more paths",) if len(found) > _MOST_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MOST_NAMED]), *more)
 
     def _attribute(self, mark: _Mark | None) -> None:
         """Bring the indexes up to date; what is new in them was done by a call, or by the person."""

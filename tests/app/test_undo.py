@@ -1,0 +1,346 @@
+"""What an agent did to files is taken back, by edit or by shell; what a person did since stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, Running, call
+from tests.app.undo_model import interleave
+
+BYPASS = ("--permission-mode", "bypassPermissions")
+
+
+def bash(command: str, **more: Any) -> dict[str, Any]:
+    return {"tool_calls": [call("bash", command=command, **more)]}
+
+
+def edit(path: str, old: str, new: str) -> dict[str, Any]:
+    return {"tool_calls": [call("file_edit", path=path, old_string=old, new_string=new)]}
+
+
+def go(place: Place, *replies: dict[str, Any], mode: str = "bypassPermissions") -> Ran:
+    ran = place.run("-p", "go", "-m", place.script(*replies, {"text": "done"}), "--permission-mode", mode)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def undo(place: Place, *flags: str, code: int = 0, command: str = "undo") -> dict[str, Any]:
+    ran = place.run(command, *(flags or ("--yes",)), "--json")
+    assert ran.code == code, (ran.out, ran.err)
+    told: dict[str, Any] = json.loads(ran.out)
+    return told
+
+
+def changes(told: dict[str, Any]) -> dict[str, str]:
+    return {file["path"]: file["change"] for file in told["files"]}
+
+
+Tree = dict[str, tuple[int, bytes | str]]
+
+
+def tree_of(folder: Path) -> Tree:
+    """Everything but what is git's: kinds and modes, and contents or targets."""
+    found: Tree = {}
+    for path in folder.rglob("*"):
+        if ".git" in path.parts:
+            continue
+        mode = path.lstat().st_mode
+        held = str(path.readlink()) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else ""
+        found[os.fsencode(path.relative_to(folder)).decode(errors="replace")] = (mode, held)
+    return found
+
+
+def git(place: Place, *words: str) -> str:
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
+    return subprocess.run(command, cwd=place.folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def project(place: Place) -> Place:
+    """A folder with a bit of everything, in no repository."""
+    (place.folder / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\nsix\n")
+    (place.folder / "sub/deep").mkdir(parents=True)
+    (place.folder / "sub/deep/run.sh").write_text("#!/bin/sh\n")
+    (place.folder / "sub/deep/run.sh").chmod(0o751)
+    (place.folder / "sub/private").write_bytes(b"\0\1binary")
+    (place.folder / "sub/private").chmod(0o600)
+    (place.folder / "link").symlink_to("sub/deep")
+    (place.folder / "empty").mkdir(mode=0o750)
+    return place
+
+
+WRECK = "rm -rf a.txt sub link empty; mkdir -p new/inner; echo x >new/inner/x; ln -s nowhere dangling"
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_everything_a_command_removed_comes_back_without_a_repository(project: Place, has_git: bool) -> None:
+    if not has_git:
+        bin = project.folder.parent / "bin"
+        bin.mkdir()
+        for name in ("bash", "sh", "rm", "mkdir", "ln", "cat", "env"):
+            (bin / name).symlink_to(shutil.which(name) or name)
+        project.environment["PATH"] = str(bin)
+    before = tree_of(project.folder)
+    go(project, bash(WRECK))
+    assert set(tree_of(project.folder)) == {"new", "new/inner", "new/inner/x", "dangling"}
+    listed = undo(project, "--list")
+    assert not listed["done"]
+    assert listed["turn"] == 1
+    assert set(tree_of(project.folder)) == {"new", "new/inner", "new/inner/x", "dangling"}
+    told = undo(project)
+    assert told["done"]
+    assert changes(told) == changes(listed)
+    assert changes(told) == {
+        **dict.fromkeys(before, "restored"),
+        **dict.fromkeys(("new", "new/inner", "new/inner/x", "dangling"), "removed"),
+    }
+    assert tree_of(project.folder) == before
+    assert undo(project, "--yes", code=1)["files"] == []
+
+
+def test_uncommitted_work_comes_back_and_what_is_gits_stays(project: Place) -> None:
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    (project.folder / "a.txt").write_text("not committed\n")
+    (project.folder / ".gitignore").write_text("ignored/\n")
+    (project.folder / "ignored").mkdir()
+    (project.folder / "ignored/notes").write_text("only here\n")
+    git(project, "stash", "push", "-q", "sub/private", "--include-untracked", "--keep-index")
+    before = tree_of(project.folder)
+    kept = (git(project, "stash", "list"), git(project, "ls-files", "-s"), git(project, "log", "--format=%H"))
+    go(project, bash("git reset -q --hard; git clean -fdxq; rm -rf sub"))
+    assert tree_of(project.folder) != before
+    undo(project)
+    assert tree_of(project.folder) == before
+    assert (git(project, "stash", "list"), git(project, "ls-files", "-s"), git(project, "log", "--format=%H")) == kept
+
+
+def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:
+    before = tree_of(project.folder)
+    go(
+        project,
+        edit("a.txt", "two", "TWO"),
+        bash("sed -i s/five/FIVE/ a.txt; mkdir m; echo 1 >m/1"),
+        mode="acceptEdits",
+    )
+    assert "TWO" in (project.folder / "a.txt").read_text()
+    assert "FIVE" in (project.folder / "a.txt").read_text()
+    assert changes(undo(project)) == {"a.txt": "restored", "m": "removed", "m/1": "removed"}
+    assert tree_of(project.folder) == before
+
+
+def test_what_a_person_changed_since_is_merged_or_stays(project: Place) -> None:
+    file, new = project.folder / "a.txt", project.folder / "new.txt"
+    clash, gone = project.folder / "clash.txt", project.folder / "gone.txt"
+    clash.write_text("1\n2\n3\n")
+    gone.write_text("1\n2\n3\n")
+    go(
+        project,
+        edit("a.txt", "one", "ONE"),
+        edit("clash.txt", "2", "two"),
+        edit("gone.txt", "2", "two"),
+        {"tool_calls": [call("file_write", path="new.txt", content="mine\n")]},
+    )
+    file.write_text(file.read_text().replace("six", "SIX"))
+    clash.write_text(clash.read_text().replace("two", "zwei"))
+    gone.unlink()
+    new.write_text("mine\nand yours\n")
+    (project.folder / "yours.txt").write_text("yours\n")
+    told = undo(project, "--yes", code=1)
+    assert changes(told) == {"a.txt": "merged", "clash.txt": "conflict", "gone.txt": "kept", "new.txt": "conflict"}
+    assert not told["done"]
+    assert file.read_text() == "one\ntwo\nthree\nfour\nfive\nSIX\n"
+    assert clash.read_text() == "1\nzwei\n3\n"
+    assert new.read_text() == "mine\nand yours\n"
+    assert not gone.exists()
+    assert (project.folder / "yours.txt").read_text() == "yours\n"
+
+
+def test_what_was_taken_back_can_be_done_again(project: Place) -> None:
+    before = tree_of(project.folder)
+    go(project, edit("a.txt", "two", "TWO"), bash(WRECK))
+    after = tree_of(project.folder)
+    assert undo(project, "--yes", code=1, command="redo")["files"] == []
+    for _ in range(2):
+        undo(project)
+        assert tree_of(project.folder) == before
+        assert undo(project, command="redo")["done"]
+        assert tree_of(project.folder) == after
+
+
+def test_turns_are_taken_back_one_by_one(project: Place) -> None:
+    go(project, edit("a.txt", "two", "TWO"))
+    script = project.script(edit("a.txt", "three", "THREE"), {"text": "done"})
+    assert project.run("-c", "-p", "again", "-m", script, *BYPASS).code == 0
+    assert undo(project)["turn"] == 2
+    assert (project.folder / "a.txt").read_text().startswith("one\nTWO\nthree\n")
+    assert undo(project)["turn"] == 1
+    assert (project.folder / "a.txt").read_text().startswith("one\ntwo\nthree\n")
+
+
+def test_the_model_is_told_what_was_taken_back(project: Place) -> None:
+    go(project, edit("a.txt", "two", "TWO"))
+    undo(project)
+    shown = project.run("sessions", "show", session_of(project), "--json").out
+    (note,) = [text for text in texts_of(json.loads(shown)["messages"]) if "took back" in text]
+    assert "a.txt" in note
+
+
+def session_of(place: Place) -> str:
+    return str(json.loads(place.run("sessions", "list", "--json").out)[0]["id"])
+
+
+def texts_of(messages: list[dict[str, Any]]) -> list[str]:
+    return [block["text"] for message in messages for block in message["content"] if block["type"] == "text"]
+
+
+def test_a_list_names_first_what_is_not_covered(project: Place) -> None:
+    (project.folder / ".gitignore").write_text("node_modules\nsmall\n")
+    for name, count in (("node_modules", 30), ("small", 3)):
+        (project.folder / name).mkdir()
+        for number in range(count):
+            (project.folder / name / f"{number}.js").write_text("x\n")
+    (project.folder / "large.bin").write_bytes(b"x" * 20_000)
+    project.environment |= {"AGENTCLI_CHECKPOINTS_IGNORED_FILES": "10", "AGENTCLI_CHECKPOINTS_LARGEST_MB": "0.01"}
+    go(project, bash("rm -rf node_modules small large.bin a.txt"))
+    shown = project.run("undo", "--list").out.splitlines()
+    first = [line for line in shown[1:3] if line.startswith("Not covered")]
+    assert len(first) == 2
+    assert "large.bin" in first[0]
+    assert "node_modules" in first[1]
+    told = undo(project, "--yes", code=1)
+    assert changes(told)["large.bin"] == "conflict"
+    assert changes(told)["a.txt"] == changes(told)["small/0.js"] == "restored"
+    assert not (project.folder / "node_modules").exists()
+
+
+def test_nothing_is_recorded_where_the_settings_want_nothing(project: Place) -> None:
+    project.environment["AGENTCLI_CHECKPOINTS_ENABLED"] = "false"
+    go(project, edit("a.txt", "two", "TWO"))
+    assert not (project.home / "state/checkpoints").exists()
+    assert "checkpoints.enabled" in project.run("undo", "--yes").err
+
+
+def test_names_that_are_no_text_come_back(project: Place) -> None:
+    name = os.fsencode(project.folder) + b"/caf\xe9"
+    Path(os.fsdecode(name)).write_text("latin\n")
+    before = tree_of(project.folder)
+    go(project, bash("rm caf*; echo >b$'\\xff'"))
+    undo(project)
+    assert tree_of(project.folder) == before
+
+
+def test_a_session_that_is_not_stored_leaves_nothing(project: Place) -> None:
+    script = project.script(bash(WRECK), {"text": "done"})
+    assert project.run("-p", "go", "-m", script, "--no-session", *BYPASS).code == 0
+    assert not (project.home / "state/checkpoints").exists()
+    assert not list((project.home / "state/tries").glob("try-*"))
+
+
+def test_what_a_job_did_is_taken_back(project: Place) -> None:
+    before = tree_of(project.folder)
+    job = bash("sleep 0.3; echo late >late.txt; rm a.txt", background=True)
+    go(project, job, edit("sub/deep/run.sh", "sh", "bash"), bash("sleep 1"))
+    assert not (project.folder / "a.txt").exists()
+    undo(project)
+    assert tree_of(project.folder) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["rm -rf sub; touch begun; sleep 30", "rm -rf sub; sed -i s/two/2/ a.txt; touch begun; sleep 30"]
+)
+def test_what_a_killed_program_did_is_taken_back(project: Place, command: str) -> None:
+    before = tree_of(project.folder)
+    with project.start("-p", "go", "-m", project.script(bash(command)), *BYPASS) as running:
+        while not (project.folder / "begun").exists():
+            pass
+        running.signal(signal.SIGKILL)
+        running.left()
+    assert tree_of(project.folder) != before
+    assert undo(project)["done"]
+    assert tree_of(project.folder) == before
+
+
+class Commanded:
+    """A program that takes prompts and slash commands as JSON lines."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._count = 0
+
+    def say(self, text: str, answer: str) -> None:
+        self._running.say(text)
+        self._running.wait_for(lambda line: line.get("result") == answer)
+
+    def command(self, text: str) -> str:
+        """Run a slash command; gives its output. Answers are counted: each looks like the one before."""
+        self._count += 1
+        name, position = text.split()[0], self._count
+        self._running.control("command", text=text)
+        seen = 0
+
+        def found(line: dict[str, Any]) -> bool:
+            nonlocal seen
+            seen = 0 if line.get("subtype") == "init" else seen + (line.get("subtype") == "command")
+            return seen == position and line.get("command") == name
+
+        return str(self._running.wait_for(found)["output"])
+
+
+@pytest.fixture
+def commanded(project: Place) -> Iterator[Callable[..., Commanded]]:
+    with ExitStack() as stack:
+
+        def start(*replies: dict[str, Any]) -> Commanded:
+            formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+            running = project.start("-p", *formats, "-m", project.script(*replies), *BYPASS, stdin=True)
+            return Commanded(stack.enter_context(running))
+
+        yield start
+
+
+def test_a_rewind_takes_back_files_the_conversation_or_both(
+    project: Place, commanded: Callable[..., Commanded]
+) -> None:
+    one, two = edit("a.txt", "two", "TWO"), edit("a.txt", "five", "FIVE")
+    running = commanded(one, {"text": "first"}, two, {"text": "second"})
+    running.say("one", "first")
+    running.say("two", "second")
+    file = project.folder / "a.txt"
+    assert "a.txt" in running.command("/rewind 2 files")
+    assert file.read_text() == "one\ntwo\nthree\nfour\nfive\nsix\n"
+    running.command("/redo yes")
+    assert file.read_text() == "one\nTWO\nthree\nfour\nFIVE\nsix\n"
+    assert "Back before: two" in running.command("/rewind 1 both")
+    assert file.read_text() == "one\nTWO\nthree\nfour\nfive\nsix\n"
+    assert "Files are as they are" in running.command("/rewind 1 conversation")
+    assert file.read_text() == "one\nTWO\nthree\nfour\nfive\nsix\n"
+
+
+def test_where_nobody_can_be_asked_the_slash_command_only_lists(
+    project: Place, commanded: Callable[..., Commanded]
+) -> None:
+    running = commanded(edit("a.txt", "two", "TWO"), {"text": "first"})
+    running.say("one", "first")
+    assert "/undo yes" in running.command("/undo")
+    assert "TWO" in (project.folder / "a.txt").read_text()
+    assert "taken back" in running.command("/undo yes")
+    assert "TWO" not in (project.folder / "a.txt").read_text()
+
+
+async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    for seed in range(12):
+        assert await interleave(seed, tmp_path / str(seed)) == []
