@@ -99,6 +99,10 @@ class SessionStore(Protocol):
         """Newest first; of one directory only when `cwd` is given."""
         ...
 
+    async def file_changes(self) -> Sequence[tuple[str, Entry]]:
+        """The entries of all sessions that tell of changes to files, oldest first, each with its session's id."""
+        ...
+
     async def rename(self, session_id: str, name: str) -> None:
         """Give a session another name, also one that is open. Raises `StorageError` when there is none of that id."""
         ...
@@ -177,6 +181,10 @@ class Checkpoints(Protocol):
 
         Those `known` by id have told it.
         """
+        ...
+
+    def content(self, id: str) -> bytes:
+        """What a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
         ...
 
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
+from agentcli.agent.blame import blame, split_line, told_author
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
-from agentcli.agent.commands.sessions import MOST_LISTED, label
+from agentcli.agent.commands.sessions import MOST_LISTED, age, label
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.session import Session
 from agentcli.agent.undo import Direction, History, Plan, TurnChanges, carry_out, plan_undo, told_outcome, told_plan
@@ -60,6 +63,22 @@ async def _undo(host: CommandHost, argument: str) -> Outcome:
 
 async def _redo(host: CommandHost, argument: str) -> Outcome:
     return await _take_back(host, argument, "redo")
+
+
+async def _why(host: CommandHost, argument: str) -> Outcome:
+    if not argument:
+        raise UsageError("Give a file, and a line if you like: /why PATH[:LINE]")
+    workspace = host.session.runtime.calls.workspace
+    checkpoints = _checkpoints_of(host.session)
+    name, line = split_line(argument, lambda name: workspace.lexical_path(name).exists())
+    lines = await blame(workspace.real_path(name), host.stored_sessions, checkpoints.content)
+    if line is not None and line > len(lines):
+        raise UsageError(f"{name} has {len(lines)} lines: there is no line {line}.")
+    authors = [one.author for one in (lines if line is None else [lines[line - 1]]) if one.author is not None]
+    if not authors:
+        return f"No session wrote {'anything in ' if line is None else ''}{argument}."
+    newest = max(authors, key=lambda author: author.at)
+    return told_author(newest, age(time.time() - newest.at))
 
 
 _PARTS = ("conversation", "files", "both")
@@ -133,5 +152,6 @@ UNDO_COMMANDS = (
         ("checkpoint",),
         forms=("", "NUMBER [conversation|files|both]"),
     ),
+    Command("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
     Command("redo", "do again what was taken back", _redo, "[list|yes]"),
 )

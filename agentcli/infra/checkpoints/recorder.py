@@ -105,6 +105,9 @@ class Recorder:
         """
         return await self._in_thread(lambda: self._interrupted(known))
 
+    def content(self, id: str) -> bytes:
+        return self.objects.get(id)
+
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
         """How to take back changes. Raises `ToolError`."""
         return await self._in_thread(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentcli.agent.interfaces import NEWEST, Appended, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
+from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id
@@ -85,6 +86,15 @@ class MemorySessions:
     async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
         logs = [log for log in self._logs.values() if log.entries and cwd in (None, log.cwd)]
         return [_info(log) for log in sorted(logs, key=lambda log: log.used, reverse=True)[:limit]]
+
+    async def file_changes(self) -> Sequence[tuple[str, Entry]]:
+        found = {
+            entry.id: (log.session_id, entry)  # a copy of a session has the entries of the one it was made of
+            for log in reversed(self._logs.values())
+            for entry in log.entries
+            if isinstance(entry.body, FilesChanged | FilesRestored)
+        }
+        return sorted(found.values(), key=lambda one: one[1].time)
 
     async def rename(self, session_id: str, name: str) -> None:
         log = self._logs.get(session_id) or self._find(session_id)

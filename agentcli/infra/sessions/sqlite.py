@@ -110,6 +110,15 @@ class SqliteSessions:
         tail = f"{where} ORDER BY used DESC LIMIT {int(limit)}"
         return await self._read(lambda db: _infos(db, tail, values))
 
+    async def file_changes(self) -> Sequence[tuple[str, Entry]]:
+        rows = await self._read(
+            lambda db: db.execute(
+                "SELECT id, parent_id, time, schema_version, CAST(body AS BLOB), session_id FROM entries "
+                "WHERE kind IN ('files_changed', 'files_restored') ORDER BY time"
+            ).fetchall()
+        )
+        return [(str(row[-1]), _entry(row[:-1])) for row in rows]
+
     async def rename(self, session_id: str, name: str) -> None:
         new = self._new.get(session_id)
         if new is not None:
