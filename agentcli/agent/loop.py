@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.accounting.budgets import MemoryAccount, OverBudget
-from agentcli.agent.calls.batches import Interrupted, run_calls
+from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
@@ -159,7 +159,6 @@ async def _rounds(turn: Turn) -> DoneReason:
             turn.answer.clear()
             results = await run_calls_of(turn, calls)
             turn.budgets.charge({"seconds": sum(result.duration_ms for result in results) / 1000})
-            add(turn, *results)
             await note_instructions(turn, calls)
             if turn.calls.is_stopped:
                 return "declined"
@@ -249,11 +248,7 @@ def can_go_on(turn: Turn, error: ProviderError | UserError) -> bool:
 
 async def run_calls_of(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
     reply = turn.state.conversation.last_reply
-    try:
-        return await run_calls(turn.calls, calls, reply_id=reply.id if reply else "")
-    except Interrupted as interrupt:
-        add(turn, *interrupt.results)
-        raise
+    return await run_calls(turn.calls, calls, reply_id=reply.id if reply else "")
 
 
 async def note_instructions(turn: Turn, calls: Sequence[ToolUse]) -> None:

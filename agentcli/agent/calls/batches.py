@@ -14,34 +14,40 @@ from agentcli.llm.messages import ToolResult, ToolUse
 
 
 async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str = "") -> list[Result]:
-    """A result for every call, in the order of the calls; `reply_id` is the entry they stand in.
+    """Run the calls of a reply, whose entry `reply_id` is, and store a result for each; gives them in that order.
 
     Neighbouring calls that only read run together, the others one after another; those that a client has to run come
-    last, all together. Before each start the steering queue is looked at: calls that have not started then are skipped
-    and say so; so do those behind a no that stops the turn. Raises `Interrupted`, with a result for every call, when
-    the turn is cancelled meanwhile.
+    last, all together. The results of those that ran together are stored when they have ended, so that a crash leaves
+    few calls of which nobody knows. Before each start the steering queue is looked at: calls that have not started then
+    are skipped and say so; so do those behind a no that stops the turn. When the turn is cancelled, each call that has
+    no result gets one that says so.
     """
     calls = [Call(use, turn, reply_id=reply_id) for use in uses]
+    results: list[Result] = []
+
+    def store(why: str = "") -> None:
+        """Store results in the order of the calls: up to the first that has none, or with a reason all of them."""
+        for call in calls[len(results) :]:
+            if call.result is None and not why:
+                return
+            results.append(call.result or not_run(call.use, why))
+            turn.store(results[-1])
+
     try:
         for batch in _batches(turn, calls):
             if turn.must_pause:
                 break
             await _run_batch(turn, batch)
-    except asyncio.CancelledError as interrupt:
-        raise Interrupted([call.result or not_run(call.use, INTERRUPTED) for call in calls]) from interrupt
-    why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
-    skipped = [call.use for call in calls if call.result is None]
+            store()
+    except asyncio.CancelledError:
+        store(INTERRUPTED)
+        raise
+    skipped = tuple(call.use for call in calls if call.result is None)
     if skipped and not turn.is_stopped:
-        turn.emit(Steered(tuple(skipped)))
-    return [call.result or not_run(call.use, f"Not run: {why}.") for call in calls]
-
-
-class Interrupted(asyncio.CancelledError):
-    """The turn was interrupted while calls ran; `results` answers every one of them."""
-
-    def __init__(self, results: list[Result]) -> None:
-        super().__init__()
-        self.results = results
+        turn.emit(Steered(skipped))
+    why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
+    store(f"Not run: {why}.")
+    return results
 
 
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
