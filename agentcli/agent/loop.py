@@ -63,12 +63,30 @@ def begin_turn(
     return turn
 
 
+def cut_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn | None:
+    """Go on where the conversation was cut short: at a question that waits, or in an answer that broke off."""
+    if state.conversation.asked_again:
+        return resume_turn(state, runtime, emit)
+    return go_on_turn(state, runtime, emit) if half_answer(state.conversation) else None
+
+
 def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
     turn = _new_turn(state, runtime, emit)
     turn.answer, turn.has_half_answer = [half_answer(state.conversation)], True
     add_notes(turn)
     add(turn, reminder(GO_ON))
+    return turn
+
+
+def resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+    """Go on with a turn that the end of the program cut short, at the question that nobody had answered.
+
+    Calls before it get a result that says what is known of them; it and those behind it have not begun.
+    """
+    turn = _new_turn(state, runtime, emit)
+    turn.left = state.conversation.asked_again
+    answer_open_calls(turn, apart_from=turn.left)
     return turn
 
 
@@ -131,6 +149,10 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Requests and their calls, until the model asks for nothing more."""
+    if turn.left:
+        await run_calls_of(turn, turn.left)
+        if turn.calls.is_stopped:
+            return "declined"
     while turn.round < turn.most_rounds or await goes_on(turn):
         turn.round += 1
         turn.emit(TurnStarted(turn.round))

@@ -42,7 +42,10 @@ class RunQueued(Struct, frozen=True, tag="run_queued"):
 
 
 class GoOn(Struct, frozen=True, tag="go_on"):
-    """Go on with an answer that broke off, where it stopped; nothing happens where the conversation ends otherwise."""
+    """Go on where the conversation was cut short: at a question that nobody answered, or in an answer that broke off.
+
+    Nothing happens where it ends otherwise.
+    """
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):

@@ -14,7 +14,7 @@ from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
-from agentcli.agent.loop import begin_turn, go_on_turn, half_answer, run_turn
+from agentcli.agent.loop import begin_turn, cut_turn, run_turn
 from agentcli.agent.ops import (
     Approve,
     Background,
@@ -142,8 +142,8 @@ class Session:
                 if queue.follow_ups and not self.is_busy:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
             case GoOn():
-                if half_answer(state.conversation) and not self.is_busy:
-                    self._start(go_on_turn(state, self.runtime, self._publish))
+                if not self.is_busy and (turn := cut_turn(state, self.runtime, self._publish)) is not None:
+                    self._start(turn)
             case Interrupt():
                 for task in (self._turn, *self._commands):
                     if task is not None:

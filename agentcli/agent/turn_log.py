@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from agentcli.agent import events
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
 DROPPED = "Dropped: the program ended while this ran on a stand-in of the workspace; nothing of it was kept."
 NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
+NOT_BEGUN = "Not run: the program ended while a question about another call waited."
 
 
 @dataclass
@@ -36,8 +37,8 @@ class Turn:
     `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
     broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
     was compacted for it. `is_refused`: the provider takes the newest request in no form. `dearer_model` is the one that
-    a cheaper one has just replaced. `pending` are entries being stored, oldest first; of `entry_ids` the first
-    `accepted` were in a request that was answered.
+    a cheaper one has just replaced. `left` are calls of an earlier reply that are still to run. `pending` are entries
+    being stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
     """
 
     state: AgentState
@@ -58,6 +59,7 @@ class Turn:
     has_overflowed: bool = False
     is_refused: bool = False
     dearer_model: str = ""
+    left: tuple[ToolUse, ...] = ()
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
@@ -107,8 +109,10 @@ async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
 async def settled(turn: Turn) -> None:
     """Wait until everything added is on disk. Raises `StorageError`."""
     while turn.pending:
-        await asyncio.shield(turn.pending[0])
-        turn.pending.pop(0)
+        first = turn.pending[0]
+        await asyncio.shield(first)
+        if turn.pending and turn.pending[0] is first:  # else another one waited too
+            turn.pending.pop(0)
 
 
 async def settled_in_any_case(turn: Turn) -> None:
@@ -122,10 +126,10 @@ async def settled_in_any_case(turn: Turn) -> None:
             return turn.emit(Notice(str(unstored)))
 
 
-def answer_open_calls(turn: Turn, why: str = "") -> None:
+def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
     """Give calls left open by an interrupt or a crash a result; providers refuse a request without one."""
     conversation = turn.state.conversation
-    calls = tuple(conversation.open_calls.values())
+    calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
         add(turn, *(not_run(call, why or _what_became_of(call, conversation)) for call in calls))
 
@@ -135,7 +139,9 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
         return DROPPED
     if names := conversation.kept.get(call.id):
         return f"The program ended before the output was stored. Kept of what it changed: {', '.join(names)}."
-    return NOT_ANSWERED if call.id in conversation.unanswered else UNKNOWN_OUTCOME
+    if call.id in conversation.unanswered:
+        return NOT_ANSWERED
+    return NOT_BEGUN if call in conversation.asked_again else UNKNOWN_OUTCOME
 
 
 def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:

@@ -47,7 +47,7 @@ class Conversation:
     Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
     from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
     id, oldest first; about those in `unanswered` the person was asked and has not answered, those in `tried` have
-        self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
+    run on a stand-in of the workspace, and `kept` names what is kept of their changes. `last_reply` is the newest one.
 
     Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """
@@ -95,6 +95,16 @@ class Conversation:
                 text = entry.body.text
                 facts = [fact for fact in facts if fact != text] + ([] if entry.body.is_removed else [text])
         return facts
+
+    @property
+    def asked_again(self) -> tuple[ToolUse, ...]:
+        """The calls from the first on about which the person was asked and has not answered; none of them has begun.
+
+        A call that was tried is not among them: what it changed was dropped.
+        """
+        calls = list(self.open_calls.values())
+        first = next((n for n, call in enumerate(calls) if call.id in self.unanswered - self.tried), len(calls))
+        return tuple(calls[first:])
 
     @property
     def messages(self) -> tuple[Message, ...]:

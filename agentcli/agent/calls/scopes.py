@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,6 +22,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
+from agentcli.errors import StorageError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
@@ -187,6 +188,8 @@ class Call:
         """Ask the person about this call; question and answer are entries. Their time is not the call's own."""
         assert self.turn.session.ask is not None, "whoever asks has looked whether anybody can answer"
         self.turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+        with suppress(StorageError):  # told where the turn waits for its entries
+            await self.turn.settle()  # a question that was seen is asked again after a crash
         since = time.perf_counter()
         try:
             answer = await self.turn.session.ask(request, decide)

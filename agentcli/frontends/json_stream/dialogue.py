@@ -99,6 +99,8 @@ class Dialogue:
             self._lines.put_nowait(None)
         else:
             self._spawn(self._listen(input))
+            if self._session.snapshot().conversation.asked_again:
+                self._session.submit(ops.GoOn())
         self._spawn(self._work(first))
         left = asyncio.create_task(self._leaving.wait())
         signs: set[asyncio.Future[Any]] = {self._over, left}

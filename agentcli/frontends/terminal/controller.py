@@ -104,6 +104,8 @@ class TerminalController(OpenerHost):
         live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
             replay(conversation, self.view)
+        if conversation.asked_again:
+            session.submit(GoOn())
         self._status.follow(session)
 
     async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:

@@ -1,0 +1,109 @@
+"""After a crash a session opens where it stood: questions are asked again, and nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, call
+from tests.app.terminal import Open
+
+FORMATS = ("-p", "--output-format", "stream-json", "--input-format", "stream-json")
+NO_TRIES = {"AGENTCLI_PERMISSIONS_TRY": "false"}
+COUNT = "echo x >>count"  # it tells how often it ran
+
+
+def bash(command: str) -> dict[str, Any]:
+    return call("bash", command=command)
+
+
+@pytest.fixture
+def crashed(place: Place) -> Place:
+    """A session that was killed while a question waited: one call had ended, one had not begun."""
+    place.environment |= NO_TRIES
+    calls = [bash("cat a.txt"), bash(COUNT), bash("echo y >>last")]
+    (place.folder / "a.txt").write_text("held\n")
+    script = place.script({"tool_calls": calls})
+    with place.start(*FORMATS, "-m", script, stdin=True) as running:
+        running.say("go")
+        running.wait_for_type("system", "approval_requested")
+        running.signal(signal.SIGKILL)
+        running.left()
+    return place
+
+
+def session_of(place: Place) -> str:
+    return str(json.loads(place.run("sessions", "list", "--json").out)[0]["id"])
+
+
+def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Place) -> None:
+    script = crashed.script({"text": "the end"})
+    with crashed.start(*FORMATS, "-c", "-m", script, stdin=True) as running:
+        asked = running.wait_for_type("system", "approval_requested")
+        assert asked["tool_input"] == {"command": COUNT}
+        assert not (crashed.folder / "count").exists()
+        running.control("approve", id=asked["id"])
+        asked = running.wait_for(lambda line: line.get("tool_input") == {"command": "echo y >>last"})
+        running.control("deny", id=asked["id"], comment="not this")
+        assert running.wait_for(lambda line: line["type"] == "result")["result"] == "the end"
+    assert (crashed.folder / "count").read_text() == "x\n"
+    assert not (crashed.folder / "last").exists()
+
+
+def test_where_nobody_can_be_asked_it_says_that_it_did_not_run(crashed: Place) -> None:
+    ran = crashed.run("-c", "-p", "and now?", "-m", crashed.script({"text": "{{last_result}}"}))
+    assert ran.out == "Not run: the program ended while a question about another call waited.\n"
+    shown = json.loads(crashed.run("sessions", "show", session_of(crashed), "--json").out)
+    told = [b["content"] for m in shown["messages"] for b in m["content"] if b["type"] == "tool_result"]
+    assert [text.split(":")[0] for text in told] == ["held", "Not run", "Not run"]
+    assert "had answered whether it may run" in told[1]
+    assert not (crashed.folder / "count").exists()
+
+
+def test_what_was_running_is_never_run_again(place: Place) -> None:
+    script = place.script({"tool_calls": [bash("cat a.txt"), bash(f"{COUNT}; sleep 30")]})
+    (place.folder / "a.txt").write_text("held\n")
+    flags = ("--permission-mode", "bypassPermissions")
+    with place.start(*FORMATS, "-m", script, *flags, stdin=True) as running:
+        running.say("go")
+        while not (place.folder / "count").exists():
+            pass
+        running.signal(signal.SIGKILL)
+        running.left()
+    with place.start(*FORMATS, "-c", "-m", place.script({"text": "{{last_result}}"}), *flags, stdin=True) as running:
+        running.say("and now?")
+        told = running.wait_for(lambda line: line["type"] == "result")["result"]
+    assert "the outcome is unknown" in told
+    assert (place.folder / "count").read_text() == "x\n"
+    shown = place.run("sessions", "show", session_of(place)).out
+    assert "✓ bash" in shown  # the call before it had its result
+
+
+def test_a_question_about_a_try_is_not_asked_again(place: Place) -> None:
+    script = place.script({"tool_calls": [bash(COUNT)]})
+    with place.start(*FORMATS, "-m", script, stdin=True) as running:
+        running.say("go")
+        asked = running.wait_for_type("system", "approval_requested")
+        if asked.get("kind") != "keep":
+            pytest.skip("commands cannot be tried here")
+        running.signal(signal.SIGKILL)
+        running.left()
+    with place.start(*FORMATS, "-c", "-m", place.script({"text": "{{last_result}}"}), stdin=True) as running:
+        running.say("and now?")
+        assert "nothing of it was kept" in running.wait_for(lambda line: line["type"] == "result")["result"]
+    assert not (place.folder / "count").exists()
+
+
+def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> None:
+    first = open_terminal([{"tool_calls": [bash(COUNT)]}], "go", **NO_TRIES)
+    first.asked()
+    first.kill(signal.SIGKILL)
+    second = open_terminal([{"text": "the end"}], "-c", **NO_TRIES)
+    assert COUNT in second.asked()
+    second.type("y")
+    second.see("the end")
+    assert (tmp_path / "project/count").read_text() == "x\n"
