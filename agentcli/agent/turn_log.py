@@ -17,7 +17,17 @@ from agentcli.agent.permissions.modes import untold_mode
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Retracted, Rewound, reminder
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Compaction,
+    Entry,
+    HeadMoved,
+    Result,
+    Retracted,
+    Rewound,
+    reminder,
+)
 from agentcli.errors import StorageError, UserError
 from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -85,6 +95,8 @@ def store(
 ) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
     """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
     match bodies:
+        case (HeadMoved(to), *_):
+            appended = runtime.log.append(*bodies, parent_id=to)
         case (Rewound(before), *_):
             appended = runtime.log.append(*bodies, parent_id=state.conversation.parent_of(before))
         case _:

@@ -63,7 +63,9 @@ class History:
         self._restored: dict[str, FilesRestored] = {}
         self._undone: dict[str, str] = {}  # entry, and the one that took it back
         self._turn_of_call: dict[str, _Turn] = {}
-        for entry in entries:
+        self._positions: dict[str, int] = {}
+        for position, entry in enumerate(entries):
+            self._positions[entry.id] = position
             self._note(entry)
 
     def _note(self, entry: Entry) -> None:
@@ -98,32 +100,35 @@ class History:
         return None
 
     def since(self, entry_id: str) -> TurnChanges | None:
-        """All changes of the turns from a prompt on, together; None where there are none."""
-        start = next((n for n, t in enumerate(self._turns) if t.prompt is not None and t.prompt.id == entry_id), None)
-        if start is None:
+        """All changes that were recorded after an entry, together; None where there are none."""
+        start = self._positions.get(entry_id, len(self._positions))
+        later = [
+            (id, changed, turn)
+            for turn in self._turns
+            for id, changed in turn.changed
+            if self._positions[id] > start and id not in self._undone
+        ]
+        if not later:
             return None
-        found = [of_turn for turn in self._turns[start:] if (of_turn := self._of_turn(turn)) is not None]
-        if not found:
-            return None
-        return TurnChanges(
-            found[0].number,
-            _prompt_of(self._turns[start]),
-            tuple(id for one in found for id in one.takes_back),
-            tuple(change for one in found for change in one.changes),
-            tuple(dict.fromkeys(name for one in found for name in one.left_out)),
-            any(one.is_shared for one in found),
-            is_open=True,
-        )
+        later.sort(key=lambda one: self._positions[one[0]])
+        changed = [one for _, one, _ in later]
+        turn = min((turn for _, _, turn in later), key=lambda turn: turn.number)
+        return _together([id for id, _, _ in later], changed, turn, is_open=True)
 
     def _of_turn(self, turn: _Turn) -> TurnChanges | None:
         holding = [(id, changed) for id, changed in turn.changed if id not in self._undone]
-        changes = tuple(change for _, changed in holding for change in changed.changes)
-        left_out = tuple(dict.fromkeys(name for _, changed in holding for name in changed.left_out))
-        if not changes and not left_out:
+        if not any(changed.changes or changed.left_out for _, changed in holding):
             return None
-        is_shared = any(not changed.is_exact for _, changed in holding)
-        ids = tuple(id for id, _ in holding)
-        return TurnChanges(turn.number, _prompt_of(turn), ids, changes, left_out, is_shared)
+        return _together([id for id, _ in holding], [changed for _, changed in holding], turn)
+
+
+def _together(
+    ids: Sequence[str], changed: Sequence[FilesChanged], turn: _Turn, *, is_open: bool = False
+) -> TurnChanges:
+    changes = tuple(change for one in changed for change in one.changes)
+    left_out = tuple(dict.fromkeys(name for one in changed for name in one.left_out))
+    is_shared = any(not one.is_exact for one in changed)
+    return TurnChanges(turn.number, _prompt_of(turn), tuple(ids), changes, left_out, is_shared, is_open)
 
 
 def _prompt_of(turn: _Turn) -> str:

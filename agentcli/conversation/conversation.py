@@ -150,7 +150,8 @@ class Conversation:
                 way.append(entry)
                 wanted = entry.parent_id
         if way:
-            self.path = way[::-1]
+            gone = {id for entry in way if isinstance(entry.body, Retracted) for id in entry.body.ids}
+            self.path = [entry for entry in reversed(way) if entry.id not in gone]
             self._rebuild()
 
     def _find(self, entry_id: str, otherwise: int) -> int:

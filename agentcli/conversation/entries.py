@@ -131,6 +131,18 @@ class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
     before: str
 
 
+class HeadMoved(msgspec.Struct, frozen=True, tag_field="kind", tag="head_moved"):
+    """The conversation goes on from the entry `to`, on this branch or on another one."""
+
+    to: str
+
+
+class Labelled(msgspec.Struct, frozen=True, tag_field="kind", tag="labelled"):
+    """The person gave this point of the conversation a name."""
+
+    name: str
+
+
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     """Entries that were taken back, such as a prompt that nothing could answer. What was added after them stays."""
 
@@ -234,6 +246,8 @@ Body = (
     | ContextNote
     | Pinned
     | Rewound
+    | HeadMoved
+    | Labelled
     | Retracted
     | ProviderSwitched
     | Queued

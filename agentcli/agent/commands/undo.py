@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from agentcli.agent.blame import blame, split_line, told_author
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
 from agentcli.agent.commands.sessions import MOST_LISTED, age, label
 from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
 from agentcli.agent.undo import Direction, History, Plan, TurnChanges, carry_out, plan_undo, told_outcome, told_plan
+from agentcli.conversation.entries import Labelled
 from agentcli.errors import UsageError, UserError
 
 
@@ -86,25 +89,46 @@ _PARTS = ("conversation", "files", "both")
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
     """Numbers count from the newest prompt, which is what one most often wants back."""
-    prompts = list(reversed(host.session.prompts()))
-    if not prompts:
+    there = points(host.session.state.conversation)
+    if not there:
         return "There is no prompt to go back to."
-    which, _, part = argument.partition(" ")
-    if part not in ("", *_PARTS):
-        raise UsageError(f"/rewind NUMBER takes back one of {', '.join(_PARTS)}, and was given {part!r}.")
+    which, _, part = argument.rpartition(" ") if argument.endswith(_PARTS) else (argument, "", "")
     if which:
-        chosen: int | None = number_in(which, len(prompts), "prompt")
+        point = _named_point(which, there)
     else:
-        options = [(label(text), "") for _, text in prompts]
+        options = [_in_columns(point) for point in there]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
-            return listed(options[:MOST_LISTED], f"Go back to before one: /rewind NUMBER [{'|'.join(_PARTS)}]")
-    assert chosen is not None
-    entry_id = prompts[chosen][0]
-    changes = History(host.session.state.conversation.entries).since(entry_id)
+            return listed(options[:MOST_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
+        point = there[chosen]
+    changes = History(host.session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
     if not which and changes is not None:
         part = await _chosen_part(host, changes)
-    return await _go_back(host, entry_id, part or "conversation", changes, is_asked=bool(which))
+    return await _go_back(host, point, part or "conversation", changes, is_asked=bool(which))
+
+
+def _named_point(which: str, there: Sequence[Point]) -> Point:
+    """The one with that number, label or id. Raises `UsageError`."""
+    if which.isdecimal():
+        return there[number_in(which, len(there), "prompt")]
+    found = [point for point in there if (point.kind == "label" and point.text == which) or point.entry_id == which]
+    if not found:
+        raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
+    return found[0]
+
+
+def _in_columns(point: Point) -> tuple[str, str]:
+    detail = {"prompt": "", "label": "a label: to just there", "branch": "left before: to its end"}[point.kind]
+    return label(point.text), detail
+
+
+async def _label(host: CommandHost, name: str) -> Outcome:
+    if not name or name.isdecimal() or name.endswith(_PARTS):
+        raise UsageError("Give this point a name that is no number: /label NAME; /rewind NAME goes back to it.")
+    if host.session.is_busy:
+        raise UserError("A turn is running: give a label when it has ended.")
+    host.session.append(Labelled(name))
+    return f"This point is called {name}: /rewind {name} goes back to it."
 
 
 async def _chosen_part(host: CommandHost, changes: TurnChanges) -> str:
@@ -117,7 +141,7 @@ async def _chosen_part(host: CommandHost, changes: TurnChanges) -> str:
 
 
 async def _go_back(
-    host: CommandHost, entry_id: str, part: str, changes: TurnChanges | None, *, is_asked: bool
+    host: CommandHost, point: Point, part: str, changes: TurnChanges | None, *, is_asked: bool
 ) -> Outcome:
     """Take back the conversation, the files, or both. Files come first: a list of them is shown and agreed to."""
     session, said = host.session, []
@@ -131,9 +155,9 @@ async def _go_back(
                 return "Nothing was changed."
             said.append(await taken_back(session, plan))
     if part != "files":
-        text = session.rewind(entry_id)
+        text = session.rewind(point.entry_id)
         host.put_into_input(text)
-        said.insert(0, f"Back before: {label(text)}")
+        said.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
         said.append(
             "What it cost stays counted."
             if part == "both"
@@ -148,10 +172,11 @@ UNDO_COMMANDS = (
         "rewind",
         "go back to before one of your prompts: what was said, the files, or both",
         _rewind,
-        "[NUMBER]",
+        "[WHERE]",
         ("checkpoint",),
-        forms=("", "NUMBER [conversation|files|both]"),
+        forms=("", "NUMBER|LABEL [conversation|files|both]"),
     ),
+    Command("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
     Command("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
     Command("redo", "do again what was taken back", _redo, "[list|yes]"),
 )

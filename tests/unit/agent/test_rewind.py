@@ -9,7 +9,10 @@ import pytest
 
 from agentcli.agent.events import EntryStored, ToolFinished
 from agentcli.agent.ops import Interrupt, Prompt, RunCommand, SetMode, Steer
+from agentcli.agent.rewind import points
 from agentcli.agent.todo import todo_items
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Labelled
 from agentcli.errors import UserError
 from agentcli.llm.messages import Text
 from tests.unit.agent.stage import call, on_stage
@@ -73,8 +76,8 @@ async def test_there_is_no_way_back_to_what_is_no_prompt_or_was_taken_back(tmp_p
         await stage.ask("Go")
         (id, _) = stage.session.prompts()[0]
         stage.session.rewind(id)
-        for gone in (id, "no-such-entry", stage.entries[1].id):
-            with pytest.raises(UserError, match="no prompt of this conversation"):
+        for gone in (id, "no-such-entry"):
+            with pytest.raises(UserError, match="no point of this conversation"):
                 stage.session.rewind(gone)
 
 
@@ -124,3 +127,32 @@ async def test_the_newest_list_is_what_there_is_to_do(tmp_path: Folder) -> None:
         assert [event.summary for event in stage.of(ToolFinished)][:2] == ["0 of 2 done", "1 of 2 done"]
         stage.session.rewind(stage.session.prompts()[1][0])
         assert [(item.content, item.status) for item in todo_items(stage.session.state.conversation.path)] == lists[0]
+
+
+async def test_a_label_leads_back_to_just_there(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [END, END, END]) as stage:
+        await stage.ask("first")
+        stage.session.append(Labelled("here"))
+        await stage.ask("second")
+        (label,) = [point for point in points(stage.session.state.conversation) if point.kind == "label"]
+        assert (label.text, stage.session.rewind(label.entry_id)) == ("here", "")
+        assert [text for _, text in stage.session.prompts()] == ["first"]
+        await stage.ask("third")
+        assert [text for _, text in stage.session.prompts()] == ["first", "third"]
+
+
+async def test_a_branch_that_was_left_can_be_gone_back_to(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [END, END, END, END]) as stage:
+        await stage.ask("first")
+        await stage.ask("second")
+        stage.session.rewind(stage.session.prompts()[1][0])
+        await stage.ask("instead")
+        (left,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
+        assert left.text == "second"
+        stage.session.rewind(left.entry_id)
+        assert [text for _, text in stage.session.prompts()] == ["first", "second"]
+        (other,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
+        assert other.text == "instead"
+        await stage.ask("third")
+        assert [text for _, text in stage.session.prompts()] == ["first", "second", "third"]
+        assert Conversation(stage.entries).messages == stage.session.state.conversation.messages
