@@ -143,6 +143,11 @@ class Plan(Struct, frozen=True):
     direction: Direction
     restoration: Restoration
 
+    @property
+    def is_hopeless(self) -> bool:
+        """True where conflicts leave nothing that could be done."""
+        return not self.restoration.changes and any(file.how == "conflict" for file in self.restoration.files)
+
 
 async def plan_undo(
     entries: Iterable[Entry], checkpoints: Checkpoints, direction: Direction, turn: TurnChanges | None = None
@@ -159,8 +164,10 @@ async def carry_out(
 ) -> Sequence[RestoredFile]:
     """Take the changes back; gives what became of each file. The log has it first, and the model is told.
 
-    Raises `UserError`.
+    Where nothing but conflicts is in the way nothing is done: the turn can still be taken back. Raises `UserError`.
     """
+    if plan.is_hopeless:
+        return plan.restoration.files
     keys = tuple(file.path for file in plan.restoration.files[:_MOST_LOCKED])
     async with locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
         changes = plan.restoration.changes
@@ -192,7 +199,9 @@ def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Pat
     """What became of each file, and how to go back from there; `command` is what begins that command."""
     is_redo = plan.direction == "redo"
     done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
-    if conflicts := sum(file.how == "conflict" for file in files):
+    if plan.is_hopeless:
+        head = f"Nothing of {plan.turn.name[0].lower()}{plan.turn.name[1:]} could be {done.rpartition(' was ')[2]}:"
+    elif conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     else:
         head = f"{done}. {command}{'undo takes it back' if is_redo else 'redo does it again'}."

@@ -344,3 +344,14 @@ async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypa
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
     for seed in range(12):
         assert await interleave(seed, tmp_path / str(seed)) == []
+
+
+def test_a_turn_that_only_conflicts_is_not_counted_as_taken_back(project: Place) -> None:
+    go(project, edit("a.txt", "two", "TWO"))
+    file = project.folder / "a.txt"
+    file.write_text(file.read_text().replace("TWO", "zwei"))
+    told = undo(project, "--yes", code=1)
+    assert (told["done"], changes(told)) == (False, {"a.txt": "conflict"})
+    file.write_text(file.read_text().replace("zwei", "TWO"))
+    assert undo(project)["done"]
+    assert file.read_text().startswith("one\ntwo\n")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from agentcli.agent.blame import blame, split_line, told_author
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
@@ -35,10 +36,14 @@ def _checkpoints_of(session: Session) -> Checkpoints:
 
 async def taken_back(session: Session, plan: Plan) -> str:
     """Carry a plan out, and say what became of each file. Raises `UserError`."""
-    services = session.runtime.calls.services
-    shown = services.workspace.shown
-    files = await carry_out(plan, append=session.append, locks=services.locks, shown=shown)
+    shown = _shown(session)
+    locks = session.runtime.calls.services.locks
+    files = await carry_out(plan, append=session.append, locks=locks, shown=shown)
     return told_outcome(plan, files, shown)
+
+
+def _shown(session: Session) -> Callable[[Path], str]:
+    return session.runtime.calls.workspace.shown
 
 
 async def _take_back(host: CommandHost, argument: str, direction: Direction) -> Outcome:
@@ -48,9 +53,9 @@ async def _take_back(host: CommandHost, argument: str, direction: Direction) -> 
     if plan is None:
         return "There is nothing to take back." if direction == "undo" else "Nothing was taken back before."
     verb = "Take back" if direction == "undo" else "Do again"
-    shown = f"{verb} {plan.turn.name}:\n{told_plan(plan, host.session.runtime.calls.workspace.shown)}"
-    if argument == "list":
-        return shown
+    shown = f"{verb} {plan.turn.name}:\n{told_plan(plan, _shown(host.session))}"
+    if argument == "list" or plan.is_hopeless:
+        return shown if argument == "list" else told_outcome(plan, plan.restoration.files, _shown(host.session))
     if argument != "yes":
         is_wanted = await host.confirm(shown, f"{verb}?")
         if is_wanted is None:
@@ -150,7 +155,7 @@ async def _go_back(
         if plan is None:
             said.append("No file was changed since by what can be taken back.")
         else:
-            shown = told_plan(plan, session.runtime.calls.workspace.shown)
+            shown = told_plan(plan, _shown(session))
             if not is_asked and not await host.confirm(f"Take back since then:\n{shown}", "Take back?"):
                 return "Nothing was changed."
             said.append(await taken_back(session, plan))
