@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[No
         if paths is None and (jobs := _running_jobs(session) - before):
             _keep(session, _end_after_jobs(call, checkpoints, mark, jobs))
         else:
-            await _end(call, checkpoints, mark)
+            await _end(call, checkpoints, mark)  # before anything else happens: that would count as the call's
 
 
 async def end_recording(session: SessionCalls) -> None:
@@ -61,7 +61,7 @@ def _running_jobs(session: SessionCalls) -> set[str]:
     return {job.id for job in session.workspace.sandbox.jobs() if job.is_running}
 
 
-def _keep(session: SessionCalls, work: Any) -> None:
+def _keep(session: SessionCalls, work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work)
     session.recording.add(task)
     task.add_done_callback(session.recording.discard)

@@ -108,7 +108,8 @@ def _key(call: ToolUse) -> str:
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are. In `recording` is what still records what calls did.
+    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
+    did to files, some once their jobs have ended.
     """
 
     services: CallServices

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +78,7 @@ class Recorder:
         self._limits = limits
         self._indexes: list[FolderIndex] | None = None
         self._open: list[_Mark] = []
-        self._lock = threading.Lock()
+        self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
@@ -123,19 +122,18 @@ class Recorder:
             self._private.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Also while the caller is cancelled: a call that began has to end."""
+        """One after another, also while the caller is cancelled: what began has to end."""
 
-        def locked() -> T:
-            with self._lock:
+        async def in_order() -> T:
+            async with self._order:
                 try:
-                    return work()
+                    return await asyncio.to_thread(work)
                 except OSError as error:
-                    message = (
-                        f"The state of the files could not be kept in {self.objects.folder}: {error.strerror or error}."
-                    )
+                    why = error.strerror or error
+                    message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
                     raise ToolError(message, kind="resource_error") from error
 
-        task = asyncio.ensure_future(asyncio.to_thread(locked))
+        task = asyncio.create_task(in_order())
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
