@@ -355,3 +355,12 @@ def test_a_turn_that_only_conflicts_is_not_counted_as_taken_back(project: Place)
     file.write_text(file.read_text().replace("zwei", "TWO"))
     assert undo(project)["done"]
     assert file.read_text().startswith("one\ntwo\n")
+
+
+def test_what_a_killed_program_made_in_an_empty_folder_is_taken_back(place: Place) -> None:
+    with place.start("-p", "go", "-m", place.script(bash("echo 1 >begun; sleep 30")), *BYPASS) as running:
+        while not (place.folder / "begun").exists():
+            pass
+        running.signal(signal.SIGKILL)
+        running.left()
+    assert changes(undo(place)) == {"begun": "removed"}

@@ -92,7 +92,7 @@ class FolderIndex:
         self._load()
         walk = _Walk(self.root, self._entries, self.left_out, self._objects, self._limits)
         walk.run()
-        if walk.differences:
+        if walk.differences or not self.file.exists():
             self._save()
         return walk.differences
 
@@ -117,7 +117,7 @@ class FolderIndex:
 
     def _save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self.file.with_name(f"{self.file.name}.{os.getpid()}.new")
+        new = self.file.with_name(f"{self.file.name}.{os.urandom(4).hex()}.new")
         new.write_bytes(msgspec.msgpack.encode(_Stored(self.root, self._entries, self.left_out)))
         new.replace(self.file)
 
