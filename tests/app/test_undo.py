@@ -50,12 +50,14 @@ Tree = dict[str, tuple[int, bytes | str]]
 
 
 def tree_of(folder: Path) -> Tree:
-    """Everything but what is git's: kinds and modes, and contents or targets."""
+    """Kinds and modes, and contents or targets, of all but what is git's or was mounted on while a command ran."""
     found: Tree = {}
     for path in folder.rglob("*"):
         if ".git" in path.parts:
             continue
         mode = path.lstat().st_mode
+        if mode & stat.S_ISVTX:
+            continue
         held = str(path.readlink()) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else ""
         found[os.fsencode(path.relative_to(folder)).decode(errors="replace")] = (mode, held)
     return found

@@ -8,6 +8,7 @@ name.
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import msgspec
 from agentcli.conversation.file_changes import FileKind, FileState
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_of
+from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.trial.caches import is_cache
 from agentcli.tools.ripgrep import find_rg
 
@@ -202,6 +204,8 @@ class _Walk:
         path = f"{folder}/{name}" if folder else name
         before, kind = known.get(name), kind_of(status)
         if kind is None or self._is_skipped(path, name, is_folder=kind == "folder"):
+            return
+        if status.st_mode & stat.S_ISVTX and is_mount_point_of_ours(f"{self._root}/{path}"):  # a command runs, or did
             return
         is_ignored = before.is_ignored if before is not None else self._is_ignored(path, kind)
         if before is None and is_ignored and (why := self._beyond_limits(path, kind, status)):
