@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -176,10 +176,10 @@ class Checkpoints(Protocol):
         """What calls that go on, such as background jobs, have changed so far; told once."""
         ...
 
-    async def interrupted(self, known: Collection[str]) -> Sequence[FilesChanged]:
+    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
         """What calls of this session had done when an earlier process was killed, until it is forgotten.
 
-        Those `known` by id have told it.
+        `told` says when what calls did was stored last, by their ids: in seconds since 1970.
         """
         ...
 

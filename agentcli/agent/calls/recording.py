@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.conversation.entries import ContextNote
+from agentcli.conversation.entries import ContextNote, Entry
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import StorageError, ToolError
 
@@ -93,13 +93,17 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
     _keep(call.turn.session, forget())
 
 
+def recorded_calls(entries: Iterable[Entry]) -> dict[str, float]:
+    """When what calls did was stored last, by their ids."""
+    return {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
+
+
 async def account_for_interrupted(session: Session) -> None:
     """Store what calls had done to files when their process was killed."""
     checkpoints = session.runtime.calls.services.checkpoints
     assert checkpoints is not None
-    known = {entry.body.id for entry in session.state.conversation.entries if isinstance(entry.body, FilesChanged)}
     try:
-        if changed := await checkpoints.interrupted(known):
+        if changed := await checkpoints.interrupted(recorded_calls(session.state.conversation.entries)):
             await session.append(*changed)
         await checkpoints.forget(None)
     except StorageError:  # told by the session; the next start looks again

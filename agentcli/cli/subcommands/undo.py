@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 from msgspec import Struct
 
+from agentcli.agent.calls.recording import recorded_calls
 from agentcli.agent.interfaces import Checkpoints, RestoredFile, SessionLog
 from agentcli.agent.undo import Direction, History, Plan, carry_out, plan_undo, told_outcome, told_plan
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry
-from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import UsageError
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -114,7 +114,7 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
 
 async def _interrupted(checkpoints: Checkpoints, log: SessionLog, entries: Sequence[Entry]) -> Sequence[Entry]:
     """What calls had done when their process was killed is in the log from now on."""
-    changed = await checkpoints.interrupted({e.body.id for e in entries if isinstance(e.body, FilesChanged)})
+    changed = await checkpoints.interrupted(recorded_calls(entries))
     if not changed:
         return ()
     appended = log.append(*changed)

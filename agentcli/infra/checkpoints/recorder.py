@@ -12,7 +12,8 @@ import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -97,12 +98,12 @@ class Recorder:
         """What calls that go on, such as jobs, have changed so far; it is not told again. Raises `ToolError`."""
         return await self._in_thread(self._under_way)
 
-    async def interrupted(self, known: Collection[str]) -> Sequence[FilesChanged]:
+    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
         """What calls of this session had done when their process was killed, until it is forgotten.
 
-        Those `known` by id have told it. Raises `ToolError`.
+        `told` says when what calls did was stored last, by their ids. Raises `ToolError`.
         """
-        return await self._in_thread(lambda: self._interrupted(known))
+        return await self._in_thread(lambda: self._interrupted(told))
 
     def content(self, id: str) -> bytes:
         return self.objects.get(id)
@@ -219,17 +220,18 @@ class Recorder:
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
         return FolderIndex(Path(root), file or self.objects.folder / "indexes" / name, self.objects, self._limits)
 
-    def _interrupted(self, known: Collection[str]) -> list[FilesChanged]:
+    def _interrupted(self, told: Mapping[str, float]) -> list[FilesChanged]:
         """Those that named their files, and then what changed in the folders of the others."""
         found = []
         for file in sorted(self._notes.glob("*.json")):
             try:
                 note = msgspec.json.decode(file.read_bytes(), type=_Note)
+                began = file.stat().st_mtime
             except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
                 continue
-            if note.call_id in known:
-                pass
-            elif note.before is not None:
+            if told.get(note.call_id, 0.0) >= began:  # a model may use an id again
+                continue
+            if note.before is not None:
                 states = {real_path(path): before for path, before in note.before.items()}
                 changes = _as_changes({path: (before, self._state(path)) for path, before in states.items()})
                 found += [FilesChanged(note.call_id, changes)] if changes else []
@@ -252,10 +254,13 @@ class Recorder:
         self._notes.mkdir(parents=True, exist_ok=True, mode=0o700)
         for number, index in enumerate(self._every_index()):
             name = f"{note.stem}-{number}.index"
-            with contextlib.suppress(FileNotFoundError):
-                (self._notes / name).unlink(missing_ok=True)
+            try:
                 os.link(index.file, self._notes / name)
-                names[stored_path(index.root)] = name
+            except FileNotFoundError:  # another program has removed it
+                continue
+            except OSError:  # a disk without hard links
+                shutil.copyfile(index.file, self._notes / name)
+            names[stored_path(index.root)] = name
         return names
 
     def _write_note(self, file: Path, note: _Note) -> None:
