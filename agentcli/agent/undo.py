@@ -22,6 +22,7 @@ _LOCK_PATIENCE_S = 30.0
 _MOST_LOCKED = 500
 _MOST_TOLD = 20  # names of files for the model
 _MOST_LEFT_OUT = 10
+_MOST_LISTED = 60  # files
 _LONGEST_PROMPT = 50
 
 
@@ -209,12 +210,14 @@ def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Pat
 
 
 def told_files(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> str:
-    """A line for each file."""
+    """A line for each file, conflicts first; of many the first."""
     width = max((len(file.how) for file in files), default=0)
     rows = []
-    for file in files:
+    for file in sorted(files, key=lambda file: file.how != "conflict")[:_MOST_LISTED]:
         why = f"  ({file.why})" if file.why else ""
         rows.append(f"  {_SIGNS[file.how]} {file.how:<{width}}  {shown(Path(file.path))}{why}")
+    if (more := len(files) - _MOST_LISTED) > 0:
+        rows.append(f"  … and {more:,} more")
     return "\n".join(rows)
 
 
