@@ -978,6 +978,167 @@ async def test_a_file_of_the_second_version_is_brought_up_with_what_it_holds(tmp
     assert [type(entry.body) for entry in entries] == [User, Rewound]
 
 
+async def test_a_file_that_is_brought_up_is_copied_before_with_what_its_log_holds(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        ids = [await a_session(store, "one")]
+    old = apsw.Connection(str(database(tmp_path)))  # held open, so that the log is not written into the file
+    as_before_version_4(old)
+    for number in ("v3", "v3-2"):
+        old.execute("UPDATE entries SET time = time + 1")
+        assert database(tmp_path).with_name("sessions.db-wal").stat().st_size
+        told: list[str] = []
+        async with on_disk(tmp_path, told) as store:
+            assert [info.id for info in await store.list()] == ids
+            assert [one.session_id for one in await store.search("one")] == ids[-1:]
+            ids.insert(0, await a_session(store, "two"))
+        copy = database(tmp_path).with_name(f"sessions.db.{number}")
+        assert [str(copy) in notice for notice in told] == [True]
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        with closing(apsw.Connection(str(copy))) as db:
+            assert db.pragma("user_version") == 3
+            assert db.execute("SELECT count(*) FROM entries").get == len(ids) - 1
+            assert (
+                db.execute("SELECT max(time) FROM entries").get
+                == old.execute("SELECT max(time) FROM entries WHERE checksum IS NULL").get
+            )
+        as_before_version_4(old)
+    old.close()
+    assert not list(database(tmp_path).parent.glob("*.part"))
+
+
+async def test_rows_from_before_checksums_are_read_and_new_ones_have_them(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        as_before_version_4(db)
+    async with on_disk(tmp_path, []) as store:
+        log, _ = await store.open(id)
+        await kept(log, said("two"))
+        await log.close()
+        assert texts_of((await store.load(id))[1]) == ["one", "two"]
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        assert [bool(row[0]) for row in db.execute("SELECT checksum FROM entries ORDER BY seq")] == [False, True]
+
+
+async def test_what_is_struck_out_is_in_no_file_of_the_database(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        ids = [await a_session(store, *(f"{n} sesame{n} {'x' * 1_000 * (n % 7)}" for n in range(60))) for _ in range(2)]
+        log, _ = await store.open(ids[0])
+        for n in range(60):
+            await kept(log, said(f"again sesame{n} {'y' * 3_000 * (n % 3)}"))
+        await log.close()
+        assert len(await store.search("sesame7")) == 3
+        await store.remove(ids[1])
+        for file in (database(tmp_path).parent / "trash").iterdir():
+            file.unlink()
+        texts = [f"sesame{n}" for n in range(60)]
+        assert await store.redact(ids[0], texts) == 120
+        files = {path.name: path.read_bytes() for path in database(tmp_path).parent.glob("sessions.db*")}
+        assert len(files) >= 2
+        assert [name for name, content in files.items() if b"esame" in content] == []
+        assert await store.search("sesame7") == []
+        assert len(await store.search("redacted")) == 20
+
+
+async def test_texts_are_struck_out_of_entries_that_cannot_be_read(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one", f"half {KEY}", "three sesame")
+        cut = "UPDATE entries SET body = substr(body, 1, length(body) - 2) WHERE seq = 2"
+        flipped = "UPDATE entries SET body = replace(body, 'three', 'thrxx') WHERE seq = 3"
+        await store._writer.call(lambda db: db.execute(f"{cut}; {flipped}") and None)
+        assert await store.redact(id, [KEY, "sesame"]) == 2
+        _, entries = await store.load(id)
+    assert [type(entry.body) for entry in entries] == [User, Unreadable, Unreadable, ContextNote]
+    assert f"half {STRUCK}" in entries[1].body.stored
+    assert f"thrxx {STRUCK}" in entries[2].body.stored
+
+
+async def test_the_trash_is_the_owner_s_alone_and_holds_every_line(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        source = await a_session(store, "shared")
+        fork, _ = await store.fork(source, cwd=HERE)
+        await kept(fork, *ROUND)
+        await fork.close()
+        await store.remove(fork.session_id)
+        await store.reset(source)
+        await store._writer.call(lambda db: db.execute("DELETE FROM sessions") and None)
+        trash = database(tmp_path).parent / "trash"
+        assert stat.S_IMODE(trash.stat().st_mode) == 0o700
+        assert {path.name for path in trash.iterdir()} == {f"{source}.jsonl", f"{fork.session_id}.jsonl"}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in trash.iterdir()} == {0o600}
+        lines = (trash / f"{fork.session_id}.jsonl").read_text().splitlines()
+        assert len(lines) == 2 + len(ROUND)
+        await store.restore(fork.session_id)  # its source is gone: the file has all of it
+        assert [entry.body for entry in (await store.load(fork.session_id))[1]] == [said("shared"), *ROUND]
+
+
+async def test_what_cannot_be_written_to_the_trash_is_not_removed(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+        (database(tmp_path).parent / "trash").write_text("in the way")
+        for refused in (store.remove(id), store.reset(id)):
+            with pytest.raises(StorageError, match=r"trash.*nothing was changed"):
+                await refused
+        assert texts_of((await store.load(id))[1]) == ["one"]
+
+
+async def test_a_damaged_trash_file_is_a_clear_error(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+        await store.remove(id)
+        file = database(tmp_path).parent / "trash" / f"{id}.jsonl"
+        for content in (b"", b"{}\n", file.read_bytes()[:-20]):
+            file.write_bytes(content)
+            with pytest.raises(StorageError, match=r"\.jsonl cannot be read"):
+                await store.restore(id)
+        assert file.exists()
+
+
+async def test_a_fork_whose_source_is_removed_before_its_first_entry_says_so_and_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with on_disk(tmp_path) as store:
+        source = await a_session(store, "one")
+        fork, _ = await store.fork(source, cwd=HERE)
+        await store.remove(source)
+        with pytest.raises(StorageError, match=f"sessions restore {source}"):
+            await kept(fork, said("two"))
+        await store.restore(source)
+        await kept(fork, said("three"))
+        await fork.close()
+        assert texts_of((await store.load(fork.session_id))[1]) == ["one", "two", "three"]
+
+
+async def test_a_search_also_works_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "2m") as disk:
+        async with on_disk(disk) as store:
+            id = await a_session(store, "needle")
+        if subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False).returncode:
+            pytest.skip("this disk cannot be made read-only")
+        async with on_disk(disk) as store:
+            assert [one.session_id for one in await store.search("needle")] == [id]
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+async def test_entries_are_not_written_to_a_file_that_was_put_away(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        with (
+            closing(apsw.Connection(str(database(tmp_path)))) as db,
+            closing(apsw.Connection(str(tmp_path / "new"))) as new,
+            new.backup("main", db, "main") as backup,
+        ):
+            backup.step()
+        (tmp_path / "new").replace(database(tmp_path))
+        for suffix in ("-wal", "-shm"):
+            database(tmp_path).with_name(f"sessions.db{suffix}").unlink()
+        await kept(log, said("two"))
+        await log.close()
+    async with on_disk(tmp_path) as store:
+        assert texts_of((await store.load(log.session_id))[1]) == ["one", "two"]
+
+
 @every_store
 async def test_a_session_notes_whose_it_is_and_so_does_its_fork(make: MakeStore, tmp_path: Path) -> None:
     async with opened(make, tmp_path) as store:

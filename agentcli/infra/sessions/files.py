@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable
@@ -41,7 +42,8 @@ def write_synced(path: Path, lines: Iterable[bytes]) -> None:
         part.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StorageError(f"{path} could not be written ({error.strerror}): nothing was changed.") from error
 
 
