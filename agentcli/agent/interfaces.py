@@ -32,6 +32,17 @@ class SessionInfo(Struct, frozen=True):
     user_id: str = ""
 
 
+class Found(Struct, frozen=True):
+    """An entry that a search found: `excerpt` is a line around the words, `kind` the entry's, `title` the session's."""
+
+    session_id: str
+    entry_id: str
+    kind: str
+    excerpt: str
+    time: float
+    title: str
+
+
 class Stored(Struct, frozen=True):
     """Entries that are on disk, with their place in the session (`seq` of the first one)."""
 
@@ -86,17 +97,56 @@ class SessionStore(Protocol):
         ...
 
     async def fork(
-        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
+        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        """A new session that begins with the entries of another one, which stays as it is."""
+        """A new session that begins with the entries of another one, which stays as it is.
+
+        With `at` with those up to the entry of that id, on whatever branch it stands; it may be shortened while it
+        stays unique, and of equal ids the newest counts.
+        """
         ...
 
     async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
         """A session to read only."""
         ...
 
-    async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
-        """Newest first; of one directory only when `cwd` is given."""
+    async def list(
+        self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
+    ) -> Sequence[SessionInfo]:
+        """Newest first; of one directory or one user only when that is given."""
+        ...
+
+    async def search(
+        self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
+    ) -> Sequence[Found]:
+        """Entries that hold a word beginning with each word of `text`, newest first.
+
+        Looks in prompts, answers, calls, their results, summaries and notes, of a fork only in what is its own. Raises
+        `StorageError` for a text without a letter or digit.
+        """
+        ...
+
+    async def remove(self, session_id: str) -> None:
+        """Move a session to the trash; its forks keep what they share with it. Refused while it is open."""
+        ...
+
+    async def restore(self, session_id: str) -> str:
+        """Bring back what `remove` or `reset` took last, under the id that is returned.
+
+        Refused where the session has entries again.
+        """
+        ...
+
+    async def reset(self, session_id: str) -> None:
+        """Move a session's entries to the trash; id, directory, name and user stay. Refused while it is open."""
+        ...
+
+    async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
+        """Replace these texts by `[redacted]` in every entry for good, and note in how many places.
+
+        Entries that the session shares with those it was forked from, or with its own forks, change for all of them.
+        What is in the trash, and copies of the store, are not touched. Refused while the session is open.
+        """
         ...
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:

@@ -28,6 +28,9 @@ from agentcli.conversation.entries import (
     Assistant,
     Body,
     CallsStarted,
+    Compaction,
+    ContextNote,
+    Pinned,
     Result,
     Retracted,
     Rewound,
@@ -40,7 +43,7 @@ from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.schema import VERSION
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.llm.messages import Text, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Text, Thinking, ToolResult, ToolUse, Usage
 from tests.unit.agent.stage import call, on_stage
 
 MakeStore = Callable[[Path], SessionStore]
@@ -75,8 +78,8 @@ ROUND: tuple[Body, ...] = (
 )
 
 
-async def kept(log: SessionLog, *bodies: Body) -> None:
-    await log.append(*bodies).committed
+async def kept(log: SessionLog, *bodies: Body, **how: Any) -> None:
+    await log.append(*bodies, **how).committed
 
 
 async def a_session(store: SessionStore, *texts: str, cwd: Path = HERE, **how: Any) -> str:
@@ -377,6 +380,334 @@ def test_ids_are_uuids_of_version_7_that_grow() -> None:
     assert abs(int(ids[0].replace("-", "")[:12], 16) / 1000 - time.time()) < 60
 
 
+@every_store
+async def test_sessions_are_listed_by_user(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        hers = await a_session(store, "one", user_id="ada")
+        await a_session(store, "two", user_id="bob")
+        nobodys = await a_session(store, "three", cwd=THERE)
+        assert [info.id for info in await store.list(user_id="ada")] == [hers]
+        assert [info.id for info in await store.list(user_id="")] == [nobodys]
+        assert await store.list(user_id="ada", cwd=THERE) == []
+        assert len(await store.list(user_id=None)) == 3
+
+
+# A fork at an entry.
+
+
+@every_store
+async def test_a_fork_at_an_entry_ends_there_also_on_a_branch_that_was_left(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        first, second = log.append(said("a"), said("b")).entries
+        left, *_ = log.append(said("left"), said("left too"), parent_id=first.id).entries
+        await kept(log, said("c"), parent_id=second.id)
+        await log.close()
+        fork, inherited = await store.fork(log.session_id, cwd=HERE, at=left.id)
+        await kept(fork, said("on from there"))
+        await fork.close()
+        _, entries = await store.load(fork.session_id)
+        assert texts_of(inherited) == ["a", "b", "left"]
+        assert texts_of(entries) == ["a", "b", "left", "on from there"]
+        assert texts_of(Conversation(entries).path) == ["a", "left", "on from there"]
+        deeper, inherited = await store.fork(fork.session_id, cwd=HERE, at=first.id)
+        await kept(deeper, said("again"))
+        await deeper.close()
+        assert texts_of((await store.load(deeper.session_id))[1]) == ["a", "again"]
+
+
+@every_store
+async def test_an_entry_to_fork_at_may_be_shortened_and_of_equal_ids_the_newest_counts(
+    make: MakeStore, tmp_path: Path
+) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        for text in ("first", "second"):
+            await kept(log, Result(ToolResult("call_1", text), "think"))
+        await kept(log, Result(ToolResult("call_22", "third"), "think"), said("end"))
+        await log.close()
+        for at, ends in (("call_1", "second"), ("call_2", "third")):
+            fork, inherited = await store.fork(log.session_id, cwd=HERE, at=at)
+            await fork.close()
+            assert inherited[-1].body.result.text == ends
+        for at, says in (("call_", "Several entries begin"), ("nope", "No entry begins")):
+            with pytest.raises(StorageError, match=says):
+                await store.fork(log.session_id, cwd=HERE, at=at)
+        await kept(again := (await store.open(log.session_id))[0], said("and a refusal holds no lock"))
+        await again.close()
+
+
+# Searching.
+
+TALK: tuple[Body, ...] = (
+    said("Mend the Parser in src/parse_all.py"),
+    Assistant(
+        (Thinking("a secret thought"), Text("Über den Zeilen…"), ToolUse("c1", "bash", {"command": "ls -la quux"})),
+        "p", "m", Usage(), "tool_use",
+    ),
+    Result(ToolResult("c1", f"{'x ' * 200}needle\x1b[31m\n{'y ' * 200}"), "bash"),
+    reminder("agentcli says grommet"),
+    Compaction("what went before: widgets"),
+    ContextNote("a note about sprockets"),
+    Pinned("never touch the flywheel"),
+)  # fmt: skip
+
+
+async def found_in(store: SessionStore, text: str, **how: Any) -> list[str]:
+    return [one.kind for one in await store.search(text, **how)]
+
+
+@every_store
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("parser", ["user"]),
+        ("PARS mend", ["user"]),
+        ("parse_all.py", ["user"]),
+        ("parse_al", ["user"]),
+        ("all_parse", []),
+        ("arser", []),
+        ("mend needle", []),
+        ("uber zeile", ["assistant"]),
+        ("quux", ["assistant"]),
+        ("bash", ["assistant"]),
+        ("needle", ["tool_result"]),
+        ("widget", ["compaction"]),
+        ("sprockets", ["context_note"]),
+        ("flywheel", ["pinned"]),
+        ("secret", []),
+        ("grommet", []),
+        ('"needle" AND', []),
+        ('"needle" -> *', ["tool_result"]),
+    ],
+)
+async def test_a_search_finds_entries_by_the_beginnings_of_words(
+    make: MakeStore, tmp_path: Path, text: str, kinds: list[str]
+) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, *TALK)
+        await log.close()
+        assert await found_in(store, text) == kinds
+
+
+@every_store
+async def test_what_was_found_is_shown_in_a_line_with_its_place(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        appended = log.append(*TALK)
+        await log.close()
+        (found,) = await store.search("needle")
+        (prompt,) = await store.search("mend")
+    entry = appended.entries[2]
+    assert (found.session_id, found.entry_id, found.time) == (log.session_id, entry.id, entry.time)
+    assert found.title == prompt.title == "Mend the Parser in src/parse_all.py"
+    assert found.excerpt == f"…{'x ' * 30}needle [31m {'y ' * 27}…".replace(" …", "…")
+    assert prompt.excerpt == "Mend the Parser in src/parse_all.py"
+
+
+@every_store
+async def test_a_search_gives_the_newest_first_and_heeds_directory_user_and_limit(
+    make: MakeStore, tmp_path: Path
+) -> None:
+    async with opened(make, tmp_path) as store:
+        ids = [
+            await a_session(store, f"find me {n}", cwd=cwd, user_id=user)
+            for n, (cwd, user) in enumerate(((HERE, "ada"), (THERE, "ada"), (HERE, "bob")))
+        ]
+        log, _ = await store.open(ids[0])
+        await kept(log, said("find me again"))
+        assert [one.session_id for one in await store.search("find")] == [ids[0], ids[2], ids[1], ids[0]]
+        await kept(log, said("find me at once"))
+        await log.close()
+        assert [one.excerpt for one in await store.search("find", limit=2)] == ["find me at once", "find me again"]
+        assert [one.session_id for one in await store.search("find", cwd=THERE)] == [ids[1]]
+        assert {one.session_id for one in await store.search("find", user_id="ada")} == {ids[0], ids[1]}
+
+
+@every_store
+async def test_a_fork_is_found_by_what_is_its_own(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        source = await a_session(store, "common ground")
+        fork, _ = await store.fork(source, cwd=HERE)
+        await kept(fork, said("common again"))
+        await fork.close()
+        assert [one.session_id for one in await store.search("common")] == [fork.session_id, source]
+
+
+@every_store
+@pytest.mark.parametrize("text", ["", " ", "->", '"*"', "_ - _"])
+async def test_a_search_for_no_word_is_refused(make: MakeStore, tmp_path: Path, text: str) -> None:
+    async with opened(make, tmp_path) as store:
+        with pytest.raises(StorageError, match="letter or a digit"):
+            await store.search(text)
+
+
+# Removing, and bringing back.
+
+
+@every_store
+async def test_a_removed_session_is_gone_until_it_is_restored_as_it_was(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE, name="mine", user_id="ada")
+        await kept(log, *ROUND)
+        await log.close()
+        before = await store.load(log.session_id)
+        await store.search("see")
+        await store.remove("mine")
+        assert await store.list() == []
+        assert await store.search("see") == []
+        with pytest.raises(StorageError):
+            await store.load(log.session_id)
+        assert await store.restore(log.session_id[:20]) == log.session_id
+        assert await store.load(log.session_id) == before
+        assert [one.session_id for one in await store.search("see")] == [log.session_id]
+        again, _ = await store.open(log.session_id)
+        assert (await again.append(said("more")).committed).first_seq == 6
+        await again.close()
+        with pytest.raises(StorageError, match="trash"):
+            await store.restore(log.session_id)
+
+
+@every_store
+async def test_an_open_session_is_neither_removed_nor_emptied_nor_struck_out_of(
+    make: MakeStore, tmp_path: Path
+) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "one")
+        log, _ = await store.open(id)
+        for refused in (store.remove(id), store.reset(id), store.redact(id, ["one"])):
+            with pytest.raises(StorageError, match="is open"):
+                await refused
+        await log.close()
+        assert texts_of((await store.load(id))[1]) == ["one"]
+        with pytest.raises(StorageError, match="trash"):
+            await store.restore(id)
+
+
+@every_store
+async def test_an_emptied_session_keeps_what_it_is_and_begins_anew(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "old title", name="mine", user_id="ada")
+        await store.reset(id)
+        info, entries = await store.load("mine")
+        assert (info.id, info.cwd, info.name, info.user_id, info.title) == (id, "/here", "mine", "ada", "")
+        assert (info.entries, entries) == (0, [])
+        assert [one.id for one in await store.list()] == [id]
+        log, _ = await store.open(id)
+        (new,) = log.append(said("new title")).entries
+        await log.close()
+        assert new.parent_id is None
+        assert (await store.load(id))[0].title == "new title"
+        assert await store.search("old") == []
+        with pytest.raises(StorageError):
+            await store.restore(id)
+        await store.reset(id)
+        assert await store.restore(id) == id
+        assert texts_of((await store.load(id))[1]) == ["new title"]
+
+
+@every_store
+async def test_forks_keep_what_they_share_with_a_session_that_is_removed(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        root = await a_session(store, "a", "b", "c", "d")
+        _, (_, b, c, _) = await store.load(root)
+        ids = {}
+        for name, at in (("two", b.id), ("three", c.id)):
+            fork, _ = await store.fork(root, cwd=HERE, at=at)
+            await kept(fork, said(name))
+            ids[name] = fork.session_id
+            await (fork.close() if name == "two" else asyncio.sleep(0))
+        deep, _ = await store.fork(ids["two"], cwd=HERE)
+        await kept(deep, said("deep"))
+        await deep.close()
+        await store.remove(root)
+        await kept(fork, said("still open"))
+        await fork.close()
+        shown = {
+            ids["two"]: ["a", "b", "two"], ids["three"]: ["a", "b", "c", "three", "still open"],
+            deep.session_id: ["a", "b", "two", "deep"],
+        }  # fmt: skip
+        for id, texts in shown.items():
+            _, entries = await store.load(id)
+            assert texts_of(entries) == texts
+            assert [entry.parent_id for entry in entries] == [None, *(entry.id for entry in entries[:-1])]
+        assert [one.session_id for one in await store.search("b")] == [ids["three"]]
+        await store.restore(root)
+        assert texts_of((await store.load(root))[1]) == ["a", "b", "c", "d"]
+        assert [one.session_id for one in await store.search("b")] == [ids["three"]]  # they share it again
+        await store.remove(ids["three"])
+        await store.remove(ids["two"])
+        assert texts_of((await store.load(deep.session_id))[1]) == shown[deep.session_id]
+        await store.restore(ids["three"])
+        assert texts_of((await store.load(ids["three"]))[1]) == shown[ids["three"]]
+
+
+# Striking out.
+
+KEY = 'p4ss"wörd\\1'
+STRUCK = "[redacted]"
+
+
+@every_store
+async def test_texts_are_struck_out_of_every_string_and_that_is_noted(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        log = await store.create(cwd=HERE, name=f"with {KEY}")
+        await kept(
+            log,
+            said(f"use {KEY} and {KEY}"),
+            Assistant((Thinking(KEY), ToolUse("c1", "bash", {"env": {KEY: [KEY]}})), "p", "m", Usage(), "tool_use"),
+            Result(ToolResult("c1", "fine"), "bash", structured={"a": [1.5, None, f"<{KEY}>"]}),
+            said("nothing here"),
+        )
+        await log.close()
+        assert len(await store.search("p4ss wörd")) == 2
+        assert await store.redact(log.session_id, [KEY, "1.5", " "]) == 6
+        info, entries = await store.load(log.session_id)
+        assert KEY not in repr((info, entries))
+        assert (info.name, info.title) == (f"with {STRUCK}", f"use {STRUCK} and {STRUCK}")
+        assert [type(entry.body) for entry in entries] == [User, Assistant, Result, User, ContextNote]
+        assert entries[1].body.content[1].input == {"env": {STRUCK: [STRUCK]}}
+        assert entries[2].body.structured == {"a": [1.5, None, f"<{STRUCK}>"]}
+        assert "6 places" in entries[4].body.text
+        assert entries[4].parent_id == entries[3].id
+        assert await store.search("p4ss") == []
+        assert len(await store.search("redacted")) == 2
+        assert await store.redact(log.session_id, [KEY]) == 0
+        assert len((await store.load(log.session_id))[1]) == 5
+
+
+@every_store
+async def test_texts_that_overlap_leave_no_rest(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "abcde abab ababab")
+        assert await store.redact(id, ["abc", "bcde", "abab"]) == 3
+        assert texts_of((await store.load(id))[1][:1]) == [f"{STRUCK} {STRUCK} {STRUCK}"]
+
+
+@every_store
+async def test_a_text_that_entries_cannot_be_read_without_is_refused(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        id = await a_session(store, "user")
+        for secrets, says in (([""], "no text"), (["use"], "give more of it")):
+            with pytest.raises(StorageError, match=says):
+                await store.redact(id, secrets)
+        assert texts_of((await store.load(id))[1]) == ["user"]
+
+
+@every_store
+async def test_what_is_struck_out_of_a_fork_is_struck_out_of_what_it_shares(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        source = await a_session(store, f"my {KEY}", "after")
+        _, entries = await store.load(source)
+        fork, _ = await store.fork(source, cwd=HERE, at=entries[0].id)
+        await kept(fork, said(f"its {KEY}"))
+        await fork.close()
+        assert await store.redact(fork.session_id, [KEY]) == 2
+        assert texts_of((await store.load(source))[1]) == [f"my {STRUCK}", "after"]
+        assert {info.title for info in await store.list()} == {f"my {STRUCK}"}
+
+
 # The file.
 
 
@@ -566,10 +897,12 @@ async def test_another_program_s_database_is_refused_untouched(tmp_path: Path) -
     ("change", "says"),
     [
         ("schema_version = 99", "newer agentcli (schema 99"),
-        ("schema_version = 1, body = '[]'", "cannot be read"),
-        ('body = \'{"kind":"poem"}\'', "poem"),
-        ("body = ''", "cannot be read"),
-        ("body = CAST(X'7BFF' AS TEXT)", "cannot be read"),
+        ("checksum = NULL, schema_version = 1, body = '[]'", "cannot be read"),
+        ('checksum = NULL, body = \'{"kind":"poem"}\'', "poem"),
+        ("checksum = NULL, body = ''", "cannot be read"),
+        ("checksum = NULL, body = CAST(X'7BFF' AS TEXT)", "cannot be read"),
+        ("body = CAST(X'7BFF' AS TEXT)", "checksum"),
+        ("body = replace(body, 'two', 'too')", "checksum"),
     ],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_said(tmp_path: Path, change: str, says: str) -> None:
@@ -608,10 +941,16 @@ async def test_the_newest_is_the_one_used_last_whatever_the_clock_says(
         assert [info.id for info in await store.list(cwd=HERE, limit=2)] == [used[0], used[3]]
 
 
+def as_before_version_4(db: apsw.Connection) -> None:
+    db.execute("DROP TABLE words; DROP TABLE indexed; ALTER TABLE entries DROP COLUMN checksum")
+    db.pragma("user_version", 3)
+
+
 async def test_a_file_of_the_first_version_is_brought_up_and_times_to_come_count_least(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         ids = [await a_session(store, text) for text in ("a", "b", "c")]
     with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        as_before_version_4(db)
         db.execute("DROP INDEX sessions_by_use; ALTER TABLE sessions DROP COLUMN used")
         db.execute("ALTER TABLE sessions DROP COLUMN user_id")
         db.execute("CREATE INDEX sessions_by_cwd ON sessions (cwd, updated)")
@@ -628,6 +967,7 @@ async def test_a_file_of_the_second_version_is_brought_up_with_what_it_holds(tmp
     async with on_disk(tmp_path) as store:
         id = await a_session(store, "a")
     with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        as_before_version_4(db)
         db.execute("ALTER TABLE sessions DROP COLUMN user_id")
         old = '{"kind":"system_event","event":"retracted","data":{"since":"' + new_id() + '"}}'
         db.execute("INSERT INTO entries SELECT session_id, 2, 'r', id, time, 'system_event', 2, ? FROM entries", (old,))
@@ -636,6 +976,167 @@ async def test_a_file_of_the_second_version_is_brought_up_with_what_it_holds(tmp
         info, entries = await store.load(id)
     assert (info.id, info.user_id) == (id, "")
     assert [type(entry.body) for entry in entries] == [User, Rewound]
+
+
+async def test_a_file_that_is_brought_up_is_copied_before_with_what_its_log_holds(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        ids = [await a_session(store, "one")]
+    old = apsw.Connection(str(database(tmp_path)))  # held open, so that the log is not written into the file
+    as_before_version_4(old)
+    for number in ("v3", "v3-2"):
+        old.execute("UPDATE entries SET time = time + 1")
+        assert database(tmp_path).with_name("sessions.db-wal").stat().st_size
+        told: list[str] = []
+        async with on_disk(tmp_path, told) as store:
+            assert [info.id for info in await store.list()] == ids
+            assert [one.session_id for one in await store.search("one")] == ids[-1:]
+            ids.insert(0, await a_session(store, "two"))
+        copy = database(tmp_path).with_name(f"sessions.db.{number}")
+        assert [str(copy) in notice for notice in told] == [True]
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        with closing(apsw.Connection(str(copy))) as db:
+            assert db.pragma("user_version") == 3
+            assert db.execute("SELECT count(*) FROM entries").get == len(ids) - 1
+            assert (
+                db.execute("SELECT max(time) FROM entries").get
+                == old.execute("SELECT max(time) FROM entries WHERE checksum IS NULL").get
+            )
+        as_before_version_4(old)
+    old.close()
+    assert not list(database(tmp_path).parent.glob("*.part"))
+
+
+async def test_rows_from_before_checksums_are_read_and_new_ones_have_them(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        as_before_version_4(db)
+    async with on_disk(tmp_path, []) as store:
+        log, _ = await store.open(id)
+        await kept(log, said("two"))
+        await log.close()
+        assert texts_of((await store.load(id))[1]) == ["one", "two"]
+    with closing(apsw.Connection(str(database(tmp_path)))) as db:
+        assert [bool(row[0]) for row in db.execute("SELECT checksum FROM entries ORDER BY seq")] == [False, True]
+
+
+async def test_what_is_struck_out_is_in_no_file_of_the_database(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        ids = [await a_session(store, *(f"{n} sesame{n} {'x' * 1_000 * (n % 7)}" for n in range(60))) for _ in range(2)]
+        log, _ = await store.open(ids[0])
+        for n in range(60):
+            await kept(log, said(f"again sesame{n} {'y' * 3_000 * (n % 3)}"))
+        await log.close()
+        assert len(await store.search("sesame7")) == 3
+        await store.remove(ids[1])
+        for file in (database(tmp_path).parent / "trash").iterdir():
+            file.unlink()
+        texts = [f"sesame{n}" for n in range(60)]
+        assert await store.redact(ids[0], texts) == 120
+        files = {path.name: path.read_bytes() for path in database(tmp_path).parent.glob("sessions.db*")}
+        assert len(files) >= 2
+        assert [name for name, content in files.items() if b"esame" in content] == []
+        assert await store.search("sesame7") == []
+        assert len(await store.search("redacted")) == 20
+
+
+async def test_texts_are_struck_out_of_entries_that_cannot_be_read(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one", f"half {KEY}", "three sesame")
+        cut = "UPDATE entries SET body = substr(body, 1, length(body) - 2) WHERE seq = 2"
+        flipped = "UPDATE entries SET body = replace(body, 'three', 'thrxx') WHERE seq = 3"
+        await store._writer.call(lambda db: db.execute(f"{cut}; {flipped}") and None)
+        assert await store.redact(id, [KEY, "sesame"]) == 2
+        _, entries = await store.load(id)
+    assert [type(entry.body) for entry in entries] == [User, Unreadable, Unreadable, ContextNote]
+    assert f"half {STRUCK}" in entries[1].body.stored
+    assert f"thrxx {STRUCK}" in entries[2].body.stored
+
+
+async def test_the_trash_is_the_owner_s_alone_and_holds_every_line(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        source = await a_session(store, "shared")
+        fork, _ = await store.fork(source, cwd=HERE)
+        await kept(fork, *ROUND)
+        await fork.close()
+        await store.remove(fork.session_id)
+        await store.reset(source)
+        await store._writer.call(lambda db: db.execute("DELETE FROM sessions") and None)
+        trash = database(tmp_path).parent / "trash"
+        assert stat.S_IMODE(trash.stat().st_mode) == 0o700
+        assert {path.name for path in trash.iterdir()} == {f"{source}.jsonl", f"{fork.session_id}.jsonl"}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in trash.iterdir()} == {0o600}
+        lines = (trash / f"{fork.session_id}.jsonl").read_text().splitlines()
+        assert len(lines) == 2 + len(ROUND)
+        await store.restore(fork.session_id)  # its source is gone: the file has all of it
+        assert [entry.body for entry in (await store.load(fork.session_id))[1]] == [said("shared"), *ROUND]
+
+
+async def test_what_cannot_be_written_to_the_trash_is_not_removed(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+        (database(tmp_path).parent / "trash").write_text("in the way")
+        for refused in (store.remove(id), store.reset(id)):
+            with pytest.raises(StorageError, match=r"trash.*nothing was changed"):
+                await refused
+        assert texts_of((await store.load(id))[1]) == ["one"]
+
+
+async def test_a_damaged_trash_file_is_a_clear_error(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+        await store.remove(id)
+        file = database(tmp_path).parent / "trash" / f"{id}.jsonl"
+        for content in (b"", b"{}\n", file.read_bytes()[:-20]):
+            file.write_bytes(content)
+            with pytest.raises(StorageError, match=r"\.jsonl cannot be read"):
+                await store.restore(id)
+        assert file.exists()
+
+
+async def test_a_fork_whose_source_is_removed_before_its_first_entry_says_so_and_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with on_disk(tmp_path) as store:
+        source = await a_session(store, "one")
+        fork, _ = await store.fork(source, cwd=HERE)
+        await store.remove(source)
+        with pytest.raises(StorageError, match=f"sessions restore {source}"):
+            await kept(fork, said("two"))
+        await store.restore(source)
+        await kept(fork, said("three"))
+        await fork.close()
+        assert texts_of((await store.load(fork.session_id))[1]) == ["one", "two", "three"]
+
+
+async def test_a_search_also_works_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "2m") as disk:
+        async with on_disk(disk) as store:
+            id = await a_session(store, "needle")
+        if subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False).returncode:
+            pytest.skip("this disk cannot be made read-only")
+        async with on_disk(disk) as store:
+            assert [one.session_id for one in await store.search("needle")] == [id]
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+async def test_entries_are_not_written_to_a_file_that_was_put_away(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        with (
+            closing(apsw.Connection(str(database(tmp_path)))) as db,
+            closing(apsw.Connection(str(tmp_path / "new"))) as new,
+            new.backup("main", db, "main") as backup,
+        ):
+            backup.step()
+        (tmp_path / "new").replace(database(tmp_path))
+        for suffix in ("-wal", "-shm"):
+            database(tmp_path).with_name(f"sessions.db{suffix}").unlink()
+        await kept(log, said("two"))
+        await log.close()
+    async with on_disk(tmp_path) as store:
+        assert texts_of((await store.load(log.session_id))[1]) == ["one", "two"]
 
 
 @every_store

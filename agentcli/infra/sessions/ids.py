@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from agentcli.conversation.entries import Body, Result
+from agentcli.errors import StorageError
 
 
 class _Clock:
@@ -36,3 +38,17 @@ def new_id() -> str:
 def entry_id(body: Body) -> str:
     """A result's id is its call's id; every other entry gets a new one."""
     return body.result.tool_use_id if isinstance(body, Result) else new_id()
+
+
+def position_of(wanted: str | None, ids: Sequence[str]) -> int:
+    """The position of the entry whose id is, or begins with, `wanted`: of equal ids the newest; None is the last entry.
+
+    Raises `StorageError` when there is none, or several ids begin so.
+    """
+    if wanted is None:
+        return len(ids) - 1
+    found = {id for id in ids if id.startswith(wanted)} if wanted not in ids else {wanted}
+    if len(found) != 1:
+        count = "Several entries begin" if found else "No entry begins"
+        raise StorageError(f"{count} with {wanted!r}: agentcli sessions show ID --json has the id of each.")
+    return len(ids) - 1 - ids[::-1].index(found.pop())

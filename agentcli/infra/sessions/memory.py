@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
+from importlib import import_module
 from pathlib import Path
 
-from agentcli.agent.interfaces import NEWEST, Appended, SessionInfo, SessionLog, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.ids import entry_id, new_id
+from agentcli.infra.sessions.ids import entry_id, new_id, position_of
 from agentcli.paths import folder_text
 
 
@@ -27,6 +29,9 @@ class MemoryLog:
         self.used = time.monotonic_ns()
         self.user_id = user_id
         self.entries: list[Entry] = []
+        self.source: MemoryLog | None = None  # the session it was forked from,
+        self.shared = 0  # and how many of its entries are that one's
+        self.is_stored = False
         self.is_open = True
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
@@ -37,6 +42,7 @@ class MemoryLog:
             self.entries.append(entry_now(entry_id(body), parent_id, body))
             parent_id = self.entries[-1].id
         self.used = time.monotonic_ns()
+        self.is_stored = True
         added = tuple(self.entries[first_seq - 1 :])
         committed = asyncio.get_running_loop().create_future()
         committed.set_result(Stored(added, first_seq))
@@ -53,6 +59,7 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self._logs: dict[str, MemoryLog] = {}
+        self._trash: dict[str, MemoryLog] = {}
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
@@ -71,21 +78,41 @@ class MemorySessions:
         return log, list(log.entries)
 
     async def fork(
-        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = ""
+        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        source = self._find(session_id)
-        entries = list(source.entries)
+        source: MemoryLog | None = self._find(session_id)
+        assert source is not None
+        entries = source.entries[: position_of(at, [entry.id for entry in source.entries]) + 1]
         log = await self.create(cwd=cwd, session_id=new_id, name=name, user_id=source.user_id)
-        self._logs[log.session_id].entries = list(entries)
+        fork = self._logs[log.session_id]
+        fork.entries, fork.shared = list(entries), len(entries)
+        while source is not None and source.shared >= fork.shared:
+            source = source.source
+        fork.source = source
         return log, entries
 
     async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
         log = self._find(session_id)
         return _info(log), list(log.entries)
 
-    async def list(self, *, cwd: Path | None = None, limit: int = 50) -> Sequence[SessionInfo]:
-        logs = [log for log in self._logs.values() if log.entries and cwd in (None, log.cwd)]
-        return [_info(log) for log in sorted(logs, key=lambda log: log.used, reverse=True)[:limit]]
+    async def list(
+        self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
+    ) -> Sequence[SessionInfo]:
+        logs = sorted(self._stored(cwd, user_id), key=lambda log: log.used, reverse=True)
+        return [_info(log) for log in logs[:limit]]
+
+    async def search(
+        self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
+    ) -> Sequence[Found]:
+        module = import_module("agentcli.infra.sessions.words")
+        words = module.Words(text)
+        found: list[Found] = [
+            words.found_in(log.session_id, title_of(log.entries), entry)
+            for log in self._stored(cwd, user_id)
+            for entry in reversed(log.entries[log.shared :])
+            if words.are_in(module.text_of(entry.body))
+        ]
+        return sorted(found, key=lambda one: one.time, reverse=True)[:limit]
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         found = {
@@ -100,13 +127,74 @@ class MemorySessions:
         log = self._logs.get(session_id) or self._find(session_id)
         log.name = name
 
+    async def remove(self, session_id: str) -> None:
+        log = self._closed(session_id)
+        del self._logs[log.session_id]
+        self._hand_over(log)
+        self._trash[log.session_id] = log
+
+    async def reset(self, session_id: str) -> None:
+        log = self._closed(session_id)
+        self._hand_over(log)
+        self._trash[log.session_id] = copy(log)
+        log.entries, log.source, log.shared = [], None, 0
+
+    async def restore(self, session_id: str) -> str:
+        found = [id for id in self._trash if id.startswith(session_id)]
+        if len(found) != 1:
+            raise StorageError(f"{len(found) or 'No'} sessions match {session_id!r} in the trash.")
+        id = found[0]
+        if id in self._logs and (self._logs[id].entries or self._logs[id].is_open):
+            raise StorageError(f"Session {id} is in use: remove it to make room for what is in the trash.")
+        self._logs[id] = log = self._trash.pop(id)
+        if log.source not in self._logs.values():
+            log.source, log.shared = None, 0
+        return id
+
+    async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
+        redaction = import_module("agentcli.infra.sessions.redaction")
+        struck = redaction.Secrets(secrets)
+        log = self._closed(session_id)
+        done = [(entry, *redaction.struck_entry(entry, struck)) for entry in log.entries]
+        total: int = sum(places for _, _, places in done)
+        if total:
+            log.name = struck.struck(log.name)[0]
+            changed = {id(entry): after for entry, after, _ in done}
+            for other in self._logs.values():
+                other.entries = [changed.get(id(entry), entry) for entry in other.entries]
+            log.append(redaction.note_of(total))
+        return total
+
     async def close(self) -> None:
         pass
 
+    def _hand_over(self, log: MemoryLog) -> None:
+        """Of the forks the one that shares most has for its own what it shared; the others share that with it."""
+        forks = sorted((fork for fork in self._logs.values() if fork.source is log), key=lambda fork: fork.shared)
+        if not forks:
+            return
+        heir = forks.pop()
+        for fork in forks:
+            fork.source = heir
+        log.source, log.shared, heir.source, heir.shared = heir, heir.shared, log.source, log.shared
+
+    def _closed(self, session_id: str) -> MemoryLog:
+        log = self._find(session_id)
+        if log.is_open:
+            raise StorageError(f"Session {log.session_id} is open: close it first.")
+        return log
+
+    def _stored(self, cwd: Path | None, user_id: str | None) -> Iterator[MemoryLog]:
+        """Nothing is stored before the first entry."""
+        for log in self._logs.values():
+            if log.is_stored and cwd in (None, log.cwd) and user_id in (None, log.user_id):
+                yield log
+
     def _find(self, session_id: str) -> MemoryLog:
-        """The one whose id begins so, or the session of that name; nothing is stored before the first entry."""
-        stored = [log for log in self._logs.values() if log.entries]
-        found = [log for log in stored if log.session_id.startswith(session_id) or session_id == log.name]
+        """The one whose id begins so, or the session of that name."""
+        found = [
+            log for log in self._stored(None, None) if log.session_id.startswith(session_id) or session_id == log.name
+        ]
         exact = [log for log in found if log.session_id == session_id]
         if len(exact or found) != 1:
             raise StorageError(f"{len(found) or 'No'} sessions match {session_id!r}.")

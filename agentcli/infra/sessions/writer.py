@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import queue
 import shutil
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 import apsw
 
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.files import free_name
 from agentcli.infra.sessions.schema import prepare
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,10 @@ class Writer:
         self._on_notice = on_notice
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._file: tuple[int, int] = (0, 0)  # which one the connection writes to
 
     def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
+        """Queue work, which is given the connection; one that `writes` gets a new file in place of a damaged one."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self._thread is None:
@@ -76,6 +78,9 @@ class Writer:
                     break
                 jobs.append(following)
             try:
+                if connection is not None and self._file != _identity(self._path):
+                    connection.close()  # a repair has put another one in its place
+                    connection = None
                 if connection is None:
                     connection = self._opened(may_replace=any(job.writes for job in jobs))
                 results = self._commit(connection, [job.work for job in jobs])
@@ -99,6 +104,8 @@ class Writer:
         """All works in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
         results: list[Any] = []
         with connection:
+            if self._file != _identity(self._path):
+                raise StorageError(f"{self._path} was replaced by another file just now: try again.")
             for work in works:
                 try:
                     results.append(work(connection))
@@ -110,21 +117,22 @@ class Writer:
         """With `may_replace` a damaged file is moved aside; who only reads is told of the damage instead."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            return _connect(self._path)
+            return self._connected()
         except (apsw.NotADBError, apsw.CorruptError):
             if not may_replace:
                 raise
-            aside = self._free_name(f"{self._path.name}.damaged-{int(time.time())}")
+            aside = free_name(self._path, f".damaged-{int(time.time())}")
             self._path.replace(aside)
             for suffix in ("-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
             self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
-            return _connect(self._path)
+            return self._connected()
 
-    def _free_name(self, name: str) -> Path:
-        names = itertools.chain((name,), (f"{name}-{number}" for number in itertools.count(2)))
-        return next(path for path in map(self._path.with_name, names) if not path.exists())
+    def _connected(self) -> apsw.Connection:
+        connection = connect(self._path, self._on_notice)
+        self._file = _identity(self._path)
+        return connection
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,7 @@ def on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
                 name = path.name + suffix
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copyfile(path.with_name(name), Path(folder, name))
-            connection = _connect(Path(folder, path.name))
+            connection = connect(Path(folder, path.name), lambda text: None)
             try:
                 return work(connection)
             finally:
@@ -168,11 +176,21 @@ def on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
         raise refused from error
 
 
-def _connect(path: Path) -> apsw.Connection:
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file a path names now; nothing where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def connect(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
+    """A connection for writing to today's tables, which are made where there are none."""
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
-        _set_up(connection)
+        _set_up(connection, on_notice)
         path.chmod(0o600)
     except Exception:
         connection.close()
@@ -180,12 +198,12 @@ def _connect(path: Path) -> apsw.Connection:
     return connection
 
 
-def _set_up(connection: apsw.Connection) -> None:
+def _set_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
     """Refuse a file that is not ours before anything of it is changed."""
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     connection.pragma("synchronous", "full")
     connection.transaction_mode = "IMMEDIATE"
-    prepare(connection)
+    prepare(connection, on_notice)
     connection.pragma("journal_mode", "wal")
     connection.pragma("foreign_keys", "on")
     if sys.platform == "darwin":  # there a plain fsync does not reach the disk

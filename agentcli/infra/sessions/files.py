@@ -1,0 +1,60 @@
+"""Names, syncs and locks the files beside the session database."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import filelock
+
+from agentcli.errors import StorageError
+
+
+def free_name(path: Path, suffix: str) -> Path:
+    """The path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
+    names = itertools.chain((suffix,), (f"{suffix}-{number}" for number in itertools.count(2)))
+    return next(free for free in (path.with_name(path.name + name) for name in names) if not free.exists())
+
+
+def sync_folder(folder: Path) -> None:
+    """New names in a folder are on disk when this returns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_synced(path: Path, lines: Iterable[bytes]) -> None:
+    """Write lines to a new file that only its owner can read, whole or not at all. Raises `StorageError`."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        with part.open("wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise StorageError(f"{path} could not be written ({error.strerror}): nothing was changed.") from error
+
+
+def session_lock(path: Path, session_id: str) -> filelock.BaseFileLock:
+    """Hold the lock of a session in the store `path`; a killed program gives it up by dying.
+
+    Raises `filelock.Timeout` when it is held, and `OSError`.
+    """
+    folder = path.parent / "locks"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` are made open to all
+    folder.mkdir(exist_ok=True, mode=0o700)
+    lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=0)
+    lock.acquire()
+    return lock

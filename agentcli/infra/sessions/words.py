@@ -1,0 +1,102 @@
+"""Finds the words of a search in the texts of entries, in the same way for every store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from unicodedata import combining, normalize
+
+from agentcli.agent.interfaces import Found
+from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
+from agentcli.errors import StorageError
+from agentcli.llm.messages import Text, ToolUse
+
+_AROUND = 60  # characters to each side of what was found
+_WORD = re.compile(r"[^\W_]+")
+_LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
+
+
+class Words:
+    """The words of a search; each stands for all that begin with it, whatever their case and accents.
+
+    One with other signs in it, such as `file_read`, is words in a row. Raises `StorageError` when there is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        phrases = [_WORD.findall(folded(part)) for part in text.split()]
+        self._phrases = [phrase for phrase in phrases if phrase]
+        if not self._phrases:
+            raise StorageError(f"There is nothing to search for in {text!r}: give a word with a letter or a digit.")
+        self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]
+
+    @property
+    def for_index(self) -> str:
+        """As a query of FTS5 (https://www.sqlite.org/fts5.html, 3)."""
+        return " ".join(f'"{" ".join(phrase)}"*' for phrase in self._phrases)
+
+    def are_in(self, text: str) -> bool:
+        text = folded(text)
+        return all(pattern.search(text) for pattern in self._patterns)
+
+    def excerpt(self, text: str) -> str:
+        """A line of the text with the first of the words in its middle."""
+        matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
+        start, end = min((match.span() for match in matches), default=(0, 0))
+        begin, stop = max(0, start - _AROUND), end + _AROUND
+        shown = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
+        return f"{'…' * (begin > 0)}{' '.join(shown.split())}{'…' * (stop < len(text))}"
+
+    def found_in(self, session_id: str, title: str, entry: Entry) -> Found:
+        kind = entry.body.__struct_config__.tag
+        return Found(session_id, entry.id, str(kind), self.excerpt(text_of(entry.body)), entry.time, title)
+
+
+class _Folding(dict[int, str]):
+    """Small letters without accents, by code point; a character stays one, so that positions agree."""
+
+    def __missing__(self, code: int) -> str:
+        letters = normalize("NFD", chr(code))
+        is_accented = code <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
+        self[code] = (letters[0] if is_accented else chr(code)).lower()[:1]
+        return self[code]
+
+
+_FOLDING = _Folding()
+
+
+def folded(text: str) -> str:
+    """The text as it is indexed and looked for; a position in it is one in the text in NFC."""
+    return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
+
+
+def text_of(body: Body) -> str:
+    """What a search looks at: not the model's thinking, nor what agentcli told it."""
+    match body:
+        case User(is_reminder=False) as user:
+            return user.text
+        case Assistant(content):
+            texts = (_said(block) for block in content if isinstance(block, Text | ToolUse))
+            return "\n".join(texts)
+        case Result(result):
+            return result.text
+        case Compaction(carried):
+            return carried
+        case ContextNote(text) | Pinned(text):
+            return text
+        case _:
+            return ""
+
+
+def _said(block: Text | ToolUse) -> str:
+    if isinstance(block, Text):
+        return block.text
+    return "\n".join((block.name, *_texts_in(block.input), block.unparsed))
+
+
+def _texts_in(value: Any) -> Iterable[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)
+    elif value is not None:
+        yield str(value)
