@@ -16,7 +16,8 @@ from agentcli.errors import StorageError
 
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 # For `read_entry`; a body is read as bytes since it may be damaged.
-ENTRIES = "SELECT id, parent_id, time, schema_version, checksum, CAST(body AS BLOB) FROM entries "
+_COLUMNS = "id, parent_id, time, schema_version, checksum, CAST(body AS BLOB)"
+ENTRIES = f"SELECT {_COLUMNS} FROM entries "
 
 
 def full_id(db: apsw.Connection, session_id: str) -> str:
@@ -70,6 +71,13 @@ def read_entry(row: Sequence[Any]) -> Entry:
         )
         return Entry(id, parent_id, time, damaged)
     return as_readable({"id": id, "parent_id": parent_id, "time": time, "schema_version": version, "body": body})
+
+
+def file_changes(db: apsw.Connection) -> list[tuple[str, Entry]]:
+    """The entries of all sessions that tell of changes to files, oldest first, each with its session's id."""
+    kinds = "kind IN ('files_changed', 'files_restored')"  # as the index has them
+    rows = db.execute(f"SELECT session_id, {_COLUMNS} FROM entries WHERE {kinds} ORDER BY time")  # noqa: S608
+    return [(str(session_id), read_entry(row)) for session_id, *row in rows]
 
 
 def last_seq(db: apsw.Connection, session_id: str) -> int:

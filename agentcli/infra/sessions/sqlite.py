@@ -22,7 +22,7 @@ from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import session_lock
 from agentcli.infra.sessions.ids import new_id, position_of
 from agentcli.infra.sessions.log import SessionRow, SqliteLog
-from agentcli.infra.sessions.reading import entries_of, full_id, info_of, infos, last_seq, places_of
+from agentcli.infra.sessions.reading import entries_of, file_changes, full_id, info_of, infos, last_seq, places_of
 from agentcli.infra.sessions.writer import NotWritable, Writer, on_a_copy
 from agentcli.paths import folder_text
 
@@ -133,13 +133,7 @@ class SqliteSessions:
         return await self._read(work)
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
-        rows = await self._read(
-            lambda db: db.execute(
-                "SELECT id, parent_id, time, schema_version, CAST(body AS BLOB), session_id FROM entries "
-                "WHERE kind IN ('files_changed', 'files_restored') ORDER BY time"
-            ).fetchall()
-        )
-        return [(str(row[-1]), _entry(row[:-1])) for row in rows]
+        return await self._read(file_changes)
 
     async def rename(self, session_id: str, name: str) -> None:
         new = self._new.get(session_id)
