@@ -67,13 +67,17 @@ if TYPE_CHECKING:
 
 
 class SessionChoice(Struct, frozen=True):
-    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy."""
+    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy.
+
+    With `take_over` a program that has it open is asked to end.
+    """
 
     how: Literal["new", "newest", "id"] = "new"
     id: str = ""
     fork: bool = False
     new_id: str | None = None
     name: str = ""
+    take_over: bool = False
 
 
 class Extras(Struct, frozen=True):
@@ -230,7 +234,7 @@ class Builder:
             source, _ = await self.store.load(id)
             await asyncio.to_thread(self._data.share, source.id, log.session_id)
             return log, entries
-        log, entries = await self.store.open(id)
+        log, entries = await self.store.open(id, take_over=choice.take_over)
         if choice.name:
             await self.store.rename(log.session_id, choice.name)
         return log, entries

@@ -6,6 +6,7 @@ AgentcliError
 │   │   └── NoKey          a model whose provider takes a key that is not there
 │   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
 │   └── StorageError       the session log could not be read or written
+│       └── SessionInUse   another program has the session open
 ├── ToolError              shown to the model as a failed result
 │   └── Declined           the person said no to the call
 └── ProviderError          a model request failed (llm/errors.py draws its branches)
@@ -74,6 +75,21 @@ class ConfigError(UserError):
 
 class StorageError(UserError):
     """The session log could not be read or written."""
+
+
+class SessionInUse(StorageError):
+    """Another program has the session open."""
+
+    def __init__(self, session_id: str, *, was_asked: bool = False) -> None:
+        ways = (
+            "end that one by hand"
+            if was_asked
+            else "take it over with --take-over, which ends that one in order, continue a copy with --fork-session, or "
+            f"only read it (agentcli sessions show {session_id})"
+        )
+        refused = " and does not give it up" if was_asked else ""
+        super().__init__(f"Session {session_id} is open in another agentcli{refused}: {ways}.")
+        self.session_id = session_id
 
 
 class ToolError(AgentcliError):

@@ -228,6 +228,10 @@ class Notice(AgentEvent, frozen=True, tag="notice"):
     text: str
 
 
+class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
+    """Another program goes on with the session: this one has to close it, which a notice has told."""
+
+
 class Denial(Struct, frozen=True):
     """A call that was denied without a person's no, or one that ran and whose changes were dropped."""
 
@@ -286,6 +290,7 @@ Event = (
     | UsageReported
     | EntryStored
     | Notice
+    | TakenOver
     | Done
     | TurnFailed
 )

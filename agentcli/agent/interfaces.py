@@ -73,6 +73,10 @@ class SessionLog(Protocol):
         """
         ...
 
+    def is_wanted(self) -> bool:
+        """True once another program asks for the session: it has to be closed soon."""
+        ...
+
     async def close(self) -> None:
         """Wait until all is stored and give up ownership of the session."""
         ...
@@ -92,8 +96,11 @@ class SessionStore(Protocol):
         """A new, owned session; nothing is stored before its first entry."""
         ...
 
-    async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
-        """An existing session, owned, with its entries. An id may be shortened while it stays unique."""
+    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
+        """An existing session, owned, with its entries. An id may be shortened while it stays unique.
+
+        With `take_over` one that is open elsewhere is asked for, and waited for. Raises `SessionInUse`.
+        """
         ...
 
     async def fork(

@@ -120,6 +120,13 @@ class Runtime:
     def changes_messages(self) -> bool:
         return self.context_transform is not unchanged
 
+    async def compaction(self, state: AgentState, *, focus: str, is_dry: bool) -> Compaction | str:
+        """A compaction as the person asks for it, or why there is none. Raises `UserError`."""
+        if self.compactor is None:
+            return "this session has no compactor"
+        _, info = await self.resolve(state)
+        return await self.compactor.by_hand(state.conversation, info, self.prefix(info), focus=focus, is_dry=is_dry)
+
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""
         return self.prefix_for(info, self.calls.tools)

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent.calls.client import merged
-from agentcli.agent.calls.own_command import own_command_entry, run_in_terminal, run_own_command, told_output
+from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
-from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, cut_turn, run_turn
 from agentcli.agent.ops import (
     Approve,
@@ -51,6 +51,7 @@ from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
+_LOOK_EVERY_S = 0.5
 SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
 
 
@@ -81,6 +82,7 @@ class Session:
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._questions = Questions(self._publish)
+        self._watching = asyncio.create_task(self._watch())
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -236,13 +238,6 @@ class Session:
         if not storing.cancelled() and (error := storing.exception()) is not None:
             self._publish(Notice(str(error)))
 
-    async def run_in_terminal(self, command: str, terminal: str) -> str:
-        """Run the person's command in a terminal, named by its path; gives text to add to its output.
-
-        Raises `ToolError`.
-        """
-        return await run_in_terminal(self.runtime.calls, command, terminal)
-
     async def _run_own(self, op: RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self._publish)
         self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
@@ -278,15 +273,10 @@ class Session:
         """
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
-        state, runtime = self.state, self.runtime
-        if runtime.compactor is None:
-            return "this session has no compactor"
-        _, info = await runtime.resolve(state)
-        prefix = runtime.prefix(info)
-        made = await runtime.compactor.by_hand(state.conversation, info, prefix, focus=focus, is_dry=is_dry)
+        made = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
         if isinstance(made, Compaction) and not is_dry:
             self.append(made)
-            compacted(state, self._publish, made)
+            compacted(self.state, self._publish, made)
         return made
 
     def paid(
@@ -366,6 +356,14 @@ class Session:
         if answer.allowed and answer.mode:
             self._set_mode(answer.mode)
 
+    async def _watch(self) -> None:
+        """Stop, and tell the front end to leave, once another program asks for the session."""
+        while not self.runtime.log.is_wanted():
+            await asyncio.sleep(_LOOK_EVERY_S)
+        self.submit(Interrupt())
+        self._publish(Notice("Another agentcli goes on with this conversation: this one ends."))
+        self._publish(TakenOver())
+
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
         events = self.subscribe()
@@ -383,6 +381,7 @@ class Session:
     async def close(self) -> None:
         """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
         self._is_closing = True
+        self._watching.cancel()
         for task in (self._turn, *self._commands):
             if task is not None:
                 task.cancel()

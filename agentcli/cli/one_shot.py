@@ -161,7 +161,10 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
     if options.no_session and (options.continue_ or options.resume):
         raise UsageError("--no-session stores nothing, so there is nothing to continue.")
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
-    return SessionChoice(how, options.resume or "", options.fork_session, _uuid(options.session_id), options.name)
+    if options.take_over and (options.fork_session or not (options.continue_ or options.resume)):
+        raise UsageError("--take-over goes with --continue or --resume, without --fork-session.")
+    new_id = _uuid(options.session_id)
+    return SessionChoice(how, options.resume or "", options.fork_session, new_id, options.name, options.take_over)
 
 
 def _uuid(text: str | None) -> str | None:

@@ -43,6 +43,10 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (("--fork-session",), {"action": "store_true", "help": "go on with a copy, the session stays as it is"}),
+    (
+        ("--take-over",),
+        {"action": "store_true", "help": "go on with a session that is open elsewhere, which ends there"},
+    ),
     (("--session-id",), {"metavar": "UUID", "help": "the id of the new session"}),
     (("-n", "--name"), {"default": "", "type": _text, "help": "a name for the session, usable with --resume"}),
     (("--no-session",), {"action": "store_true", "help": "store nothing"}),

@@ -33,8 +33,8 @@ class ConfiguredOpener:
     def stored_sessions(self) -> SessionStore:
         return self._builder.store
 
-    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session:
-        choice = SessionChoice("id", session_id, fork) if session_id else SessionChoice()
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
+        choice = SessionChoice("id", session_id, fork, take_over=take_over) if session_id else SessionChoice()
         return await self._builder.build_session(choice, model=model)
 
     async def list(self) -> Sequence[SessionInfo]:

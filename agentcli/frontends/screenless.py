@@ -137,7 +137,7 @@ class ScreenlessHost(OpenerHost):
     def session(self) -> Session:
         return self._session
 
-    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         before = self._session
         if not self._stays_open:
             raise UsageError(
@@ -145,7 +145,7 @@ class ScreenlessHost(OpenerHost):
             )
         if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running: interrupt it first, or wait for its end.")
-        self._session = await open_after(self._opener, before, session_id, fork=fork)
+        self._session = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
         await before.close()
         return self._session
 

@@ -20,7 +20,9 @@ class SessionOpener(Protocol):
     @property
     def stored_sessions(self) -> SessionStore: ...
 
-    async def open(self, session_id: str | None, *, model: str, fork: bool = False) -> Session: ...
+    async def open(
+        self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False
+    ) -> Session: ...
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
@@ -68,7 +70,9 @@ class OpenerHost:
         return None
 
 
-async def open_after(opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool) -> Session:
+async def open_after(
+    opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
+) -> Session:
     """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.
 
     Raises `UsageError` for the very session it is to follow.
@@ -76,7 +80,7 @@ async def open_after(opener: SessionOpener, before: Session, session_id: str | N
     if session_id is not None and before.id.startswith(session_id) and not fork:
         raise UsageError("That is this conversation.")
     chosen = before.snapshot()
-    opened = await opener.open(session_id, model=chosen.model, fork=fork)
+    opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
         if chosen.mode == "plan":
             opened.submit(SetMode(chosen.mode_before_plan))

@@ -107,3 +107,43 @@ def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> Non
     second.type("y")
     second.see("the end")
     assert (tmp_path / "project/count").read_text() == "x\n"
+
+
+def test_a_second_program_may_take_a_session_over(place: Place) -> None:
+    script = place.script({"tool_calls": [bash(f"{COUNT}; sleep 30")]})
+    flags = ("--permission-mode", "bypassPermissions")
+    with place.start(*FORMATS, "-m", script, *flags, stdin=True) as running:
+        running.say("go")
+        while not (place.folder / "count").exists():
+            pass
+        refused = place.run("-c", "-p", "and now?", "-m", place.script({"text": "x"}))
+        assert (refused.code, "--take-over" in refused.err) == (1, True)
+        taken = place.run("-c", "--take-over", "-p", "and now?", "-m", place.script({"text": "{{last_result}}"}))
+        assert (taken.code, "interrupted by the user" in taken.out) == (0, True)
+        left = running.left()
+    assert left.code == 130
+    assert any("Another agentcli goes on" in str(line) for line in left.lines)
+    assert left.result["subtype"] == "interrupted"
+    assert (place.folder / "count").read_text() == "x\n"
+    assert not list((place.home / "state/locks").glob("*.wanted"))
+
+
+def test_a_program_that_does_not_answer_is_not_waited_for_without_end(place: Place) -> None:
+    with place.start(*FORMATS, "-m", place.script({"text": "x"}, {"text": "y"}), stdin=True) as running:
+        running.say("go")
+        running.wait_for(lambda line: line["type"] == "result")
+        running.signal(signal.SIGSTOP)
+        ran = place.run("-c", "--take-over", "-p", "and now?", "-m", place.script({"text": "x"}))
+        assert (ran.code, "does not give it up" in ran.err) == (1, True)
+        running.signal(signal.SIGCONT)
+        running.say("still here")
+        assert running.wait_for(lambda line: line.get("result") == "y")
+
+
+def test_the_terminal_leaves_where_it_is_taken_over(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "One answer."}], "go")
+    first.see("One answer.")
+    second = open_terminal([{"text": "Two answers."}], "-c", "--take-over", "more")
+    second.see("Two answers.")
+    first.see("Another agentcli goes on")
+    assert first.exit_code() == 0

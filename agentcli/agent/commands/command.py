@@ -37,10 +37,10 @@ class CommandHost(Protocol):
         """Stored sessions of this directory, newest first."""
         ...
 
-    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         """Close the present session and open a stored one (with `fork` a copy of it), or a new one for None.
 
-        Raises `UserError`.
+        With `take_over` a program that has it open is asked to end. Raises `UserError`, and `SessionInUse`.
         """
         ...
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import ops
-from agentcli.agent.events import Done, Event, Notice, TurnFailed
+from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
@@ -140,6 +140,8 @@ class Dialogue:
             ):
                 self._output.show(Notice(jobs))
             self._output.show(event)
+            if isinstance(event, TakenOver):
+                self._leaving.set()
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, fail_on_denial=self._fail_on_denial)
                 self._was_denied = self._was_denied or bool(event.denials)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import CommandRan
@@ -224,7 +225,7 @@ class TerminalApp:
         session, view, said = self.controller.session, self._view, ""
         try:
             async with self._console.hand_over():
-                said, ended = await lend_terminal(partial(session.run_in_terminal, command))
+                said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             ended = f"[{error}]"
         if ended is None:

@@ -17,6 +17,7 @@ from agentcli.agent.events import (
     Event,
     ModeChanged,
     ProviderSwitched,
+    TakenOver,
     ToolFinished,
     TurnFailed,
     TurnStarted,
@@ -108,9 +109,9 @@ class TerminalController(OpenerHost):
             session.submit(GoOn())
         self._status.follow(session)
 
-    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         before = self.session
-        opened = await open_after(self._opener, before, session_id, fork=fork)
+        opened = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
         self._show_session(opened)
         await self._end(before)
         return opened
@@ -173,6 +174,8 @@ class TerminalController(OpenerHost):
                 self._status.refresh()
                 self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
                 self._has_broken_off = False
+            case TakenOver():
+                self._terminal.leave()
             case TurnFailed():
                 self._status.refresh()
                 self._has_broken_off = event.broke_off

@@ -47,6 +47,11 @@ def write_synced(path: Path, lines: Iterable[bytes]) -> None:
         raise StorageError(f"{path} could not be written ({error.strerror}): nothing was changed.") from error
 
 
+def wanted_file(path: Path, session_id: str) -> Path:
+    """Is there while another program waits for a session of the store `path`."""
+    return path.parent / "locks" / f"{session_id}.wanted"
+
+
 def session_lock(path: Path, session_id: str) -> filelock.BaseFileLock:
     """Hold the lock of a session in the store `path`; a killed program gives it up by dying.
 
@@ -57,4 +62,5 @@ def session_lock(path: Path, session_id: str) -> filelock.BaseFileLock:
     folder.mkdir(exist_ok=True, mode=0o700)
     lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=0)
     lock.acquire()
+    wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
     return lock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -15,6 +16,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, Stored
 from agentcli.conversation.entries import Body, Entry, entry_now, to_record
 from agentcli.conversation.titles import title_of
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.files import wanted_file
 from agentcli.infra.sessions.ids import entry_id
 from agentcli.infra.sessions.reading import last_seq
 from agentcli.infra.sessions.writer import Writer
@@ -59,6 +61,7 @@ class SqliteLog:
         writer: Writer,
         session_id: str,
         lock: filelock.BaseFileLock,
+        path: Path,
         *,
         new_session: SessionRow | None = None,
         last: str | None = None,
@@ -67,6 +70,7 @@ class SqliteLog:
         self.session_id = session_id
         self._writer = writer
         self._lock = lock
+        self._path = path
         self._new_session = new_session
         self._last = last
         self._last_seq = last_seq
@@ -114,6 +118,9 @@ class SqliteLog:
             self._new_session = None
             newest: Stored = committed.result()
             self._unstored = [one for one in self._unstored if one.first_seq > newest.first_seq]
+
+    def is_wanted(self) -> bool:
+        return wanted_file(self._path, self.session_id).exists()
 
     async def close(self) -> None:
         await self._writer.drain()

@@ -13,7 +13,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, Sess
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
-from agentcli.errors import StorageError
+from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id, position_of
 from agentcli.paths import folder_text
 
@@ -48,6 +48,9 @@ class MemoryLog:
         committed.set_result(Stored(added, first_seq))
         return Appended(added, committed)
 
+    def is_wanted(self) -> bool:
+        return False
+
     async def close(self) -> None:
         self.is_open = False
 
@@ -70,10 +73,10 @@ class MemorySessions:
         self._logs[id] = MemoryLog(id, cwd, name=name, user_id=user_id)
         return self._logs[id]
 
-    async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
+    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         log = self._find(session_id)
         if log.is_open:
-            raise StorageError(f"Session {log.session_id} is open already: continue a copy with --fork-session.")
+            raise SessionInUse(log.session_id)
         log.is_open = True
         return log, list(log.entries)
 

@@ -17,7 +17,7 @@ from agentcli.errors import StorageError
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 # For `read_entry`; a body is read as bytes since it may be damaged.
 _COLUMNS = "id, parent_id, time, schema_version, checksum, CAST(body AS BLOB)"
-ENTRIES = f"SELECT {_COLUMNS} FROM entries "
+ENTRIES = f"SELECT {_COLUMNS} FROM entries "  # noqa: S608  # nothing of it is given
 
 
 def full_id(db: apsw.Connection, session_id: str) -> str:

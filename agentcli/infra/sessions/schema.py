@@ -13,8 +13,8 @@ from agentcli.infra.sessions.files import free_name, sync_folder
 
 VERSION = 4
 
-# `changes_of_files` is for blame. `words` is the index for searching, which keeps no text. Its row `number << 32 | seq + 2**31` is an entry of the
-# session `number` in `indexed`, whose entries up to `seq` it holds.
+# `changes_of_files` is for blame. `words` is the index for searching, which keeps no text. Its row
+# `number << 32 | seq + 2**31` is an entry of the session `number` in `indexed`, whose entries up to `seq` it holds.
 _INDEX = """
 CREATE INDEX IF NOT EXISTS changes_of_files ON entries (time) WHERE kind IN ('files_changed', 'files_restored');
 CREATE TABLE indexed (

@@ -7,6 +7,7 @@ lost 520.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
@@ -18,8 +19,8 @@ import filelock
 
 from agentcli.agent.interfaces import Found, SessionInfo, SessionLog
 from agentcli.conversation.entries import Entry, Unreadable
-from agentcli.errors import StorageError
-from agentcli.infra.sessions.files import session_lock
+from agentcli.errors import SessionInUse, StorageError
+from agentcli.infra.sessions.files import session_lock, wanted_file
 from agentcli.infra.sessions.ids import new_id, position_of
 from agentcli.infra.sessions.log import SessionRow, SqliteLog
 from agentcli.infra.sessions.reading import entries_of, file_changes, full_id, info_of, infos, last_seq, places_of
@@ -28,6 +29,8 @@ from agentcli.paths import folder_text
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
+
+PATIENCE_S = 20.0  # with a program that is to give up a session
 
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ class SqliteSessions:
         if session_id is not None:
             await self._refuse_taken(session_id, lock)
         self._new[id] = row = SessionRow(id, folder_text(cwd), name, user_id)
-        return SqliteLog(self._writer, id, lock, new_session=row)
+        return SqliteLog(self._writer, id, lock, self.path, new_session=row)
 
     async def _refuse_taken(self, session_id: str, lock: filelock.BaseFileLock) -> None:
         taken = await self._read(lambda db: db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).get)
@@ -66,16 +69,17 @@ class SqliteSessions:
         except NotWritable as refused:
             return await asyncio.to_thread(on_a_copy, self.path, work, refused)
 
-    async def open(self, session_id: str) -> tuple[SessionLog, list[Entry]]:
+    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         id = await self._read(lambda db: full_id(db, session_id))
-        lock = self._own(id)
+        lock = await self._taken_over(id) if take_over else self._own(id)
         try:
             entries, seq = await self._read(lambda db: (entries_of(db, id), last_seq(db, id)))
         except StorageError:
             lock.release()
             raise
         self._tell_unreadable(id, entries)
-        return SqliteLog(self._writer, id, lock, last=entries[-1].id if entries else None, last_seq=seq), entries
+        last = entries[-1].id if entries else None
+        return SqliteLog(self._writer, id, lock, self.path, last=last, last_seq=seq), entries
 
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
@@ -198,15 +202,26 @@ class SqliteSessions:
     async def close(self) -> None:
         await self._writer.close()
 
+    async def _taken_over(self, session_id: str) -> filelock.BaseFileLock:
+        """Ask whoever has a session open for it, and wait. Raises `SessionInUse`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._own(session_id)
+            except SessionInUse as error:
+                wanted = wanted_file(self.path, session_id)
+                if time.monotonic() > deadline:
+                    wanted.unlink(missing_ok=True)
+                    raise SessionInUse(session_id, was_asked=True) from error
+                wanted.touch(mode=0o600)
+            await asyncio.sleep(0.1)
+
     def _own(self, session_id: str) -> filelock.BaseFileLock:
         """Hold the session's lock, which a killed program gives up by dying. Raises `StorageError` when it is held."""
         try:
             return session_lock(self.path, session_id)
         except filelock.Timeout as error:
-            raise StorageError(
-                f"Session {session_id} is open in another agentcli: close it there, or continue a copy with "
-                f"--fork-session (reading it works meanwhile: agentcli sessions show {session_id})."
-            ) from error
+            raise SessionInUse(session_id) from error
         except OSError as error:
             raise StorageError(
                 f"Could not write to {self.path.parent / 'locks'}: {error.strerror}. Make it writable, or use "
