@@ -6,6 +6,7 @@ AgentcliError
 │   │   └── NoKey          a model whose provider takes a key that is not there
 │   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
 │   └── StorageError       the session log could not be read or written
+│       ├── NoSession      no session has that id or name
 │       └── SessionInUse   another program has the session open
 ├── ToolError              shown to the model as a failed result
 │   └── Declined           the person said no to the call
@@ -75,6 +76,13 @@ class ConfigError(UserError):
 
 class StorageError(UserError):
     """The session log could not be read or written."""
+
+
+class NoSession(StorageError):
+    """No session has that id or name."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"No session {session_id!r}: agentcli sessions list shows them.")
 
 
 class SessionInUse(StorageError):

@@ -12,10 +12,11 @@ from agentcli.agent.commands.command import Command, CommandHost, Outcome, liste
 from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.titles import shortened
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.paths import from_home
 
 MOST_LISTED = 20
+_MOST_OFFERED = 200
 LONGEST_LABEL = 80  # characters
 LONGEST_LISTED = 46  # of a title, so that what else is told of a conversation stands beside it
 LONGEST_SAID = 60
@@ -28,18 +29,66 @@ async def _clear(host: CommandHost, argument: str) -> Outcome:
 
 
 async def _resume(host: CommandHost, which: str) -> Outcome:
-    sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if not which:
-        if not sessions:
-            return "There is no other conversation in this directory."
-        options = [_in_columns(info) for info in sessions]
-        chosen = await host.choose("Go on with", options)
-        if chosen is None:
-            return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER")
-        which = sessions[chosen].id
-    elif which.isdigit() and len(which) < 4:
-        which = sessions[number_in(which, len(sessions), "conversation")].id
-    session = await host.open_session(which)
+        return await _chosen_session(host)
+    sessions = [info for info in await host.sessions() if info.id != host.session.id]
+    if which.isdigit() and len(which) < 4:
+        return await _gone_on(host, sessions[number_in(which, len(sessions), "conversation")].id)
+    try:
+        return await _gone_on(host, which)
+    except NoSession:
+        return await _searched(host, which)
+
+
+async def _chosen_session(host: CommandHost) -> Outcome:
+    """Offer those of this directory, and then those of all."""
+    sessions = [info for info in await host.sessions() if info.id != host.session.id]
+    options = [_in_columns(info) for info in sessions]
+    chosen = await host.choose("Go on with", [*options, ("Those of every directory …", "")])
+    if chosen is None:
+        if not options:
+            return "There is no other conversation in this directory: /resume WORDS searches all of them."
+        return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
+    if chosen == len(options):
+        sessions = [info for info in await host.stored_sessions.list(limit=_MOST_OFFERED) if info.id != host.session.id]
+        chosen = await host.choose("Go on with", [_with_folder(info) for info in sessions])
+    return await _gone_on(host, sessions[chosen].id) if chosen is not None else ""
+
+
+def _with_folder(info: SessionInfo) -> tuple[str, str]:
+    what, said = _in_columns(info)
+    return what, f"{info.cwd}  {said}".rstrip()
+
+
+async def _searched(host: CommandHost, words: str) -> Outcome:
+    """Offer the conversations in which words were said, the newest first."""
+    found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MOST_OFFERED))}
+    found.pop(host.session.id, None)
+    if not found:
+        raise NoSession(words)
+    hits = list(reversed(found.values()))
+    options = [
+        (f"{age(time.time() - hit.time):<10}  {shortened(hit.title, LONGEST_LISTED)}", hit.excerpt) for hit in hits
+    ]
+    chosen = await host.choose("Go on with", options)
+    if chosen is None:
+        rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
+        return listed(rows[:MOST_LISTED], "Go on with one: /resume ID")
+    return await _gone_on(host, hits[chosen].session_id)
+
+
+async def _gone_on(host: CommandHost, session_id: str) -> Outcome:
+    """Open a session; where another program has it, the person decides what becomes of that."""
+    try:
+        session = await host.open_session(session_id)
+    except SessionInUse as error:
+        ways = [("Take it over", "it ends there"), ("Go on in a copy", ""), ("Leave it", "")]
+        chosen = await host.choose("It is open in another agentcli", ways)
+        if chosen not in (0, 1):
+            if chosen is None:
+                raise
+            return "Nothing was changed."
+        session = await host.open_session(error.session_id, fork=chosen == 1, take_over=chosen == 0)
     conversation = session.state.conversation
     waiting = _waiting(len(conversation.queue.follow_ups))
     return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
@@ -139,7 +188,7 @@ SESSION_COMMANDS = (
         _resume,
         "[ID]",
         ("sessions", "continue"),
-        forms=("", "NUMBER|ID|NAME"),
+        forms=("", "NUMBER|ID|NAME", "WORDS that were said in one"),
     ),
     Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
     Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),

@@ -13,7 +13,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, Sess
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
-from agentcli.errors import SessionInUse, StorageError
+from agentcli.errors import NoSession, SessionInUse, StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id, position_of
 from agentcli.paths import folder_text
 
@@ -199,8 +199,10 @@ class MemorySessions:
             log for log in self._stored(None, None) if log.session_id.startswith(session_id) or session_id == log.name
         ]
         exact = [log for log in found if log.session_id == session_id]
+        if not found:
+            raise NoSession(session_id)
         if len(exact or found) != 1:
-            raise StorageError(f"{len(found) or 'No'} sessions match {session_id!r}.")
+            raise StorageError(f"{len(found)} sessions match {session_id!r}.")
         return (exact or found)[0]
 
 

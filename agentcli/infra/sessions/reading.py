@@ -12,7 +12,7 @@ import apsw
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.entries import Entry, Unreadable, as_readable
 from agentcli.conversation.titles import said_in_short
-from agentcli.errors import StorageError
+from agentcli.errors import NoSession, StorageError
 
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 # For `read_entry`; a body is read as bytes since it may be damaged.
@@ -29,7 +29,7 @@ def full_id(db: apsw.Connection, session_id: str) -> str:
         (pattern, session_id),
     ).fetchall()
     if not rows:
-        raise StorageError(f"No session {session_id!r}: agentcli sessions list shows them.")
+        raise NoSession(session_id)
     if len(rows) > 1 and session_id not in {row[0] for row in rows}:
         if not any(str(row[0]).startswith(session_id) for row in rows):
             raise StorageError(

@@ -43,7 +43,7 @@ class FakeHost:
     async def sessions(self) -> Sequence[SessionInfo]:
         return await self.store.list()
 
-    async def open_session(self, session_id: str | None, *, fork: bool = False) -> Session:
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         cwd = self.stage.workspace
         before = self.session
         if session_id is None:
@@ -51,7 +51,7 @@ class FakeHost:
         elif fork:
             log, entries = await self.store.fork(session_id, cwd=cwd)
         else:
-            log, entries = await self.store.open(session_id)
+            log, entries = await self.store.open(session_id, take_over=take_over)
         runtime = type(before.runtime)(
             before.runtime.resolve, before.runtime.calls, log, before.runtime.prefix_for, before.runtime.limits
         )
@@ -80,6 +80,9 @@ class FakeHost:
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         self.asked.append(list(options))
         return self.picks.pop(0) if self.picks else None
+
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        return self.picks.pop(0) == 0 if self.picks else None
 
     async def describe(self, topic: Topic) -> str:
         return f"about {topic}"

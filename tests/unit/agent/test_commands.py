@@ -15,7 +15,7 @@ from agentcli.agent.commands.conversation import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
@@ -235,13 +235,13 @@ async def test_a_question_that_broke_off_is_paid_for(tmp_path: Folder) -> None:
 async def test_clear_begins_anew_and_resume_goes_back(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, END]) as host:
         first = host.session.id
-        assert await host.says("/resume") == "There is no other conversation in this directory."
+        assert (await host.says("/resume")).startswith("There is no other conversation in this directory")
         await host.stage.ask("Remember me")
         assert f"/resume {first[:13]}" in await host.says("/clear")
         assert host.session.id != first
         listed = await host.says("/resume")
         assert "Remember me" in listed
-        assert listed.endswith("Go on with one: /resume NUMBER")
+        assert "Go on with one: /resume NUMBER" in listed
         with pytest.raises(UsageError, match="no conversation 7"):
             await host.says("/resume 7")
         host.picks.append(0)
@@ -249,6 +249,24 @@ async def test_clear_begins_anew_and_resume_goes_back(tmp_path: Folder) -> None:
         assert host.session.id == first
         await host.says("/clear")
         assert first in await host.says("/resume 1")
+
+
+async def test_resume_finds_what_was_said_in_every_directory(tmp_path: Folder) -> None:
+    async with command_host(tmp_path, [{"text": "The kestrel hovers."}, END]) as host:
+        first = host.session.id
+        await host.stage.ask("Which bird?")
+        await host.says("/clear")
+        listed = await host.says("/resume kestr")
+        assert "Which bird?" in listed
+        assert "The kestrel hovers." in listed
+        assert first[:13] in listed
+        host.picks += [1, 0]  # those of every directory, and there the newest
+        assert first in await host.says("/resume")
+        await host.says("/clear")
+        host.picks.append(0)
+        assert first in await host.says("/resume bird")
+        with pytest.raises(NoSession, match="No session 'albatross'"):
+            await host.says("/resume albatross")
 
 
 async def test_resume_tells_of_messages_that_wait(tmp_path: Folder) -> None:
