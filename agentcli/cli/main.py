@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
-    "sessions": "list and show stored sessions",
+    "sessions": "list, search, fork, remove, redact and check stored sessions",
     "tools": "list the tools, or run one by hand",
     "undo": "take back what the newest turn did to files",
     "redo": "do again what was taken back",

@@ -313,9 +313,10 @@ def _no_writers(path: Path) -> Iterator[None]:
 
 def _swap(path: Path, copy: Path, new: Path, kept: Path) -> None:
     """The copy is what is kept: at no moment is there no file, or a new file beside an old log."""
-    for suffix in ("-wal", ""):
-        with suppress(FileNotFoundError):
-            copy.with_name(copy.name + suffix).replace(kept.with_name(kept.name + suffix))
+    log = copy.with_name(f"{copy.name}-wal")
+    if log.exists() and log.stat().st_size:
+        log.replace(kept.with_name(f"{kept.name}-wal"))
+    copy.replace(kept)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     new.replace(path)

@@ -73,7 +73,7 @@ class Salvage:
     def entries(self, session_id: str) -> list[EntryRow]:
         """As they lie in the table."""
         rows = self._rows("entries", EntryRow._fields, "seq", session_id)
-        found = [EntryRow(*map(_text, row[1:-1]), body=row[-1] or b"") for row in rows]
+        found = [EntryRow._make([*map(_text, row[1:-1]), row[-1] or b""]) for row in rows]
         return [row for row in found if isinstance(row.id, str) and isinstance(row.schema_version, int)]
 
     def _rows(self, table: str, names: tuple[str, ...], key: str, *owner: str) -> list[tuple[Any, ...]]:
@@ -101,7 +101,8 @@ class Salvage:
         """The rows up to the first that cannot be read, and True if there is no such row."""
         rows: list[tuple[Any, ...]] = []
         try:
-            rows.extend(self._db.execute(query, tuple(values)))
+            for row in self._db.execute(query, tuple(values)):
+                rows.append(row)  # noqa: PERF402 - the rows before the one that fails count
         except (apsw.Error, UnicodeDecodeError):
             return rows, False
         return rows, True

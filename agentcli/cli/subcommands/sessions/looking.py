@@ -1,43 +1,40 @@
-"""`agentcli sessions`: look at what is stored."""
+"""Lists, shows and searches stored sessions."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from agentcli.agent.interfaces import SessionInfo, SessionStore
-from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.agent.interfaces import Found, SessionInfo
+from agentcli.cli.output import tell
+from agentcli.cli.subcommands.sessions.store import with_store
+from agentcli.cli.subcommands.shared import AsJson, print_json, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
 from agentcli.llm.wire.anthropic_request import block_to_wire
 from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
 
 _MOST = 1_000_000_000
-app = make_app("Look at stored sessions.")
+Everywhere = Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")]
+Limit = Annotated[int, typer.Option(min=0, max=_MOST, help="At most so many; 0 for all.")]
 
 
-def run(arguments: list[str]) -> int:
-    return run_app(app, "sessions", arguments)
-
-
-@app.command("list")
 def list_sessions(
-    everywhere: Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")] = False,
-    limit: Annotated[int, typer.Option(min=0, max=_MOST, help="At most so many; 0 for all.")] = 50,
+    everywhere: Everywhere = False,
+    limit: Limit = 50,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Of one user only.")] = None,
     json: AsJson = False,
 ) -> None:
     """The sessions of this directory, newest first."""
-    found = wait_for(
-        _with_store(lambda store: store.list(cwd=None if everywhere else current_folder(), limit=limit or _MOST))
-    )
+    cwd = None if everywhere else current_folder()
+    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MOST, user_id=user)))
     if json:
         print_json([msgspec.to_builtins(info) for info in found])
         return
@@ -45,10 +42,9 @@ def list_sessions(
     print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
 
 
-@app.command()
 def show(session_id: str, json: AsJson = False) -> None:
     """One session: what was said and done. ID may be shortened, or be the session's name."""
-    info, entries = wait_for(_with_store(lambda store: store.load(session_id)))
+    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
     if json:
         print_json(
             {
@@ -64,17 +60,28 @@ def show(session_id: str, json: AsJson = False) -> None:
             tell(text)
 
 
-async def _with_store(work: Any) -> Any:
-    store: SessionStore = SqliteSessions(configuration().paths.sessions, on_notice=warn)
-    try:
-        return await work(store)
-    finally:
-        await store.close()
+def search(
+    text: Annotated[str, typer.Argument(help="Words; each finds all that begin with it.")],
+    everywhere: Everywhere = False,
+    limit: Limit = 20,
+    json: AsJson = False,
+) -> None:
+    """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
+    cwd = None if everywhere else current_folder()
+    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MOST)))
+    if json:
+        print_json([msgspec.to_builtins(one) for one in found])
+        return
+    rows = [(one.session_id, _when(one.time), one.kind, one.excerpt) for one in found]
+    print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
 
 
 def _row(info: SessionInfo) -> tuple[str, ...]:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
-    return info.id, when, f"{info.entries} entries", info.name or info.title
+    return info.id, _when(info.updated), f"{info.entries} entries", info.name or info.title
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _wire(message: Message) -> dict[str, Any]:
