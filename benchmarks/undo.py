@@ -26,6 +26,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         os.environ["AGENTCLI_HOME"] = f"{name}/home"
         for number in range(seed, seed + count):
+            if number % 100 == 0 and number > seed:
+                print(f"{number - seed} played", flush=True)
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 if found := asyncio.run(interleave(number, Path(folder))):
                     wrong += 1

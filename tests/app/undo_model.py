@@ -16,6 +16,7 @@ from typing import Any
 from agentcli import Agent
 from agentcli.agent.commands.undo import planned, taken_back
 from agentcli.agent.session import Session
+from agentcli.agent.undo import History
 from agentcli.llm.providers.scripted import ScriptedProvider
 
 LINES = 24
@@ -181,6 +182,12 @@ async def undone_and_redone(world: World, session: Session) -> list[str]:
     marks = identities(world.folder)
     turns = 0
     while plan := await planned(session, "undo"):
+        if plan.is_hopeless:  # the turns before it are taken back together
+            first = session.prompts()[0][0]
+            plan = await planned(session, "undo", History(session.state.conversation.entries).since(first))
+            assert plan is not None
+        if plan.is_hopeless:
+            break
         await taken_back(session, plan)
         turns += 1
     wrong += differences("after the undo", tree_of(world.folder), world.expected())
