@@ -79,7 +79,7 @@ def repair(path: Path) -> Report:
         with closing(open_raw(copy)) as old, closing(connect(new, lambda text: None)) as db, db:
             _Rebuild(scan, Salvage(old), db, kept.name).run()
         left = _Scan.of(new).faults()
-        if not scan.entries or sum(map(_is_wrong, left)) >= sum(map(_is_wrong, before.found)):
+        if scan.gave_nothing or sum(map(_is_wrong, left)) >= sum(map(_is_wrong, before.found)):
             return before
         _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
         _swap(path, copy, new, kept)
@@ -106,9 +106,12 @@ class _Scan:
     """All sessions and the lines of their entries."""
 
     def __init__(self, db: apsw.Connection) -> None:
-        salvage = Salvage(db)
-        self.sessions = salvage.sessions()
         self._file = _file_faults(db)
+        salvage = Salvage(db)
+        self._file += [
+            Fault("file", f"The file is damaged: columns of {table} are misnamed.") for table in salvage.renamed
+        ]
+        self.sessions = salvage.sessions()
         owners = sorted(self.sessions.keys() | salvage.owners())
         self.entries = {id: lines for id in owners if (lines := [_line(row) for row in salvage.entries(id)])}
 
@@ -124,6 +127,11 @@ class _Scan:
             raise StorageError(
                 f"{path} cannot be opened ({error}): check that it is a file you may read and write."
             ) from error
+
+    @property
+    def gave_nothing(self) -> bool:
+        """True if no entry can be read of sessions that had some."""
+        return not self.entries and (bool(self._file) or any(row.title for row in self.sessions.values()))
 
     def faults(self) -> list[Fault]:
         return [*self._file, *(fault for id in sorted(self.sessions.keys() | self.entries) for fault in self._of(id))]
