@@ -107,6 +107,7 @@ class _Scan:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._file = _file_faults(db)
+        db.execute("BEGIN")  # one state, while others write; the check above would break it where it finds damage
         salvage = Salvage(db)
         self._file += [
             Fault("file", f"The file is damaged: columns of {table} are misnamed.") for table in salvage.renamed
@@ -121,7 +122,6 @@ class _Scan:
             with closing(open_raw(path)) as db:
                 with suppress(apsw.CorruptError, apsw.NotADBError):
                     checked_version(db)
-                    db.execute("BEGIN")  # others may write meanwhile
                 return cls(db)
         except (apsw.Error, OSError) as error:
             raise StorageError(
@@ -213,10 +213,11 @@ def _readable(row: EntryRow) -> Entry:
 
 
 def _file_faults(db: apsw.Connection) -> list[Fault]:
+    lines: list[str] = []
     try:
-        lines = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})")]
+        lines.extend(str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})"))
     except (apsw.Error, UnicodeDecodeError) as error:
-        lines = [str(error)]
+        lines.append(str(error))
     return [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
 
 

@@ -10,7 +10,7 @@ from agentcli.agent.interfaces import Found
 from agentcli.infra.sessions.reading import ENTRIES, read_entry
 from agentcli.infra.sessions.words import Words, folded, text_of
 
-_BATCH = 500  # entries in a transaction: others wait for a moment only
+_BATCH = 2_000  # entries in a transaction: others wait for a moment only
 _ROWS = 1 << 32  # for a session's entries
 _ZERO = 1 << 31  # the row of `seq` 0 among them
 _BEHIND = """

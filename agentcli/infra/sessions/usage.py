@@ -5,11 +5,10 @@ from __future__ import annotations
 import apsw
 
 from agentcli.agent.accounting.metrics import UsageCollector
-from agentcli.conversation.entries import as_readable
+from agentcli.infra.sessions.reading import read_entry
 
-_COLUMNS = ("id", "parent_id", "time", "schema_version", "body")
 _ENTRIES = """
-SELECT entries.session_id, sessions.user_id, entries.id, parent_id, time, schema_version, CAST(body AS BLOB)
+SELECT entries.session_id, sessions.user_id, entries.id, parent_id, time, schema_version, checksum, CAST(body AS BLOB)
 FROM sessions JOIN entries ON entries.session_id = sessions.id
 WHERE sessions.updated >= :since AND entries.time >= :since AND (:session = '' OR sessions.id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction')
@@ -20,6 +19,6 @@ ORDER BY entries.session_id, seq
 def read_usage(db: apsw.Connection, *, since: float = 0.0, session_id: str = "") -> UsageCollector:
     """What was stored since a time (seconds since 1970), of one session or of all. Of a fork only what is its own."""
     found = UsageCollector()
-    for session, user, *record in db.execute(_ENTRIES, {"since": since, "session": session_id}):
-        found.add(session, as_readable(dict(zip(_COLUMNS, record, strict=True))), user_id=user)
+    for session, user, *row in db.execute(_ENTRIES, {"since": since, "session": session_id}):
+        found.add(session, read_entry(row), user_id=user)
     return found

@@ -227,6 +227,8 @@ def _said(path: Path, error: Exception) -> str:
             return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
         case apsw.CorruptError() | apsw.NotADBError():
             return f"{path} is damaged ({error}): move it away to begin a new one, or use --no-session."
+        case apsw.ConstraintError():
+            return f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"
         case apsw.BusyError():
             return f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s."
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():
