@@ -279,7 +279,8 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     if how == "/resume":
         ready(second).type("/resume\r")
     second.see("❯ just now")
-    named, other = picker(second)
+    named, other, everywhere = picker(second)
+    assert "every directory" in everywhere
     assert named.startswith("❯ just now    talk")
     assert other.startswith("  just now    Mend the parser")
     if columns > 40:
