@@ -835,10 +835,27 @@ async def test_who_only_reads_a_damaged_file_is_told_and_leaves_it(tmp_path: Pat
     database(tmp_path).write_bytes(damage)
     async with on_disk(tmp_path) as store:
         for reading in (store.list(), store.load("x"), store.open("x"), store.fork("x", cwd=HERE)):
-            with pytest.raises(StorageError, match=r"damaged.*move it away"):
+            with pytest.raises(StorageError, match=r"damaged.*fsck --repair"):
                 await reading
     assert [path.name for path in database(tmp_path).parent.iterdir()] == ["sessions.db"]
     assert database(tmp_path).read_bytes() == damage
+
+
+async def test_what_can_be_read_of_a_damaged_file_is_in_the_next_one(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("Remember me"))
+        await log.close()
+    file = database(tmp_path)
+    file.write_bytes(bytes(16) + file.read_bytes()[16:])  # it says no more that it is a database
+    notices: list[str] = []
+    async with opened(lambda folder: SqliteSessions(database(folder), on_notice=notices.append), tmp_path) as store:
+        other = await store.create(cwd=HERE)
+        await kept(other, said("Another"))
+        assert {info.title for info in await store.list()} == {"Remember me", "Another"}
+        await other.close()
+    assert "what could be read" in notices[0]
+    assert len([path for path in file.parent.iterdir() if "damaged" in path.name]) == 1
 
 
 async def test_a_second_damaged_file_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from agentcli.infra.sessions.schema import checked_version
 from agentcli.infra.sessions.writer import connect
 from agentcli.llm.messages import ToolUse
 
+_HEADER = b"SQLite format 3\0"
 _MOST_TOLD = 100  # lines of SQLite about one file
 FaultKind = Literal["file", "checksum", "unreadable", "order", "parent", "source", "empty", "owner", "call"]
 
@@ -60,30 +61,44 @@ def check(path: Path) -> Report:
     return Report(str(path), found, found)
 
 
-def repair(path: Path) -> Report:
+def repair(path: Path, *, even_if_open: bool = False) -> Report:
     """Put a sound file in the place of one with faults, if it has fewer of them; the other one is kept beside it.
 
-    Raises `StorageError` while a session is open, and for what `check` does.
+    Raises `StorageError` while a session is open, unless it may be, and for what `check` does.
     """
     before = check(path)
     if before.is_healthy:
         return before
-    _refuse_open_sessions(path)
+    if not even_if_open:
+        _refuse_open_sessions(path)
     with _told_errors(path), _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
         copy, new = Path(room, path.name), Path(room, "new.db")
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copy2(path.with_name(path.name + suffix), copy.with_name(copy.name + suffix))
-        scan = _Scan.of(copy)
+        readable = _with_header(copy, Path(room, "readable.db"))
+        scan = _Scan.of(readable)
         kept = free_name(path, f".damaged-{int(time.time())}")
-        with closing(open_raw(copy)) as old, closing(connect(new, lambda text: None)) as db, db:
+        with closing(open_raw(readable)) as old, closing(connect(new, lambda text: None)) as db, db:
             _Rebuild(scan, Salvage(old), db, kept.name).run()
         left = _Scan.of(new).faults()
         if scan.gave_nothing or sum(map(_is_wrong, left)) >= sum(map(_is_wrong, before.found)):
             return before
-        _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
+        if not even_if_open:
+            _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
         _swap(path, copy, new, kept)
     return Report(str(path), before.found, left, str(kept))
+
+
+def _with_header(copy: Path, target: Path) -> Path:
+    """The copy, or one with the first bytes of a database where just these are gone (SQLite file format, 1.3)."""
+    with copy.open("rb") as file:
+        if file.read(len(_HEADER)) == _HEADER:
+            return copy
+    shutil.copyfile(copy, target)
+    with target.open("r+b") as file:
+        file.write(_HEADER)
+    return target
 
 
 def _is_wrong(fault: Fault) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,13 +115,18 @@ class Writer:
         return results
 
     def _opened(self, *, may_replace: bool) -> apsw.Connection:
-        """With `may_replace` a damaged file is moved aside; who only reads is told of the damage instead."""
+        """With `may_replace` what can be read takes a damaged file's place; who only reads is told of the damage."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             return self._connected()
         except (apsw.NotADBError, apsw.CorruptError):
             if not may_replace:
                 raise
+            if kept := self._rebuilt():
+                self._on_notice(
+                    f"The session database was damaged: it is kept as {kept}, and a new one holds what could be read."
+                )
+                return self._connected()
             aside = free_name(self._path, f".damaged-{int(time.time())}")
             self._path.replace(aside)
             for suffix in ("-wal", "-shm"):
@@ -128,6 +134,13 @@ class Writer:
                     self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
             self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
             return self._connected()
+
+    def _rebuilt(self) -> str:
+        """Where the damaged file is kept, once another is in its place; empty where nothing can be made of it."""
+        with contextlib.suppress(StorageError):
+            kept: str = import_module("agentcli.infra.sessions.fsck").repair(self._path, even_if_open=True).kept_as
+            return kept
+        return ""
 
     def _connected(self) -> apsw.Connection:
         connection = connect(self._path, self._on_notice)
@@ -226,7 +239,8 @@ def _said(path: Path, error: Exception) -> str:
         case apsw.FullError():
             return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
         case apsw.CorruptError() | apsw.NotADBError():
-            return f"{path} is damaged ({error}): move it away to begin a new one, or use --no-session."
+            repair = "agentcli sessions fsck --repair makes a new one of what can be read"
+            return f"{path} is damaged ({error}): {repair}, and --no-session does without."
         case apsw.ConstraintError():
             return f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"
         case apsw.BusyError():
