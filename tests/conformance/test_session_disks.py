@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -241,23 +242,46 @@ async def test_a_file_that_was_cut_off_gives_back_what_is_left_of_it(tmp_path: P
     assert best > every * 0.6
 
 
-async def test_a_table_that_cannot_be_read_through_gives_its_rows_before_and_after(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, tuple(said(f"{n} {'x' * 900}") for n in range(200)))
+def break_leaves(path: Path, holding: Callable[[list[int]], bool]) -> None:
+    """Overwrite the pages of `entries` that have no children and hold prompts of these numbers."""
     content = bytearray(path.read_bytes())
-    pages = [content[at : at + 4096] for at in range(0, len(content), 4096)]
-    leaves = [n for n, page in enumerate(pages) if page[0] == 0x0A and page.count(b"xxxxx") > 3]
-    at = leaves[len(leaves) // 2] * 4096
-    content[at : at + 4096] = b"\xa5" * 4096
+    for at in range(0, len(content), 4096):
+        numbers = [int(number) for number in re.findall(rb'"(\d+) xxx', content[at : at + 4096])]
+        if content[at] == 0x0A and numbers and holding(numbers):
+            content[at : at + 4096] = b"\xa5" * 4096
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept"),
+    [
+        (lambda numbers: 1_000 in numbers, [range(900, 990), range(1_010, 1_100)]),
+        (lambda numbers: 900 in numbers or 1_100 in numbers, [range(890), range(910, 1_090), range(1_110, 3_000)]),
+        (lambda numbers: min(numbers) > 1_000 and max(numbers) < 2_000, [range(990), range(2_010, 3_000)]),
+        (lambda numbers: 2_999 in numbers, [range(2_980)]),
+        (lambda numbers: 0 in numbers, [range(20, 3_000)]),
+        (lambda numbers: 0 in numbers or 1_000 in numbers or 2_999 in numbers, [range(1_020, 1_500)]),
+    ],
+    ids=["one", "two", "many", "last", "first", "all over"],
+)
+async def test_pages_that_cannot_be_read_cost_their_own_entries_only(
+    tmp_path: Path, broken: Callable[[list[int]], bool], kept: list[range]
+) -> None:
+    path = tmp_path / "sessions.db"
+    store = SqliteSessions(path)
+    log = await store.create(cwd=HERE)
+    await log.append(*(said(f"{n} {'x' * 200}") for n in range(3_000))).committed
+    await log.close()
+    await store.close()
+    break_leaves(path, broken)
     with pytest.raises(StorageError, match="damaged"):
-        await read(path, id)
-    report = repair(path)
-    assert report.is_healthy
-    entries = await read(path, id)
+        await read(path, log.session_id)
+    assert repair(path).is_healthy
+    entries = await read(path, log.session_id)
     numbers = [int(text.split()[0]) for text in texts_of(entries)]
-    assert 190 <= len(numbers) < 200
-    assert (numbers[0], numbers[-1]) == (0, 199)
+    assert len(numbers) < 3_000
+    assert numbers == sorted(set(numbers))
+    assert not {number for part in kept for number in part} - set(numbers)
     assert [entry.parent_id for entry in entries] == [None, *(entry.id for entry in entries[:-1])]
 
 

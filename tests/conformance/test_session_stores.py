@@ -621,6 +621,7 @@ async def test_forks_keep_what_they_share_with_a_session_that_is_removed(make: M
         deep, _ = await store.fork(ids["two"], cwd=HERE)
         await kept(deep, said("deep"))
         await deep.close()
+        await store.search("a")
         await store.remove(root)
         await kept(fork, said("still open"))
         await fork.close()
@@ -1044,6 +1045,7 @@ async def test_what_is_struck_out_is_in_no_file_of_the_database(tmp_path: Path) 
         for n in range(60):
             await kept(log, said(f"again sesame{n} {'y' * 3_000 * (n % 3)}"))
         await log.close()
+        await a_session(store, *(f"harmless{n}" for n in range(60)))
         assert len(await store.search("sesame7")) == 3
         await store.remove(ids[1])
         for file in (database(tmp_path).parent / "trash").iterdir():
@@ -1135,6 +1137,28 @@ async def test_a_search_also_works_where_nothing_can_be_written(tmp_path: Path) 
         async with on_disk(disk) as store:
             assert [one.session_id for one in await store.search("needle")] == [id]
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+async def test_a_file_that_is_replaced_while_an_entry_waits_for_others_gets_it_later(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        with closing(apsw.Connection(str(database(tmp_path)))) as db:
+            db.pragma("wal_checkpoint", "truncate")
+            db.execute("BEGIN IMMEDIATE")
+            waiting = log.append(said("two")).committed
+            await asyncio.sleep(0.3)
+            (tmp_path / "new").write_bytes(database(tmp_path).read_bytes())
+            (tmp_path / "new").replace(database(tmp_path))
+            for suffix in ("-wal", "-shm"):
+                database(tmp_path).with_name(f"sessions.db{suffix}").unlink()
+            db.execute("ROLLBACK")
+            with pytest.raises(StorageError, match="replaced by another file"):
+                await waiting
+        await kept(log, said("three"))
+        await log.close()
+    async with on_disk(tmp_path) as store:
+        assert texts_of((await store.load(log.session_id))[1]) == ["one", "two", "three"]
 
 
 async def test_entries_are_not_written_to_a_file_that_was_put_away(tmp_path: Path) -> None:
