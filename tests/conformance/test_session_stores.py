@@ -1139,6 +1139,21 @@ async def test_a_search_also_works_where_nothing_can_be_written(tmp_path: Path) 
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
+async def test_the_program_goes_on_while_an_entry_waits_for_another_writer(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        log = await store.create(cwd=HERE)
+        await kept(log, said("one"))
+        with closing(apsw.Connection(str(database(tmp_path)))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = log.append(said("two")).committed
+            began = time.monotonic()
+            await asyncio.sleep(0.2)
+            assert time.monotonic() - began < 2
+            other.execute("ROLLBACK")
+        await waiting
+        await log.close()
+
+
 async def test_a_file_that_is_replaced_while_an_entry_waits_for_others_gets_it_later(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         log = await store.create(cwd=HERE)

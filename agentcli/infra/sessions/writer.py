@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -104,7 +104,7 @@ class Writer:
     def _commit(self, connection: apsw.Connection, works: Sequence[Work]) -> list[Any]:
         """All works in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
         results: list[Any] = []
-        with connection:
+        with _transaction(connection):
             if self._file != _identity(self._path):
                 raise StorageError(f"{self._path} was replaced by another file just now: try again.")
             for work in works:
@@ -187,6 +187,20 @@ def on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
         raise _failure(path, damaged) from damaged
     except (apsw.Error, OSError) as error:
         raise refused from error
+
+
+@contextlib.contextmanager
+def _transaction(connection: apsw.Connection) -> Iterator[None]:
+    """As `with connection`, which would let no other thread run while it waits for a lock or the disk."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has ended it already
+            with contextlib.suppress(apsw.Error):
+                connection.execute("ROLLBACK")
+        raise
 
 
 def _identity(path: Path) -> tuple[int, int]:
