@@ -22,7 +22,7 @@ from agentcli.conversation.schema import SCHEMA_VERSION
 from agentcli.conversation.titles import title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import free_name, session_lock, sync_folder
-from agentcli.infra.sessions.log import insert
+from agentcli.infra.sessions.log import INSERT_ENTRY, insert
 from agentcli.infra.sessions.salvage import EntryRow, Salvage, SessionRow, open_raw
 from agentcli.infra.sessions.schema import checked_version
 from agentcli.infra.sessions.writer import connect
@@ -149,7 +149,10 @@ class _Scan:
         return not self.entries and (bool(self._file) or any(row.title for row in self.sessions.values()))
 
     def faults(self) -> list[Fault]:
-        return [*self._file, *(fault for id in sorted(self.sessions.keys() | self.entries) for fault in self._of(id))]
+        return [
+            *self._file,
+            *(fault for id in sorted(self.sessions.keys() | self.entries) for fault in self._faults_of(id)),
+        ]
 
     def inherited(self, session_id: str) -> list[_Line]:
         """The lines that a session shares with those it was forked from."""
@@ -166,7 +169,7 @@ class _Scan:
     def has_source(self, row: SessionRow) -> bool:
         return any(line.seq == row.forked_at for line in self.entries.get(row.forked_from or "", ()))
 
-    def _of(self, id: str) -> Iterator[Fault]:
+    def _faults_of(self, id: str) -> Iterator[Fault]:
         row, lines = self.sessions.get(id), self.entries.get(id, [])
         if row is None:
             yield Fault("owner", f"Session {id} has {len(lines)} entries, but is not in the list of sessions.", id)
@@ -294,11 +297,8 @@ class _Rebuild:
             insert(self._db, session_id, Stored((Entry(row.id, row.parent_id, row.time or 0.0, note),), seq))
             return
         body = row.body.decode(errors="replace")
-        self._db.execute(
-            "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body, checksum) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (session_id, seq, *row[1:3], row.time or 0.0, *row[4:6], body, crc32(body.encode())),
-        )
+        sound = row._replace(seq=seq, time=row.time or 0.0, kind=row.kind or "", checksum=crc32(body.encode()))
+        self._db.execute(INSERT_ENTRY, {"session_id": session_id, **sound._asdict(), "body": body})
 
 
 def _refuse_open_sessions(path: Path) -> None:

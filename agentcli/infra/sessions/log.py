@@ -21,6 +21,11 @@ from agentcli.infra.sessions.ids import entry_id
 from agentcli.infra.sessions.reading import last_seq
 from agentcli.infra.sessions.writer import Writer
 
+INSERT_ENTRY = """
+INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body, checksum)
+VALUES (:session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :body, :checksum)
+"""
+
 
 class SessionRow:
     """A session that is stored together with its first entries."""
@@ -130,11 +135,8 @@ class SqliteLog:
 def insert(db: apsw.Connection, session_id: str, stored: Stored) -> None:
     for seq, entry in enumerate(stored.entries, stored.first_seq):
         record = to_record(entry)
-        db.execute(
-            "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body, checksum) "
-            "VALUES (:session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :body, :checksum)",
-            {"session_id": session_id, "seq": seq, "checksum": crc32(record["body"].encode()), **record},
-        )
+        checksum = crc32(record["body"].encode())
+        db.execute(INSERT_ENTRY, {"session_id": session_id, "seq": seq, "checksum": checksum, **record})
 
 
 def _touch(db: apsw.Connection, session_id: str, title: str) -> None:

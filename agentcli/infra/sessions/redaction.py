@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,27 @@ class Secrets:
     """Texts to be struck out. Raises `StorageError` when there is none."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = {text for text in texts if text.strip()}
-        if not self._texts:
+        given = {text for text in texts if text.strip()}
+        if not given:
             raise StorageError("There is no text to strike out: give one, or lines of them on stdin with -.")
-        # As it is written in JSON that cannot be decoded any more.
-        self._raw = self._texts | {
-            json.dumps(text, ensure_ascii=way)[1:-1] for text in self._texts for way in (True, False)
-        }
+        # Also as JSON writes them, which stands in strings, and in bodies that cannot be decoded any more.
+        self._texts = given | {json.dumps(text, ensure_ascii=way)[1:-1] for text in given for way in (True, False)}
 
     def struck(self, text: str) -> tuple[str, int]:
-        """The text without them, and in how many places they stood."""
-        return _struck(text, self._texts)
+        """The text without them, and in how many places they stood; those that overlap are one place."""
+        spans = sorted(
+            (match.start(), match.start() + len(secret))
+            for secret in self._texts
+            if secret in text
+            for match in re.finditer(f"(?={re.escape(secret)})", text)
+        )
+        pieces: list[str] = []
+        end = 0
+        for start, stop in spans:
+            if start >= end:
+                pieces += (text[end:start], STRUCK)
+            end = max(end, stop)
+        return "".join((*pieces, text[end:])), len(pieces) // 2
 
     def struck_body(self, body: bytes) -> tuple[bytes, int]:
         """A stored body without them: in every string of it, or in its raw text where that is no JSON."""
@@ -53,7 +63,7 @@ class Secrets:
             value, places = self._struck_value(msgspec.json.decode(body))
             return msgspec.json.encode(value), places
         except (ValueError, RecursionError):
-            text, places = _struck(body.decode(errors="surrogateescape"), self._raw)
+            text, places = self.struck(body.decode(errors="surrogateescape"))
             return text.encode(errors="surrogateescape"), places
 
     def _struck_value(self, value: Any) -> tuple[Any, int]:
@@ -69,23 +79,6 @@ class Secrets:
                 return dict(zip(names, items, strict=True)), names_places + places
             case _:
                 return value, 0
-
-
-def _struck(text: str, secrets: Iterable[str]) -> tuple[str, int]:
-    """What overlaps is one place: striking out one text must not leave a part of another."""
-    spans = sorted(
-        (match.start(), match.start() + len(secret))
-        for secret in secrets
-        if secret in text
-        for match in re.finditer(f"(?={re.escape(secret)})", text)
-    )
-    pieces: list[str] = []
-    end = 0
-    for start, stop in spans:
-        if start >= end:
-            pieces += (text[end:start], STRUCK)
-        end = max(end, stop)
-    return "".join((*pieces, text[end:])), pieces.count(STRUCK)
 
 
 def note_of(places: int) -> ContextNote:

@@ -14,6 +14,7 @@ import msgspec
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import write_synced
 from agentcli.infra.sessions.index import forget
+from agentcli.infra.sessions.log import INSERT_ENTRY
 from agentcli.infra.sessions.reading import lineage
 
 _SESSION = ("id", "cwd", "name", "title", "created", "updated", "used", "user_id")
@@ -123,11 +124,8 @@ def restore(db: apsw.Connection, file: Path) -> None:
         "title = excluded.title, forked_from = excluded.forked_from, forked_at = excluded.forked_at",
         (*session.values(), *(source if shares else (None, None))),
     )
-    db.executemany(
-        "INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, checksum, body) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(id, *(row[name] for name in _ENTRY)) for row in rows[header.shared if shares else 0 :]],
-    )
+    for row in rows[header.shared if shares else 0 :]:
+        db.execute(INSERT_ENTRY, {"session_id": id, **row})
 
 
 def _rows(db: apsw.Connection, session_id: str, until: int) -> list[dict[str, Any]]:
