@@ -95,9 +95,11 @@ class History:
     def to_redo(self) -> TurnChanges | None:
         """What was taken back last."""
         for id, restored in reversed(self._restored.items()):
-            if id not in self._undone and not any(one in self._restored for one in restored.takes_back):
-                turn = next(t for t in self._turns if any(one in restored.takes_back for one, _ in t.changed))
-                return TurnChanges(turn.number, _prompt_of(turn), (id,), restored.changes)
+            if id in self._undone or any(one in self._restored for one in restored.takes_back):
+                continue
+            turns = (t for t in self._turns if any(one in restored.takes_back for one, _ in t.changed))
+            turn = next(turns, self._turns[0])  # of entries that cannot be read no turn is known
+            return TurnChanges(turn.number, _prompt_of(turn), (id,), restored.changes)
         return None
 
     def since(self, entry_id: str) -> TurnChanges | None:
