@@ -209,14 +209,15 @@ async def flipped(folder: Path, times: int, seed: int) -> None:
     repaired = 0
     for n in range(times):
         damaged = bytearray(content)
-        for _ in range(1 if n % 3 else 20):
+        flips, kept_at_least = (1, 0.5) if n % 3 else (20, 0.1)
+        for _ in range(flips):
             damaged[chance.randrange(100, len(damaged))] ^= 1 << chance.randrange(8)
         place = folder / str(n) / "sessions.db"
         place.parent.mkdir()
         place.write_bytes(damaged)
         report, intact = await damaged_and_repaired(place, before)
         repaired += report is not None and bool(report.kept_as)
-        assert report is None or not report.is_healthy or intact > every * 0.6, (n, intact, every)
+        assert report is None or not report.is_healthy or intact > every * kept_at_least, (n, intact, every)
     assert repaired  # what lies where nothing is stored is no damage
 
 
