@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from agentcli.conversation.file_changes import FileKind, FileState
+from agentcli.conversation.file_changes import FileKind, FileState, real_path, stored_path
+from agentcli.infra.checkpoints.listing import Listed, listed_files, sizes_below
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_of
-from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.infra.sandbox.trial.caches import is_cache
-from agentcli.tools.ripgrep import find_rg
 
 # A file can change twice within a tick of the clock of the file system, and look untouched after the second time.
 _TICK_NS = 20_000_000
+_GITS_OWN = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a repository's own, whatever its name
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
 
@@ -67,11 +67,16 @@ class _Known(NamedTuple):
 
 
 class _Stored(msgspec.Struct):
-    """The file of an index: entries by folder and name, and what is left out, by path, with the reason."""
+    """The file of an index: entries by folder and name, and what is left out, by path, with the reason.
+
+    `skipped` are inodes of what is not looked at. Where names are no text all are as `stored_path` writes them.
+    """
 
     root: str
     entries: dict[str, dict[str, _Known]]
     left_out: dict[str, str]
+    skipped: set[int] = set()
+    is_escaped: bool = False
 
 
 class FolderIndex:
@@ -84,6 +89,7 @@ class FolderIndex:
         self._objects = objects
         self._limits = limits
         self._entries: dict[str, dict[str, _Known]] = {}
+        self._skipped: set[int] = set()
         self._is_loaded = False
 
     def refresh(self) -> dict[str, Difference]:
@@ -92,9 +98,11 @@ class FolderIndex:
         Raises `TooManyFiles`, `OSError` where contents cannot be kept.
         """
         self._load()
-        walk = _Walk(self.root, self._entries, self.left_out, self._objects, self._limits)
+        walk = _Walk(self.root, self._entries, self.left_out, self._skipped, self._objects, self._limits)
         walk.run()
-        if walk.differences or not self.file.exists():
+        is_changed = bool(walk.differences) or walk.skipped != self._skipped or not self.file.exists()
+        self._skipped = walk.skipped
+        if is_changed:
             self._save()
         return walk.differences
 
@@ -103,8 +111,9 @@ class FolderIndex:
         folder, _, name = path.rpartition("/")
         if not self._is_loaded or folder not in self._entries:
             return
-        walk = _Walk(self.root, self._entries, self.left_out, self._objects, self._limits)
+        walk = _Walk(self.root, self._entries, self.left_out, self._skipped, self._objects, self._limits)
         walk.look_at(folder, name)
+        self._skipped |= walk.skipped
 
     def _load(self) -> None:
         if self._is_loaded:
@@ -114,24 +123,45 @@ class FolderIndex:
             stored = msgspec.msgpack.decode(self.file.read_bytes(), type=_Stored)
         except (OSError, msgspec.MsgspecError):  # all of it is read again
             return
-        if stored.root == self.root:
-            self._entries, self.left_out = stored.entries, stored.left_out
+        if real_path(stored.root) != self.root:
+            return
+        self._entries, self.left_out, self._skipped = stored.entries, stored.left_out, stored.skipped
+        if stored.is_escaped:
+            self._entries = _renamed(self._entries, real_path)
+            self.left_out = {real_path(path): why for path, why in self.left_out.items()}
 
     def _save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self.file.with_name(f"{self.file.name}.{os.urandom(4).hex()}.new")
-        new.write_bytes(msgspec.msgpack.encode(_Stored(self.root, self._entries, self.left_out)))
+        stored = _Stored(stored_path(self.root), self._entries, self.left_out, self._skipped)
+        try:
+            content = msgspec.msgpack.encode(stored)
+        except UnicodeEncodeError:  # names that are no text
+            stored.entries, stored.is_escaped = _renamed(self._entries, stored_path), True
+            stored.left_out = {stored_path(path): why for path, why in self.left_out.items()}
+            content = msgspec.msgpack.encode(stored)
+        new.write_bytes(content)
         new.replace(self.file)
 
 
+def _renamed(entries: dict[str, dict[str, _Known]], name_of: Callable[[str], str]) -> dict[str, dict[str, _Known]]:
+    return {
+        name_of(folder): {name_of(name): known for name, known in inside.items()} for folder, inside in entries.items()
+    }
+
+
 class _Walk:
-    """One look at a folder; `entries` and `left_out` are brought up to date."""
+    """One look at a folder; `entries` and `left_out` are brought up to date.
+
+    `skipped` are the inodes of what was not looked at the last time, which may have been moved since.
+    """
 
     def __init__(
         self,
         root: str,
         entries: dict[str, dict[str, _Known]],
         left_out: dict[str, str],
+        skipped: set[int],
         objects: Objects,
         limits: Limits,
     ) -> None:
@@ -142,7 +172,11 @@ class _Walk:
         self._objects = objects
         self._limits = limits
         self._racy_since_ns = time.time_ns() - _TICK_NS
-        self._listed: _Listed | None = None
+        self.skipped: set[int] = set()
+        self._skipped_before = skipped
+        self._left_before = dict(left_out)
+        self._first_seen: set[str] = set()  # folders in which nothing is new, though nothing of it was known
+        self._listed: Listed | None = None
         self._ignored: list[int] | None = None
 
     def run(self) -> None:
@@ -169,30 +203,41 @@ class _Walk:
 
     def _look_in(self, folder: str) -> list[str]:
         """Look at the entries of a folder; gives the folders in it."""
-        known = self._entries.setdefault(folder, {})
-        where = f"{self._root}/{folder}" if folder else self._root
-        below: list[str] = []
-        seen = 0
-        present = set()
         try:
-            with os.scandir(where) as found:
-                for entry in found:
-                    name = entry.name
-                    before = known.get(name)
-                    status = entry.stat(follow_symlinks=False)
-                    if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
-                        self._take(folder, name, status)
-                        before = known.get(name)
-                    if before is not None:
-                        seen += 1
-                        present.add(name)
-                        if before.kind == "folder":
-                            below.append(f"{folder}/{name}" if folder else name)
-        except FileNotFoundError:  # gone since
+            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as found:
+                inside = list(found)
+        except (FileNotFoundError, NotADirectoryError):  # gone since
+            self._gone_inside(folder)
             return []
         except PermissionError as error:
             self._left_out[folder] = error.strerror or str(error)
             return []
+        if {entry.name for entry in inside} >= _GITS_OWN:
+            self._left_out[folder] = "it is a git repository"
+            self._forget_inside(folder)
+            return []
+        if folder in self._left_before:  # it could not be looked at before
+            self._left_out.pop(folder, None)
+            self._first_seen.add(folder)
+        known = self._entries.setdefault(folder, {})
+        below: list[str] = []
+        seen = 0
+        present = set()
+        for entry in inside:
+            name = entry.name
+            before = known.get(name)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # gone since
+                continue
+            if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
+                self._take(folder, name, status)
+                before = known.get(name)
+            if before is not None:
+                seen += 1
+                present.add(name)
+                if before.kind == "folder":
+                    below.append(f"{folder}/{name}" if folder else name)
         if seen < len(known):
             for name in [name for name in known if name not in present]:
                 self._gone(folder, name)
@@ -203,13 +248,19 @@ class _Walk:
         known = self._entries.setdefault(folder, {})
         path = f"{folder}/{name}" if folder else name
         before, kind = known.get(name), kind_of(status)
-        if kind is None or self._is_skipped(path, name, is_folder=kind == "folder"):
+        if kind is None:
+            if before is not None:
+                self._gone(folder, name)
             return
-        if status.st_mode & stat.S_ISVTX and is_mount_point_of_ours(f"{self._root}/{path}"):  # a command runs, or did
+        if self._is_skipped(path, name, is_folder=kind == "folder"):
+            self.skipped.add(status.st_ino)
             return
+        if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point_of_ours(f"{self._root}/{path}"):
+            return  # a command runs, or was killed
         is_ignored = before.is_ignored if before is not None else self._is_ignored(path, kind)
         if before is None and is_ignored and (why := self._beyond_limits(path, kind, status)):
             self._left_out[path] = why
+            self.skipped.add(status.st_ino)
             return
         if kind == "file" and status.st_size > self._limits.largest:
             self._left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
@@ -224,8 +275,15 @@ class _Walk:
             self._count_ignored(1, state.size)
         if before is not None and before.kind == "folder" != state.kind:
             self._gone_inside(path)
-        if before is None or before.state != state:
+        if before is None and self._was_there(folder, path, status):
+            if kind == "folder":
+                self._first_seen.add(path)
+        elif before is None or before.state != state:
             self._differ(path, before.state if before is not None else None, state)
+
+    def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
+        """True for what was there before, only not looked at, and for what such a thing was moved to."""
+        return folder in self._first_seen or path in self._left_before or status.st_ino in self._skipped_before
 
     def _gone(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name
@@ -236,6 +294,13 @@ class _Walk:
         self._differ(path, before.state, None)
         if before.kind == "folder":
             self._gone_inside(path)
+
+    def _forget_inside(self, folder: str) -> None:
+        """Know no more of what is in a folder, without calling it gone."""
+        for inside in [inside for inside in self._entries if inside == folder or inside.startswith(f"{folder}/")]:
+            del self._entries[inside]
+            for path in [path for path in self.differences if path.startswith(f"{inside}/")]:
+                del self.differences[path]
 
     def _gone_inside(self, path: str) -> None:
         for name in list(self._entries.get(path, ())):
@@ -258,7 +323,7 @@ class _Walk:
     def _is_ignored(self, path: str, kind: FileKind) -> bool:
         """True for what git would ignore. A folder without files that it would not ignore counts as ignored."""
         if self._listed is None:
-            self._listed = _listed(self._root)
+            self._listed = listed_files(self._root)
         return not (path in self._listed.folders if kind == "folder" else path in self._listed.files)
 
     def _beyond_limits(self, path: str, kind: FileKind, status: os.stat_result) -> str:
@@ -267,7 +332,7 @@ class _Walk:
         most, most_bytes = self._limits.ignored_files - files, self._limits.ignored_bytes - size
         if kind == "folder":
             count = total = 0
-            for one in _sizes_below(f"{self._root}/{path}"):
+            for one in sizes_below(f"{self._root}/{path}"):
                 count, total = count + 1, total + one
                 if count > most or total > most_bytes:
                     break
@@ -292,43 +357,3 @@ class _Walk:
         if self._ignored is not None:
             self._ignored[0] += files
             self._ignored[1] += size
-
-
-class _Listed(NamedTuple):
-    """The files that git would not ignore, and the folders around them."""
-
-    files: frozenset[str]
-    folders: frozenset[str]
-
-
-def _listed(root: str) -> _Listed:
-    """As ripgrep lists them, by .gitignore and git's own settings. Raises `OSError` where it cannot be run."""
-    options = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
-    done = subprocess.run(
-        [find_rg(), *options, "--glob=!.git"],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    files = frozenset(os.fsdecode(done.stdout).split("\0")[:-1])
-    folders: set[str] = set()
-    for path in files:
-        while (path := path.rpartition("/")[0]) and path not in folders:
-            folders.add(path)
-    return _Listed(files, frozenset(folders))
-
-
-def _sizes_below(folder: str) -> Iterator[int]:
-    """The size of each entry below a folder, in bytes."""
-    waiting = [folder]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    yield entry.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue

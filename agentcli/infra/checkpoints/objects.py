@@ -45,11 +45,11 @@ class Objects:
     def put(self, source: int) -> tuple[str, int]:
         """Keep what an open file holds; gives its id and its size in bytes. Raises `OSError`.
 
-        A file that is written meanwhile is kept as it was read.
+        Of one that grows meanwhile as much is kept as it held at first.
         """
         size = os.fstat(source).st_size
         if size <= _CHUNK:
-            content = b"".join(_read(source))
+            content = b"".join(_read(source, size))
             return self.put_bytes(content), len(content)
         return self._put_large(source, size)
 
@@ -75,7 +75,7 @@ class Objects:
                 file.write(part)
 
     def _put_large(self, source: int, size: int) -> tuple[str, int]:
-        """In two goes: the id has to be known first, and a file that is changed in between has another one."""
+        """Piece by piece; the size stands first, so one that gets shorter meanwhile is read again."""
         for _ in range(3):
             os.lseek(source, 0, os.SEEK_SET)
             head = b"blob %d\0" % size
@@ -83,7 +83,7 @@ class Objects:
             with self._new() as (path, file):
                 packer = zlib.compressobj(_FASTEST)
                 file.write(packer.compress(head))
-                for part in _read(source):
+                for part in _read(source, size):
                     digest.update(part)
                     read += len(part)
                     file.write(packer.compress(part))
@@ -92,7 +92,7 @@ class Objects:
                     self._move(path, file, digest.hexdigest())
                     return digest.hexdigest(), size
             size = os.fstat(source).st_size
-        raise OSError(f"it changes all the time ({size:,} bytes)")
+        raise OSError(f"a file changes all the time ({size:,} bytes)")
 
     @contextlib.contextmanager
     def _new(self) -> Iterator[tuple[str, BinaryIO]]:
@@ -122,8 +122,10 @@ class Objects:
             yield _unpacked(iter(lambda: file.read(_CHUNK), b""), id)
 
 
-def _read(source: int) -> Iterator[bytes]:
-    while part := os.read(source, _CHUNK):
+def _read(source: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes, or fewer where there are not so many."""
+    while size and (part := os.read(source, min(size, _CHUNK))):
+        size -= len(part)
         yield part
 
 

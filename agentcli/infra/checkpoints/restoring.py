@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,11 @@ from agentcli.agent.interfaces import RestoredFile, RestoredHow
 from agentcli.conversation.file_changes import FileChange, FileState, real_path, stored_path
 from agentcli.errors import ToolError
 from agentcli.infra.checkpoints.objects import Objects
-from agentcli.infra.checkpoints.states import state_at
+from agentcli.infra.checkpoints.states import kind_of, state_at
 from agentcli.infra.checkpoints.taking_back import Wanted, wanted_state
 from agentcli.infra.sandbox.trial.keep_plan import write_plan
 from agentcli.infra.sandbox.trial.tree_changes import pieces_of
-from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, entry_at
+from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, copy_attributes, entry_at, open_content
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
 
@@ -73,7 +74,10 @@ class Restoration:
             private.close()
         paths = {piece.change.name: [f"{area}/{path}" for path in piece.paths] for piece in pieces}
         why = {path: conflict.why for conflict in kept.conflicts for path in paths[conflict.name]}
-        return [RestoredFile(f.path, "conflict", why[f.path]) if f.path in why else f for f in self.files]
+        return [
+            RestoredFile(f.path, "conflict", why[f.path]) if f.path in why else _as_found(f, one)
+            for f, one in zip(self.files, self._wanted, strict=True)
+        ]
 
     def _touched(self, area: str, changing: Sequence[Wanted], scratch: Path) -> Touched:
         """What is to change as what a command would have left."""
@@ -95,6 +99,9 @@ class Restoration:
         target = ""
         if then.kind == "file":
             self._objects.copy(then.content, file)
+            if before is not None and before.kind == "file":
+                with open_content(before) as source, file.open("rb") as made:
+                    copy_attributes(source, made.fileno())
         elif then.kind == "link":
             target = real_path(then.content)
         owner = before.owner if before is not None else _owner_of(one.path)
@@ -122,7 +129,10 @@ def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch
     wanted = []
     try:
         for path, own in sorted(by_path.items()):
-            now = _look(path, objects, entries, largest=largest)
+            is_held = any(
+                state is not None and state.content for change in own for state in (change.before, change.after)
+            )
+            now = _look(path, objects, entries, largest=sys.maxsize if is_held else largest)
             wanted.append(wanted_state(path, now, own, objects))
     except OSError as error:
         raise _nothing_done(error) from error
@@ -130,7 +140,10 @@ def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch
 
 
 def _look(path: str, objects: Objects, entries: dict[str, Entry], *, largest: int) -> FileState | None:
-    """The state of a path, and the entry that it was taken from."""
+    """The state of a path, and the entry that it was taken from; nothing is there where a link leads to it."""
+    around = os.path.dirname(path)  # noqa: PTH120
+    if os.path.realpath(around) != around:
+        return None
     for _ in range(_MOST_LOOKS):
         before = entry_at(path)
         state = state_at(path, objects, largest=largest)
@@ -139,6 +152,21 @@ def _look(path: str, objects: Objects, entries: dict[str, Entry], *, largest: in
     if before is not None:
         entries[path] = before
     return state
+
+
+def _as_found(file: RestoredFile, wanted: Wanted) -> RestoredFile:
+    """What became of a file, by what is there now: a folder may have got new contents meanwhile."""
+    if file.how in ("conflict", "kept"):
+        return file
+    try:
+        kind = kind_of(os.lstat(file.path))
+    except OSError:
+        kind = None
+    if wanted.then is None and kind is not None:
+        return RestoredFile(file.path, "kept", "something else is in it" if kind == "folder" else "it was made anew")
+    if wanted.then is not None and kind != wanted.then.kind:
+        return RestoredFile(file.path, "conflict", "something else is there now")
+    return file
 
 
 def _with_full_folders(wanted: Sequence[Wanted]) -> list[Wanted]:

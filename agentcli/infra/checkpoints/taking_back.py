@@ -39,6 +39,8 @@ def wanted_state(path: str, now: FileState | None, changes: Sequence[FileChange]
             return Wanted(path, now, now, conflict=f"what it held is not kept any more ({error.strerror or error})")
         is_merged = is_merged or before not in (state, change.before)
         state = before
+    if state != now and now is not None and not now.is_kept:
+        return Wanted(path, now, now, conflict=f"it is too large to be kept ({now.size:,} bytes), or cannot be read")
     return Wanted(path, now, state, is_merged and state != now)
 
 
@@ -49,7 +51,7 @@ class _ConflictError(Exception):  # it says why
 def _without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
     """A state without a change. Raises `_ConflictError`, `OSError`."""
     before, after = change.before, change.after
-    if state in (before, after):
+    if _is_same(state, before) or _is_same(state, after):
         state = before
     elif state is None:
         return None  # it was removed since, and stays so
@@ -70,14 +72,19 @@ def _without(state: FileState | None, change: FileChange, objects: Objects) -> F
     return state
 
 
+def _is_same(one: FileState | None, other: FileState | None) -> bool:
+    """True where both are known to be the same: of contents that are not kept nobody knows."""
+    return one == other and (one is None or one.is_kept)
+
+
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
     mode = before.mode if state.mode == after.mode else state.mode
+    if not (state.is_kept and before.is_kept and after.is_kept):
+        raise _ConflictError("it is too large to be kept, or could not be read")
     if state.content == after.content:
         return FileState("file", mode, before.content, before.size)
     if before.content in (after.content, state.content):
         return FileState("file", mode, state.content, state.size)
-    if not (state.is_kept and before.is_kept and after.is_kept):
-        raise _ConflictError("it was changed since, and is too large to be merged")
     if max(state.size, before.size, after.size) > _LARGEST_MERGED:
         raise _ConflictError("it was changed since, and is too large to be merged")
     content = merged(objects.get(after.content), objects.get(state.content), objects.get(before.content))

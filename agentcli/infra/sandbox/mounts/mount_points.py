@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Self
 
 # An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
-_OURS = 0o1755
+MOUNT_POINT_MODE = 0o1755
 # The common folder of a repository "is this one": what git assumes without the file. Anything else there would send git
 # elsewhere for its hooks and configuration, an empty file would stop it, and nothing but a file can be mounted on.
 COMMON_FOLDER_IS_HERE = b".\n"
@@ -188,7 +188,7 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _make_folder(name: str, folder: int) -> None:
-    os.mkdir(name, _OURS, dir_fd=folder)
+    os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
 
 
 def _is_our_folder(descriptor: int) -> bool:

@@ -240,6 +240,9 @@ class _Keeping:
                 folders.append(path)
                 continue
             with contextlib.suppress(FileNotFoundError), self._opened(path) as place:
+                now = entry_at(place.name, folder=place.folder)
+                if now is not None and not _is_as_it_was(now, touched.before[path]):  # a piece of many takes its time
+                    raise _ConflictError("it was changed since the command started")
                 os.unlink(place.name, dir_fd=place.folder)
             parts = path.split("/")
             for count in range(1, len(parts)):
