@@ -81,6 +81,8 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
         changed = await checkpoints.end(mark)
     except ToolError as error:
         call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
+        with suppress(ToolError):  # nothing of it is to be looked for later, when it would be others' doing
+            await checkpoints.forget(mark)
         return
     stored = call.turn.store(changed) if changed is not None else None
 

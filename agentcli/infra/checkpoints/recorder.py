@@ -28,6 +28,8 @@ from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
 from agentcli.infra.checkpoints.states import state_at
 from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
 
+_BEAT_S = 0.5
+_AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was killed are gone, too
 _MOST_NAMED = 100  # paths that are left out
 
 T = TypeVar("T")
@@ -79,12 +81,24 @@ class Recorder:
         self._limits = limits
         self._indexes: list[FolderIndex] | None = None
         self._open: list[_Mark] = []
+        self._beating: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
         """Take down what is there before a call changes it. Raises `ToolError` where that is not possible."""
-        return await self._in_thread(lambda: self._begin(call_id, paths))
+        mark = await self._in_thread(lambda: self._begin(call_id, paths))
+        if self._open and (self._beating is None or self._beating.done()):
+            self._beating = asyncio.create_task(self._beat())
+        return mark
+
+    async def _beat(self) -> None:
+        """Touch the notes of what is under way: what changes after a process has died was not its doing."""
+        while self._open:
+            for mark in self._open:
+                with contextlib.suppress(OSError):
+                    os.utime(mark.note)
+            await asyncio.sleep(_BEAT_S)
 
     async def end(self, mark: _Mark) -> FilesChanged | None:
         """What the call has changed since it began; None if nothing. Raises `ToolError`."""
@@ -116,6 +130,8 @@ class Recorder:
 
     async def aclose(self) -> None:
         """Wait for what is under way."""
+        if self._beating is not None:
+            self._beating.cancel()
         await self._in_thread(self._close)
 
     def _close(self) -> None:
@@ -129,8 +145,8 @@ class Recorder:
             async with self._order:
                 try:
                     return await asyncio.to_thread(work)
-                except OSError as error:
-                    why = error.strerror or error
+                except (OSError, ValueError) as error:  # ValueError: a name that cannot be written down
+                    why = getattr(error, "strerror", None) or error
                     message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
                     raise ToolError(message, kind="resource_error") from error
 
@@ -162,17 +178,17 @@ class Recorder:
         return mark
 
     def _end(self, mark: _Mark) -> FilesChanged | None:
+        if mark.paths is not None:
+            return self._end_of_named(mark)
+        if mark.problem:
+            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
         try:
-            if mark.paths is not None:
-                return self._end_of_named(mark)
-            if mark.problem:
-                return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
             self._attribute(mark)
-            self._open.remove(mark)
-            return self._told(mark)
         except TooManyFiles as error:
-            self._open.remove(mark)
             return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {error}",))
+        finally:
+            self._open.remove(mark)
+        return self._told(mark)
 
     def _end_of_named(self, mark: _Mark) -> FilesChanged | None:
         found = {path: (before, self._state(path)) for path, before in mark.before.items()}
@@ -187,7 +203,11 @@ class Recorder:
         if not self._open:
             return []
         self._attribute(self._open[-1])
-        return [told for mark in self._open if (told := self._told(mark)) is not None]
+        told = [one for mark in self._open if (one := self._told(mark)) is not None]
+        for mark in self._open:  # from here on it is accounted for anew
+            self._forget(mark.note)
+            self._write_note(mark.note, _Note(mark.call_id, None, self._linked_indexes(mark.note)))
+        return told
 
     def _told(self, mark: _Mark) -> FilesChanged | None:
         """What a call has changed since this was told last."""
@@ -221,32 +241,36 @@ class Recorder:
         return FolderIndex(Path(root), file or self.objects.folder / "indexes" / name, self.objects, self._limits)
 
     def _interrupted(self, told: Mapping[str, float]) -> list[FilesChanged]:
-        """Those that named their files, and then what changed in the folders of the others."""
+        """Those that named their files, and then what changed in the folders of the others.
+
+        What was changed later than shortly after the last sign of life was changed by somebody else.
+        """
         found = []
         for file in sorted(self._notes.glob("*.json")):
             try:
                 note = msgspec.json.decode(file.read_bytes(), type=_Note)
-                began = file.stat().st_mtime
+                last_ns = file.stat().st_mtime_ns
             except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
                 continue
-            if told.get(note.call_id, 0.0) >= began:  # a model may use an id again
+            if told.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
                 continue
+            is_exact = note.before is not None
             if note.before is not None:
                 states = {real_path(path): before for path, before in note.before.items()}
-                changes = _as_changes({path: (before, self._state(path)) for path, before in states.items()})
-                found += [FilesChanged(note.call_id, changes)] if changes else []
+                differences = {path: (before, self._state(path)) for path, before in states.items()}
             else:
-                found += self._interrupted_in_folders(note)
+                differences = self._interrupted_in_folders(note)
+            changes = _as_changes(_until(last_ns + _AFTERLIFE_NS, differences))
+            found += [FilesChanged(note.call_id, changes, is_exact=is_exact)] if changes else []
         return found
 
-    def _interrupted_in_folders(self, note: _Note) -> list[FilesChanged]:
-        mark = _Mark(note.call_id, None, self._notes)
+    def _interrupted_in_folders(self, note: _Note) -> dict[str, Difference]:
+        found: dict[str, Difference] = {}
         for root, name in note.indexes.items():
             index = self._index(real_path(root), self._notes / name)
             with contextlib.suppress(TooManyFiles):
-                mark.found |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
-        changes = _as_changes(mark.found)
-        return [FilesChanged(note.call_id, changes, is_exact=False)] if changes else []
+                found |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
+        return found
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
         """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
@@ -276,6 +300,21 @@ class Recorder:
 
     def _state(self, path: str) -> FileState | None:
         return state_at(path, self.objects, largest=self._limits.largest)
+
+
+def _until(time_ns: int, found: dict[str, Difference]) -> dict[str, Difference]:
+    """The differences without what came later; what a file held before somebody else changed it nobody knows."""
+    known: dict[str, Difference] = {}
+    for path, (before, now) in found.items():
+        try:
+            is_later = now is not None and now.kind != "folder" and os.lstat(path).st_ctime_ns > time_ns
+        except OSError:
+            is_later = False
+        if not is_later:
+            known[path] = (before, now)
+        elif before is not None and now is not None:
+            known[path] = (before, FileState("file", now.mode))
+    return known
 
 
 def _as_changes(found: dict[str, Difference]) -> tuple[FileChange, ...]:
