@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile
 from agentcli.agent.rewind import typed_text
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path
+from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
 from agentcli.conversation.titles import shortened
 from agentcli.llm.messages import ToolUse
 
@@ -87,10 +87,9 @@ class History:
             case _:
                 pass
 
-    def to_undo(self) -> TurnChanges | None:
-        """The newest turn that changed files, unless it was taken back."""
-        turns = (self._of_turn(turn) for turn in reversed(self._turns))
-        return next((found for found in turns if found is not None), None)
+    def to_undo(self) -> Iterator[TurnChanges]:
+        """The turns that changed files, the newest first, without what was taken back."""
+        return (found for turn in reversed(self._turns) if (found := self._of_turn(turn)) is not None)
 
     def to_redo(self) -> TurnChanges | None:
         """What was taken back last."""
@@ -106,32 +105,34 @@ class History:
         """All changes that were recorded after an entry, together; None where there are none."""
         start = self._positions.get(entry_id, len(self._positions))
         later = [
-            (id, changed, turn)
-            for turn in self._turns
-            for id, changed in turn.changed
-            if self._positions[id] > start and id not in self._undone
+            (id, changed, turn) for turn in self._turns for id, changed in turn.changed if self._positions[id] > start
         ]
-        if not later:
-            return None
         later.sort(key=lambda one: self._positions[one[0]])
-        changed = [one for _, one, _ in later]
+        holding = [(id, left) for id, changed, _ in later if (left := self._holding(id, changed)) is not None]
+        if not holding:
+            return None
         turn = min((turn for _, _, turn in later), key=lambda turn: turn.number)
-        return _together([id for id, _, _ in later], changed, turn, is_open=True)
+        return _together(holding, turn, is_open=True)
+
+    def _holding(self, id: str, changed: FilesChanged) -> FilesChanged | None:
+        """What of a call's changes was not taken back; None where nothing is left."""
+        if id in self._undone:
+            left = self._restored[self._undone[id]].left
+            changes = tuple(change for change in changed.changes if change.path in left)
+            return structs.replace(changed, changes=changes, left_out=()) if changes else None
+        return changed if changed.changes or changed.left_out else None
 
     def _of_turn(self, turn: _Turn) -> TurnChanges | None:
-        holding = [(id, changed) for id, changed in turn.changed if id not in self._undone]
-        if not any(changed.changes or changed.left_out for _, changed in holding):
-            return None
-        return _together([id for id, _ in holding], [changed for _, changed in holding], turn)
+        holding = [(id, left) for id, changed in turn.changed if (left := self._holding(id, changed)) is not None]
+        return _together(holding, turn) if holding else None
 
 
-def _together(
-    ids: Sequence[str], changed: Sequence[FilesChanged], turn: _Turn, *, is_open: bool = False
-) -> TurnChanges:
-    changes = tuple(change for one in changed for change in one.changes)
-    left_out = tuple(dict.fromkeys(name for one in changed for name in one.left_out))
-    is_shared = any(not one.is_exact for one in changed)
-    return TurnChanges(turn.number, _prompt_of(turn), tuple(ids), changes, left_out, is_shared, is_open)
+def _together(holding: Sequence[tuple[str, FilesChanged]], turn: _Turn, *, is_open: bool = False) -> TurnChanges:
+    changes = tuple(change for _, one in holding for change in one.changes)
+    left_out = tuple(dict.fromkeys(name for _, one in holding for name in one.left_out))
+    is_shared = any(not one.is_exact for _, one in holding)
+    ids = tuple(id for id, _ in holding)
+    return TurnChanges(turn.number, _prompt_of(turn), ids, changes, left_out, is_shared, is_open)
 
 
 def _prompt_of(turn: _Turn) -> str:
@@ -140,11 +141,12 @@ def _prompt_of(turn: _Turn) -> str:
 
 
 class Plan(Struct, frozen=True):
-    """Changes, and how they are taken back."""
+    """Changes, and how they are taken back. `passed_over` names a newer turn of which nothing can be."""
 
     turn: TurnChanges
     direction: Direction
     restoration: Restoration
+    passed_over: str = ""
 
     @property
     def is_hopeless(self) -> bool:
@@ -155,33 +157,46 @@ class Plan(Struct, frozen=True):
 async def plan_undo(
     entries: Iterable[Entry], checkpoints: Checkpoints, direction: Direction, turn: TurnChanges | None = None
 ) -> Plan | None:
-    """How to take back the changes of a turn, or to do them again; None where there is nothing. Raises `ToolError`."""
-    if turn is None:
-        history = History(entries)
-        turn = history.to_undo() if direction == "undo" else history.to_redo()
-    return None if turn is None else Plan(turn, direction, await checkpoints.restoration(turn.changes))
+    """How to take back the changes of a turn, or to do them again; None where there is nothing. Raises `ToolError`.
+
+    Without a turn it is the newest one of which something can be taken back, or the newest.
+    """
+    history = History(entries)
+    redo = history.to_redo() if direction == "redo" else None
+    turns = [turn] if turn is not None else history.to_undo() if direction == "undo" else [redo] if redo else []
+    newest: Plan | None = None
+    for one in turns:
+        plan = Plan(one, direction, await checkpoints.restoration(one.changes), newest.turn.name if newest else "")
+        if not plan.is_hopeless:
+            return plan
+        newest = newest or plan
+    return newest
 
 
 async def carry_out(
     plan: Plan, *, append: Callable[..., Awaitable[object]], locks: Locks, shown: Callable[[Path], str]
 ) -> Sequence[RestoredFile]:
-    """Take the changes back; gives what became of each file. The log has it first, and the model is told.
+    """Take the changes back; gives what became of each file. The log has what was done, and the model is told.
 
-    Where nothing but conflicts is in the way nothing is done: the turn can still be taken back. Raises `UserError`.
+    What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
     """
     if plan.is_hopeless:
         return plan.restoration.files
     keys = tuple(file.path for file in plan.restoration.files[:_MOST_LOCKED])
     async with locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
-        changes = plan.restoration.changes
-        entries: list[Body] = [FilesRestored(plan.turn.takes_back, changes)]
+        files = await plan.restoration.carry_out()
+        left = tuple(stored_path(file.path) for file in files if file.how == "conflict")
+        changes = tuple(change for change in plan.restoration.changes if change.path not in left)
+        if left and not changes:
+            return files
+        entries: list[Body] = [FilesRestored(plan.turn.takes_back, changes, left)]
         if changes:
             names = [shown(Path(real_path(change.path))) for change in changes]
             more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
             did = "took back what was changed in" if plan.direction == "undo" else "did again what was taken back in"
             entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MOST_TOLD])}{more}."))
         await append(*entries)
-        return await plan.restoration.carry_out()
+        return files
 
 
 _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "kept": "="}
@@ -190,7 +205,8 @@ _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "
 def told_plan(plan: Plan, shown: Callable[[Path], str]) -> str:
     """What would become of each file; what is not covered comes first."""
     turn = plan.turn
-    lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in turn.left_out[:_MOST_LEFT_OUT]]
+    lines = [f"Of {_lower(plan.passed_over)} nothing can be taken back: conflicts."] if plan.passed_over else []
+    lines += [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in turn.left_out[:_MOST_LEFT_OUT]]
     if (more := len(turn.left_out) - _MOST_LEFT_OUT) > 0:
         lines.append(f"Not covered, too: {more} more.")
     if turn.is_shared:
@@ -203,12 +219,16 @@ def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Pat
     is_redo = plan.direction == "redo"
     done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
     if plan.is_hopeless:
-        head = f"Nothing of {plan.turn.name[0].lower()}{plan.turn.name[1:]} could be {done.rpartition(' was ')[2]}:"
+        head = f"Nothing of {_lower(plan.turn.name)} could be {done.rpartition(' was ')[2]}:"
     elif conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     else:
         head = f"{done}. {command}{'undo takes it back' if is_redo else 'redo does it again'}."
     return f"{head}\n{told_files(files, shown)}"
+
+
+def _lower(name: str) -> str:
+    return name[:1].lower() + name[1:]
 
 
 def told_files(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> str:
@@ -217,10 +237,14 @@ def told_files(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> s
     rows = []
     for file in sorted(files, key=lambda file: file.how != "conflict")[:_MOST_LISTED]:
         why = f"  ({file.why})" if file.why else ""
-        rows.append(f"  {_SIGNS[file.how]} {file.how:<{width}}  {shown(Path(file.path))}{why}")
+        rows.append(f"  {_SIGNS[file.how]} {file.how:<{width}}  {_in_a_line(shown(Path(file.path)))}{why}")
     if (more := len(files) - _MOST_LISTED) > 0:
         rows.append(f"  … and {more:,} more")
     return "\n".join(rows)
+
+
+def _in_a_line(name: str) -> str:
+    return name.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def shown_name(name: str, shown: Callable[[Path], str]) -> str:

@@ -52,11 +52,13 @@ class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_cha
 class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
     """The person took back what the entries named by `takes_back` had done; `changes` is what that did to files.
 
-    Such entries are of calls, or of an earlier `files_restored`, which is then done again.
+    Such entries are of calls, or of an earlier `files_restored`, which is then done again. What they had done to the
+    paths in `left` stays, and can still be taken back.
     """
 
     takes_back: tuple[str, ...]
     changes: tuple[FileChange, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 # Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold; these code points stand for

@@ -21,9 +21,10 @@ from agentcli.config import Config
 from agentcli.conversation.entries import Entry
 from agentcli.errors import UsageError
 from agentcli.infra.locks import FileLocks
+from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.paths import current_folder
-from agentcli.setup.checkpoints import make_checkpoints
+from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 
 _MOST_LOOKED_AT = 50  # sessions of this directory, for the newest that can take something back
 
@@ -64,6 +65,8 @@ def run(arguments: list[str]) -> int:
 
 
 async def _run(config: Config, wish: Wish) -> int:
+    if told := await asyncio.to_thread(finish_interrupted, config.paths.state / "tries"):
+        warn(told)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)
     try:
         id = wish.session or await _newest(store, config, wish.direction)
@@ -84,7 +87,8 @@ async def _newest(store: SqliteSessions, config: Config, direction: Direction) -
     for info in sessions:
         _, entries = await store.load(info.id)
         history = History(entries)
-        if (history.to_undo() if direction == "undo" else history.to_redo()) is not None:
+        found = next(history.to_undo(), None) if direction == "undo" else history.to_redo()
+        if found is not None or (direction == "undo" and has_interrupted(config, info.id)):
             return info.id
     return sessions[0].id if sessions else ""
 

@@ -17,6 +17,7 @@ from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_at
 from agentcli.infra.checkpoints.taking_back import Wanted, wanted_state
 from agentcli.infra.sandbox.trial.keep_plan import write_plan
+from agentcli.infra.sandbox.trial.live_files import LiveFiles
 from agentcli.infra.sandbox.trial.tree_changes import pieces_of
 from agentcli.infra.sandbox.trial.tree_entries import Entry, Touched, copy_attributes, entry_at, open_content
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
@@ -61,13 +62,15 @@ class Restoration:
             raise _nothing_done(error) from error
         try:
             area = _common_folder([one.path for one in changing])
+            self._open_folders(changing)
             touched = self._touched(area, changing, private.path.resolve())
             pieces = [
                 piece._replace(root="")  # nothing of it is a whole folder that could be moved
                 for piece in pieces_of(area, touched, name_of=lambda path: path, budget=[0])
             ]
             write_plan(private.path, pieces)
-            kept = keep_pieces(pieces, private.path.name)
+            live = LiveFiles("end it, then take this back again", spares_databases=False)
+            kept = keep_pieces(pieces, private.path.name, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
         finally:
@@ -78,6 +81,17 @@ class Restoration:
             RestoredFile(f.path, "conflict", why[f.path]) if f.path in why else _as_found(f, one)
             for f, one in zip(self.files, self._wanted, strict=True)
         ]
+
+    def _open_folders(self, changing: Sequence[Wanted]) -> None:
+        """Let the owner into folders that are to be open again, before anything in them is changed."""
+        for one in changing:
+            before, then = self._entries.get(one.path), one.then
+            if before is None or then is None or not before.kind == then.kind == "folder":
+                continue
+            if then.mode & ~before.mode & 0o700 and entry_at(one.path) == before:
+                os.chmod(one.path, before.mode | (then.mode & 0o700))  # noqa: PTH101
+                if (opened := entry_at(one.path)) is not None:
+                    self._entries[one.path] = opened
 
     def _touched(self, area: str, changing: Sequence[Wanted], scratch: Path) -> Touched:
         """What is to change as what a command would have left."""

@@ -11,10 +11,15 @@ _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.
 
 
 class LiveFiles:
-    """The files that are open for writing when this is made, as far as the kernel lets us look (proc_pid_fd(5))."""
+    """The files that are open for writing when this is made, as far as the kernel lets us look (proc_pid_fd(5)).
 
-    def __init__(self) -> None:
+    `advice` says what to do about one. With `spares_databases` databases count as open.
+    """
+
+    def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._open = set(_open_for_writing())
+        self._advice = advice
+        self._spares_databases = spares_databases
 
     def why(self, folder: int, name: str) -> str:
         """Say why a file, named in an open folder, is not to be replaced; empty where nothing speaks against it."""
@@ -23,9 +28,9 @@ class LiveFiles:
         except OSError:
             return ""
         if (at.st_dev, at.st_ino) in self._open:
-            return "another program has it open for writing; the command can be run directly"
-        if _is_database(folder, name):
-            return "it is a database, which another program may have open; the command can be run directly"
+            return f"another program has it open for writing; {self._advice}"
+        if self._spares_databases and _is_database(folder, name):
+            return f"it is a database, which another program may have open; {self._advice}"
         return ""
 
 

@@ -35,15 +35,17 @@ class _ConflictError(Exception):
     """Somebody else changed the entry meanwhile."""
 
 
-def keep_pieces(pieces: Sequence[Piece], token: str, *, is_resumed: bool = False) -> Kept:
+def keep_pieces(
+    pieces: Sequence[Piece], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
+) -> Kept:
     """Apply changes. One that meets something else than the command did is left out as a whole, and told.
 
     Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
-    `is_resumed` an earlier session had begun with the same. Raises nothing for what the disk refuses: that is told.
+    `is_resumed` an earlier session had begun with the same; `live` tells which files are in use. Raises nothing for what the disk refuses: that is told.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
-    live = LiveFiles()
+    live = live or LiveFiles()
     for area in dict.fromkeys(piece.area for piece in pieces):
         keeping = _Keeping(area, [piece for piece in pieces if piece.area == area], live, token)
         for piece in keeping.pieces:
