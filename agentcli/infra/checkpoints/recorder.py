@@ -222,12 +222,16 @@ class Recorder:
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MOST_NAMED]), *more)
 
     def _attribute(self, mark: _Mark | None) -> None:
-        """Bring the indexes up to date; what is new in them was done by a call, or by the person."""
+        """Bring the indexes up to date; what is new in them was done by a call, or by the person.
+
+        A file that a job has changed before is still its doing, whatever else runs beside it.
+        """
         for index in self._every_index():
             for path, (before, now) in index.refresh().items():
-                if mark is not None:
-                    whole = f"{index.root}/{path}"
-                    mark.found[whole] = (mark.found.get(whole, (before, now))[0], now)
+                whole = f"{index.root}/{path}"
+                owner = next((other for other in self._open if whole in other.found), mark)
+                if owner is not None:
+                    owner.found[whole] = (owner.found.get(whole, (before, now))[0], now)
 
     def _every_index(self) -> list[FolderIndex]:
         if self._indexes is None:

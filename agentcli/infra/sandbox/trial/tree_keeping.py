@@ -41,7 +41,8 @@ def keep_pieces(
     """Apply changes. One that meets something else than the command did is left out as a whole, and told.
 
     Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
-    `is_resumed` an earlier session had begun with the same; `live` tells which files are in use. Raises nothing for what the disk refuses: that is told.
+    `is_resumed` an earlier session had begun with the same. `live` tells which files are in use. Raises nothing for
+    what the disk refuses: that is told.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []

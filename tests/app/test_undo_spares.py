@@ -1,0 +1,197 @@
+"""Undo never takes away what the session did not make, whatever it could not see, and gives up no conflict for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, call
+from tests.app.test_undo import BYPASS, bash, changes, edit, go, undo
+
+DIRECT = {"AGENTCLI_PERMISSIONS_TRY": "false"}  # commands run in the workspace itself
+
+
+@pytest.fixture
+def project(place: Place) -> Place:
+    place.environment |= DIRECT
+    (place.folder / "a.txt").write_text("one\ntwo\nthree\n")
+    return place
+
+
+def large(path: Path) -> bytes:
+    content = os.urandom(30_000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("made", "ignored", "command", "kept"),
+    [
+        ("big", "", "mv big moved", "moved"),  # its contents are in no checkpoint
+        ("data/big", "data/\n", "echo >.gitignore", "data/big"),  # it was not covered before
+        (".cache/x", "", "mv .cache data; touch a", "data/x"),
+        ("b.pyc", "", "mv b.pyc b.bin; touch a", "b.bin"),
+        ("private/x", "", "mv private public; touch a", "public/x"),  # excluded
+    ],
+)
+def test_what_was_there_unseen_is_not_taken_for_made(
+    project: Place, made: str, ignored: str, command: str, kept: str
+) -> None:
+    project.environment |= {
+        "AGENTCLI_CHECKPOINTS_LARGEST_MB": "0.02",
+        "AGENTCLI_CHECKPOINTS_IGNORED_MB": "0.02",
+        "AGENTCLI_CHECKPOINTS_EXCLUDE": '["private"]',
+    }
+    content = large(project.folder / made)
+    (project.folder / ".gitignore").write_text(ignored)
+    go(project, bash(command))
+    assert (project.folder / kept).read_bytes() == content
+    project.run("undo", "--yes")
+    assert (project.folder / kept).read_bytes() == content
+
+
+def test_a_change_to_a_file_whose_contents_are_not_kept_is_a_conflict(project: Place) -> None:
+    project.environment["AGENTCLI_CHECKPOINTS_LARGEST_MB"] = "0.01"
+    go(project, bash("head -c 20000 /dev/zero >f; head -c 20000 /dev/zero >a.txt"))
+    for name in ("f", "a.txt"):
+        with (project.folder / name).open("r+b") as file:
+            file.write(b"PERSON")
+    assert set(changes(undo(project, "--yes", code=1)).values()) == {"conflict"}
+    assert all((project.folder / name).read_bytes().startswith(b"PERSON") for name in ("f", "a.txt"))
+
+
+def test_what_a_person_does_after_a_kill_is_theirs(project: Place) -> None:
+    (project.folder / "mine").write_text("before\n")
+    with project.start(
+        "-p", "go", "-m", project.script(bash("echo 2 >a.txt; touch begun; sleep 60")), *BYPASS
+    ) as running:
+        while not (project.folder / "begun").exists():
+            pass
+        running.signal(signal.SIGKILL)
+        running.left()
+    time.sleep(2.5)
+    (project.folder / "mine").write_text("after\n")
+    (project.folder / "new").write_text("new\n")
+    undo(project, "--yes", code=1)
+    assert (project.folder / "mine").read_text() == "after\n"
+    assert (project.folder / "new").read_text() == "new\n"
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+def test_a_folder_that_became_a_link_comes_back_with_what_was_in_it(project: Place) -> None:
+    (project.folder / "d").mkdir()
+    (project.folder / "d/x").write_text("precious\n")
+    go(project, bash("mv d e && ln -s e d"))
+    assert undo(project)["done"]
+    assert not (project.folder / "d").is_symlink()
+    assert (project.folder / "d/x").read_text() == "precious\n"
+    assert not (project.folder / "e").exists()
+
+
+def test_names_that_are_no_text_do_not_stop_commands(project: Place) -> None:
+    name = os.fsencode(project.folder) + b"/caf\xe9"
+    Path(os.fsdecode(name)).write_text("latin\n")
+    go(project, bash("echo 2 >a.txt; rm caf*; echo >b$'\\xff'"))
+    undo(project)
+    assert Path(os.fsdecode(name)).read_text() == "latin\n"
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+def test_files_that_come_and_go_hide_nothing(project: Place) -> None:
+    (project.folder / "sub").mkdir()
+    (project.folder / "sub/g").write_text("1\n")
+    churn = "while :; do for i in 1 2 3 4 5 6 7 8 9; do echo >t$i; done; rm -f t?; done"
+    other = subprocess.Popen(["bash", "-c", churn], cwd=project.folder)
+    try:
+        for number in range(5):
+            script = project.script(bash(f"echo {number} >>sub/g"), {"text": "done"})
+            project.run("-p", "go", "-m", script, *BYPASS)
+    finally:
+        other.kill()
+        other.wait()
+    for _ in range(5):
+        project.run("undo", "--yes")
+    assert (project.folder / "sub/g").read_text() == "1\n"
+
+
+def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(project: Place) -> None:
+    (project.folder / "b.txt").write_text("b\n")
+    go(project, edit("a.txt", "two", "TWO"))
+    script = project.script(edit("b.txt", "b", "B"), {"text": "done"})
+    assert project.run("-c", "-p", "again", "-m", script, *BYPASS).code == 0
+    (project.folder / "b.txt").write_text("mine\n")
+    assert "Of turn 2 (again) nothing can be taken back" in project.run("undo", "--list").out
+    assert undo(project)["turn"] == 1
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
+    (project.folder / "b.txt").write_text("B\n")
+    assert undo(project)["turn"] == 2
+    assert (project.folder / "b.txt").read_text() == "b\n"
+
+
+def test_only_what_conflicts_is_left_of_a_turn(project: Place) -> None:
+    (project.folder / "b.txt").write_text("b\n")
+    go(project, edit("a.txt", "two", "TWO"), edit("b.txt", "b", "B"))
+    (project.folder / "b.txt").write_text("mine\n")
+    assert changes(undo(project, "--yes", code=1)) == {"a.txt": "restored", "b.txt": "conflict"}
+    (project.folder / "b.txt").write_text("B\n")
+    assert changes(undo(project)) == {"b.txt": "restored"}
+    assert undo(project, "--yes", code=1)["files"] == []
+    undo(project, command="redo")
+    undo(project, command="redo")
+    assert (project.folder / "a.txt").read_text() == "one\nTWO\nthree\n"
+    assert (project.folder / "b.txt").read_text() == "B\n"
+
+
+def test_a_repository_of_its_own_name_is_gits(project: Place) -> None:
+    go(project, bash("git init -q --bare r.git; echo 2 >a.txt"))
+    undo(project)
+    assert (
+        subprocess.run(
+            ["git", "--git-dir", "r.git", "fsck"], cwd=project.folder, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+def test_a_database_is_taken_back_and_attributes_stay(project: Place) -> None:
+    file = project.folder / "x.db"
+    content = b"SQLite format 3\0" + bytes(1_000)
+    file.write_bytes(content)
+    os.setxattr(file, "user.tag", b"mine")
+    go(project, bash("printf more >>x.db"))
+    assert undo(project)["done"]
+    assert (file.read_bytes(), os.getxattr(file, "user.tag")) == (content, b"mine")
+
+
+def test_a_killed_undo_is_finished_by_the_next_command(project: Place) -> None:
+    for number in range(3_000):
+        (project.folder / f"f{number}").write_text("old\n")
+    go(project, bash("for f in f*; do echo new >$f; done"))
+    with project.start("undo", "--yes") as running:
+        deadline = time.monotonic() + 30
+        while not list((project.home / "state/tries").glob("*/plan")) and time.monotonic() < deadline:
+            pass
+        running.signal(signal.SIGKILL)
+        running.left()
+    project.run("undo", "--yes")
+    assert {(project.folder / f"f{number}").read_text() for number in range(3_000)} == {"old\n"}
+    project.run("-p", "go", "-m", project.script({"text": "done"}))
+    assert {(project.folder / f"f{number}").read_text() for number in range(3_000)} == {"old\n"}
+
+
+def test_an_edit_of_a_file_that_is_written_all_the_time_can_be_taken_back(project: Place) -> None:
+    job: Any = {
+        "tool_calls": [call("bash", command="while :; do head -c 100000 /dev/zero >>log; done", background=True)]
+    }
+    (project.folder / "log").write_bytes(bytes(2_000_000))
+    go(project, job, bash("echo 2 >a.txt; sleep 0.5"))
+    undo(project, "--yes")
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
