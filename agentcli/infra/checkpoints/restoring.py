@@ -77,10 +77,7 @@ class Restoration:
             private.close()
         paths = {piece.change.name: [f"{area}/{path}" for path in piece.paths] for piece in pieces}
         why = {path: conflict.why for conflict in kept.conflicts for path in paths[conflict.name]}
-        return [
-            RestoredFile(f.path, "conflict", why[f.path]) if f.path in why else _as_found(f, one)
-            for f, one in zip(self.files, self._wanted, strict=True)
-        ]
+        return [_as_found(f, one, why.get(f.path, "")) for f, one in zip(self.files, self._wanted, strict=True)]
 
     def _open_folders(self, changing: Sequence[Wanted]) -> None:
         """Let the owner into folders that are to be open again, before anything in them is changed."""
@@ -168,8 +165,13 @@ def _look(path: str, objects: Objects, entries: dict[str, Entry], *, largest: in
     return state
 
 
-def _as_found(file: RestoredFile, wanted: Wanted) -> RestoredFile:
-    """What became of a file, by what is there now: a folder may have got new contents meanwhile."""
+def _as_found(file: RestoredFile, wanted: Wanted, why: str) -> RestoredFile:
+    """What became of a file, by what is there now: a folder may have got new contents meanwhile.
+
+    `why` is what stood against the change that it was part of, which may have been done in part.
+    """
+    if why and not (wanted.then is None and not os.path.lexists(file.path)):
+        return RestoredFile(file.path, "conflict", why)
     if file.how in ("conflict", "kept"):
         return file
     try:
