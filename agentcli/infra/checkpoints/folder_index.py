@@ -257,7 +257,10 @@ class _Walk:
             return
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point_of_ours(f"{self._root}/{path}"):
             return  # a command runs, or was killed
-        is_ignored = before.is_ignored if before is not None else self._is_ignored(path, kind)
+        if before is not None:
+            is_ignored = before.is_ignored
+        else:  # what was left out for that is not listed again each time
+            is_ignored = path in self._left_before or self._is_ignored(path, kind)
         if before is None and is_ignored and (why := self._beyond_limits(path, kind, status)):
             self._left_out[path] = why
             self.skipped.add(status.st_ino)
