@@ -39,6 +39,7 @@ def large(path: Path) -> bytes:
         (".cache/x", "", "mv .cache data; touch a", "data/x"),
         ("b.pyc", "", "mv b.pyc b.bin; touch a", "b.bin"),
         ("private/x", "", "mv private public; touch a", "public/x"),  # excluded
+        ("node_modules/m/x", "node_modules\n", "mv node_modules/m lib; touch a", "lib/x"),
     ],
 )
 def test_what_was_there_unseen_is_not_taken_for_made(
@@ -93,6 +94,18 @@ def test_a_folder_that_became_a_link_comes_back_with_what_was_in_it(project: Pla
     assert not (project.folder / "d").is_symlink()
     assert (project.folder / "d/x").read_text() == "precious\n"
     assert not (project.folder / "e").exists()
+
+
+def test_a_folder_that_was_moved_is_back_under_its_old_name_alone(project: Place) -> None:
+    for name in ("x", "deep/y"):
+        (project.folder / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.folder / "d" / name).write_text(name)
+    go(project, bash("true"))
+    time.sleep(0.1)
+    go(project, bash("mv d e; cp -a e f; touch g"))
+    assert undo(project)["done"]
+    assert sorted(path.name for path in project.folder.iterdir()) == ["a.txt", "d"]
+    assert (project.folder / "d/deep/y").read_text() == "deep/y"
 
 
 def test_names_that_are_no_text_do_not_stop_commands(project: Place) -> None:

@@ -76,6 +76,7 @@ class _Stored(msgspec.Struct):
     entries: dict[str, dict[str, _Known]]
     left_out: dict[str, str]
     skipped: set[int] = set()
+    looked_ns: int = 0
     is_escaped: bool = False
 
 
@@ -90,6 +91,7 @@ class FolderIndex:
         self._limits = limits
         self._entries: dict[str, dict[str, _Known]] = {}
         self._skipped: set[int] = set()
+        self._looked_ns = 0  # when the last look began, by the clock of file systems
         self._is_loaded = False
 
     def refresh(self) -> dict[str, Difference]:
@@ -98,7 +100,7 @@ class FolderIndex:
         Raises `TooManyFiles`, `OSError` where contents cannot be kept.
         """
         self._load()
-        walk = _Walk(self.root, self._entries, self.left_out, self._skipped, self._objects, self._limits)
+        walk, self._looked_ns = self._walk(), time.time_ns()
         walk.run()
         is_changed = bool(walk.differences) or walk.skipped != self._skipped or not self.file.exists()
         self._skipped = walk.skipped
@@ -111,9 +113,14 @@ class FolderIndex:
         folder, _, name = path.rpartition("/")
         if not self._is_loaded or folder not in self._entries:
             return
-        walk = _Walk(self.root, self._entries, self.left_out, self._skipped, self._objects, self._limits)
+        walk = self._walk()
         walk.look_at(folder, name)
         self._skipped |= walk.skipped
+
+    def _walk(self) -> _Walk:
+        return _Walk(
+            self.root, self._entries, self.left_out, self._skipped, self._looked_ns, self._objects, self._limits
+        )
 
     def _load(self) -> None:
         if self._is_loaded:
@@ -126,6 +133,7 @@ class FolderIndex:
         if real_path(stored.root) != self.root:
             return
         self._entries, self.left_out, self._skipped = stored.entries, stored.left_out, stored.skipped
+        self._looked_ns = stored.looked_ns
         if stored.is_escaped:
             self._entries = _renamed(self._entries, real_path)
             self.left_out = {real_path(path): why for path, why in self.left_out.items()}
@@ -133,7 +141,7 @@ class FolderIndex:
     def _save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self.file.with_name(f"{self.file.name}.{os.urandom(4).hex()}.new")
-        stored = _Stored(stored_path(self.root), self._entries, self.left_out, self._skipped)
+        stored = _Stored(stored_path(self.root), self._entries, self.left_out, self._skipped, self._looked_ns)
         try:
             content = msgspec.msgpack.encode(stored)
         except UnicodeEncodeError:  # names that are no text
@@ -153,7 +161,8 @@ def _renamed(entries: dict[str, dict[str, _Known]], name_of: Callable[[str], str
 class _Walk:
     """One look at a folder; `entries` and `left_out` are brought up to date.
 
-    `skipped` are the inodes of what was not looked at the last time, which may have been moved since.
+    `skipped` are the inodes of what was not looked at the last time, which may have been moved since; that was at
+    `looked_ns`.
     """
 
     def __init__(
@@ -162,6 +171,7 @@ class _Walk:
         entries: dict[str, dict[str, _Known]],
         left_out: dict[str, str],
         skipped: set[int],
+        looked_ns: int,
         objects: Objects,
         limits: Limits,
     ) -> None:
@@ -175,6 +185,9 @@ class _Walk:
         self.skipped: set[int] = set()
         self._skipped_before = skipped
         self._left_before = dict(left_out)
+        self._looked_ns = looked_ns if looked_ns < time.time_ns() else 0  # the clock may have been set back
+        self._gone_inodes: set[int] = set()
+        self._known_inodes: set[int] | None = None
         self._first_seen: set[str] = set()  # folders in which nothing is new, though nothing of it was known
         self._listed: Listed | None = None
         self._ignored: list[int] | None = None
@@ -285,12 +298,25 @@ class _Walk:
             self._differ(path, before.state if before is not None else None, state)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
-        """True for what was there before, only not looked at, and for what such a thing was moved to."""
-        return folder in self._first_seen or path in self._left_before or status.st_ino in self._skipped_before
+        """True for what was there before, only not looked at, and for what such a thing was moved to.
+
+        What is in a folder that is moved keeps its times: it was made before the last look, and was not seen then.
+        """
+        if folder in self._first_seen or path in self._left_before or status.st_ino in self._skipped_before:
+            return True
+        return status.st_ctime_ns < self._looked_ns - _TICK_NS and status.st_ino not in self._inodes()
+
+    def _inodes(self) -> set[int]:
+        """Those of everything that was known at the last look: what has them now was moved, and is known."""
+        if self._known_inodes is None:
+            entries = (known for inside in self._entries.values() for known in inside.values())
+            self._known_inodes = {known.inode for known in entries} | self._gone_inodes
+        return self._known_inodes
 
     def _gone(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name
         before = self._entries[folder].pop(name)
+        self._gone_inodes.add(before.inode)
         self._left_out.pop(path, None)
         if before.is_ignored and before.kind == "file":
             self._count_ignored(-1, -before.size)
