@@ -17,6 +17,7 @@ import pytest
 
 from tests.app.running import Place, Ran, Running, call
 from tests.app.undo_model import interleave
+from tests.conformance.confining import confinement_for
 
 BYPASS = ("--permission-mode", "bypassPermissions")
 
@@ -130,6 +131,7 @@ def test_uncommitted_work_comes_back_and_what_is_gits_stays(project: Place) -> N
 
 
 def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:
+    confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
     before = tree_of(project.folder)
     go(
         project,
