@@ -32,7 +32,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.conversation.entries import Entry, User
-from agentcli.errors import ConfigError, UsageError
+from agentcli.errors import ConfigError, StorageError, ToolError, UsageError
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
@@ -192,8 +192,11 @@ class Builder:
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
-        if has_interrupted(self.config, log.session_id):
-            await account_for_interrupted(session)
+        if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
+            try:
+                await account_for_interrupted(checkpoints, entries, session.append)
+            except (StorageError, ToolError) as error:  # the next start looks again
+                self._on_notice(str(error))
         return session
 
     def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:

@@ -333,6 +333,17 @@ def test_a_rewind_takes_back_files_the_conversation_or_both(
     assert file.read_text() == "one\nTWO\nthree\nfour\nfive\nsix\n"
 
 
+def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(
+    project: Place, commanded: Callable[..., Commanded]
+) -> None:
+    running = commanded({"text": "first"}, {"text": "second"})
+    running.say("one", "first")
+    assert "ends in none of" in running.command("/label the files")
+    running.command("/label profiles")
+    running.say("two", "second")
+    assert "Back" in running.command("/rewind profiles")
+
+
 def test_where_nobody_can_be_asked_the_slash_command_only_lists(
     project: Place, commanded: Callable[..., Commanded]
 ) -> None:

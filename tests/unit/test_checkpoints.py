@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from agentcli.conversation.file_changes import FileState, real_path, stored_path
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, Limits, TooManyFiles
 from agentcli.infra.checkpoints.objects import Objects
+from agentcli.infra.checkpoints.recorder import Recorder
 
 
 class Watched:
@@ -186,3 +188,23 @@ def test_names_that_are_no_text_survive_the_log() -> None:
     name = os.fsdecode(b"/caf\xe9/\xff")
     assert stored_path(name).encode()
     assert real_path(stored_path(name)) == name
+
+
+async def test_what_a_job_did_is_known_until_it_is_stored_also_where_it_was_told(tmp_path: Path) -> None:
+    project = (tmp_path / "project").resolve()
+    project.mkdir()
+
+    def recorder() -> Recorder:
+        return Recorder(tmp_path / "checkpoints", lambda: [project], "s", scratch=tmp_path)
+
+    killed = recorder()
+    await killed.begin("job", None)
+    (project / "a").write_text("a")
+    (told,) = await killed.under_way()
+    told_at = time.time()
+    await asyncio.sleep(1.5)  # a sign of life comes each half second
+    (project / "b").write_text("b")
+    (all_of_it,) = await recorder().interrupted({})
+    assert [change.path for change in all_of_it.changes] == [str(project / "a"), str(project / "b")]
+    (rest,) = await recorder().interrupted({told.id: told_at})
+    assert [change.path for change in rest.changes] == [str(project / "b")]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.conversation.entries import ContextNote, Entry
+from agentcli.conversation.entries import Entry
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import StorageError, ToolError
-
-if TYPE_CHECKING:
-    from agentcli.agent.session import Session
 
 _LOOK_EVERY_S = 0.5
 
@@ -95,20 +92,11 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
     _keep(call.turn.session, forget())
 
 
-def recorded_calls(entries: Iterable[Entry]) -> dict[str, float]:
-    """When what calls did was stored last, by their ids."""
-    return {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
-
-
-async def account_for_interrupted(session: Session) -> None:
-    """Store what calls had done to files when their process was killed."""
-    checkpoints = session.runtime.calls.services.checkpoints
-    assert checkpoints is not None
-    try:
-        if changed := await checkpoints.interrupted(recorded_calls(session.state.conversation.entries)):
-            await session.append(*changed)
-        await checkpoints.forget(None)
-    except StorageError:  # told by the session; the next start looks again
-        pass
-    except ToolError as error:
-        session.append(ContextNote(str(error)))
+async def account_for_interrupted(
+    checkpoints: Checkpoints, entries: Iterable[Entry], append: Callable[..., Awaitable[object]]
+) -> None:
+    """Store what calls had done to files when their process was killed. Raises `ToolError` and `StorageError`."""
+    told = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
+    if changed := await checkpoints.interrupted(told):
+        await append(*changed)
+    await checkpoints.forget(None)

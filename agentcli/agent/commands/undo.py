@@ -97,7 +97,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     there = points(host.session.state.conversation)
     if not there:
         return "There is no prompt to go back to."
-    which, _, part = argument.rpartition(" ") if argument.endswith(_PARTS) else (argument, "", "")
+    which, part = _split_part(argument)
     if which:
         point = _named_point(which, there)
     else:
@@ -110,6 +110,12 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if not which and changes is not None:
         part = await _chosen_part(host, changes)
     return await _go_back(host, point, part or "conversation", changes, is_asked=bool(which))
+
+
+def _split_part(argument: str) -> tuple[str, str]:
+    """The place to go back to, and which part of what followed is to be taken back."""
+    words = argument.split()
+    return (" ".join(words[:-1]), words[-1]) if words and words[-1] in _PARTS else (argument, "")
 
 
 def _named_point(which: str, there: Sequence[Point]) -> Point:
@@ -128,8 +134,10 @@ def _in_columns(point: Point) -> tuple[str, str]:
 
 
 async def _label(host: CommandHost, name: str) -> Outcome:
-    if not name or name.isdecimal() or name.endswith(_PARTS):
-        raise UsageError("Give this point a name that is no number: /label NAME; /rewind NAME goes back to it.")
+    if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
+        raise UsageError(
+            f"Give this point a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME"
+        )
     if host.session.is_busy:
         raise UserError("A turn is running: give a label when it has ended.")
     host.session.append(Labelled(name))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
 
-from agentcli.agent.calls.recording import recorded_calls
-from agentcli.agent.interfaces import Checkpoints, RestoredFile, SessionLog
+from agentcli.agent.calls.recording import account_for_interrupted
+from agentcli.agent.interfaces import RestoredFile, SessionLog
 from agentcli.agent.undo import Direction, History, Plan, carry_out, plan_undo, told_outcome, told_plan
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import Config
-from agentcli.conversation.entries import Entry
+from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import UsageError
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
@@ -97,7 +97,14 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
     checkpoints = make_checkpoints(config, log.session_id, lambda: (config.cwd,), is_lasting=True)
     if checkpoints is None:
         raise UsageError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
-    entries = [*entries, *await _interrupted(checkpoints, log, entries)]
+    entries = [*entries]
+
+    def append(*bodies: Body) -> Awaitable[object]:
+        appended = log.append(*bodies)
+        entries.extend(appended.entries)
+        return appended.committed
+
+    await account_for_interrupted(checkpoints, entries, append)
     plan = await plan_undo(entries, checkpoints, wish.direction)
     if plan is None:
         return _nothing(wish, log.session_id)
@@ -107,24 +114,13 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
         return _report(wish, log.session_id, plan, plan.restoration.files, is_done=False)
     files = await carry_out(
         plan,
-        append=lambda *bodies: log.append(*bodies).committed,
+        append=append,
         locks=FileLocks(config.paths.state / "file_locks"),
         shown=_shown,
     )
     if not wish.json:
         tell(told_outcome(plan, files, _shown, command="agentcli "))
     return _report(wish, log.session_id, plan, files, is_done=True)
-
-
-async def _interrupted(checkpoints: Checkpoints, log: SessionLog, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """What calls had done when their process was killed is in the log from now on."""
-    changed = await checkpoints.interrupted(recorded_calls(entries))
-    if not changed:
-        return ()
-    appended = log.append(*changed)
-    await appended.committed
-    await checkpoints.forget(None)
-    return appended.entries
 
 
 def _is_wanted(direction: Direction) -> bool:

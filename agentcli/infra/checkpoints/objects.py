@@ -102,23 +102,21 @@ class Objects:
             with open(descriptor, "wb") as file:  # noqa: PTH123  # buffered: it writes all or raises
                 yield path, file
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
+            Path(path).unlink(missing_ok=True)
 
     def _move(self, path: str, file: BinaryIO, id: str) -> None:
         """Give a whole object its name."""
         file.flush()
-        target = self._path(id)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(target), 0o700)  # noqa: PTH102, PTH120
-        os.rename(path, target)  # noqa: PTH104
+        target = Path(self._path(id))
+        target.parent.mkdir(0o700, exist_ok=True)
+        Path(path).rename(target)
 
     def _path(self, id: str) -> str:
         return f"{self.folder}/objects/{id[:2]}/{id[2:]}"
 
     @contextlib.contextmanager
     def _opened(self, id: str) -> Iterator[Iterator[bytes]]:
-        with open(self._path(id), "rb") as file:  # noqa: PTH123
+        with Path(self._path(id)).open("rb") as file:
             yield _unpacked(iter(lambda: file.read(_CHUNK), b""), id)
 
 

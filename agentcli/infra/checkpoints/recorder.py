@@ -52,6 +52,7 @@ class _Mark:
     note: Path
     before: dict[str, FileState | None] = field(default_factory=dict)
     found: dict[str, Difference] = field(default_factory=dict)
+    earlier_notes: list[Path] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
     problem: str = ""
 
@@ -106,7 +107,8 @@ class Recorder:
 
     async def forget(self, mark: _Mark | None) -> None:
         """What the call has changed is in the log now, or with None what killed processes had. Raises `ToolError`."""
-        await self._in_thread(lambda: self._forget(*([mark.note] if mark else self._notes.glob("*.json"))))
+        notes = (*mark.earlier_notes, mark.note) if mark else self._notes.glob("*.json")
+        await self._in_thread(lambda: self._forget(*notes))
 
     async def under_way(self) -> Sequence[FilesChanged]:
         """What calls that go on, such as jobs, have changed so far; it is not told again. Raises `ToolError`."""
@@ -160,7 +162,7 @@ class Recorder:
 
     def _begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
         self.objects.make()
-        note = self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
+        note = self._new_note()
         if paths is not None:
             mark = _Mark(call_id, tuple(_with_missing_folders(map(str, paths))), note)
             mark.before = {path: self._state(path) for path in mark.paths or ()}
@@ -204,9 +206,11 @@ class Recorder:
             return []
         self._attribute(self._open[-1])
         told = [one for mark in self._open if (one := self._told(mark)) is not None]
-        for mark in self._open:  # from here on it is accounted for anew
-            self._forget(mark.note)
-            self._write_note(mark.note, _Note(mark.call_id, None, self._linked_indexes(mark.note)))
+        for mark in self._open:  # from here on it is accounted for anew; the earlier note counts until that is stored
+            note = self._new_note()
+            self._write_note(note, _Note(mark.call_id, None, self._linked_indexes(note)))
+            mark.earlier_notes.append(mark.note)
+            mark.note = note
         return told
 
     def _told(self, mark: _Mark) -> FilesChanged | None:
@@ -249,14 +253,15 @@ class Recorder:
 
         What was changed later than shortly after the last sign of life was changed by somebody else.
         """
-        found = []
-        for file in sorted(self._notes.glob("*.json")):
-            try:
-                note = msgspec.json.decode(file.read_bytes(), type=_Note)
-                last_ns = file.stat().st_mtime_ns
-            except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
-                continue
+        found: list[FilesChanged] = []
+        notes = self._notes_of_killed()
+        alive_ns: dict[str, int] = {}
+        for note, last_ns in notes:
+            alive_ns[note.call_id] = max(alive_ns.get(note.call_id, 0), last_ns)
+        for note, last_ns in notes:
             if told.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
+                continue
+            if note.call_id in {one.id for one in found}:  # an earlier note began before this one
                 continue
             is_exact = note.before is not None
             if note.before is not None:
@@ -264,9 +269,18 @@ class Recorder:
                 differences = {path: (before, self._state(path)) for path, before in states.items()}
             else:
                 differences = self._interrupted_in_folders(note)
-            changes = _as_changes(_until(last_ns + _AFTERLIFE_NS, differences))
+            changes = _as_changes(_until(alive_ns[note.call_id] + _AFTERLIFE_NS, differences))
             found += [FilesChanged(note.call_id, changes, is_exact=is_exact)] if changes else []
         return found
+
+    def _notes_of_killed(self) -> list[tuple[_Note, int]]:
+        """The oldest first, each with the time of its last sign of life."""
+        notes = []
+        for file in sorted(self._notes.glob("*.json"), key=_number):
+            # One that cannot be read was being written: the call had not begun.
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                notes.append((msgspec.json.decode(file.read_bytes(), type=_Note), file.stat().st_mtime_ns))
+        return notes
 
     def _interrupted_in_folders(self, note: _Note) -> dict[str, Difference]:
         found: dict[str, Difference] = {}
@@ -291,6 +305,9 @@ class Recorder:
             names[stored_path(index.root)] = name
         return names
 
+    def _new_note(self) -> Path:
+        return self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
+
     def _write_note(self, file: Path, note: _Note) -> None:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.write_bytes(msgspec.json.encode(note))
@@ -304,6 +321,10 @@ class Recorder:
 
     def _state(self, path: str) -> FileState | None:
         return state_at(path, self.objects, largest=self._limits.largest)
+
+
+def _number(note: Path) -> tuple[int, ...]:
+    return tuple(map(int, note.stem.split("-")))
 
 
 def _until(time_ns: int, found: dict[str, Difference]) -> dict[str, Difference]:
@@ -334,7 +355,7 @@ def _with_missing_folders(paths: Iterator[str]) -> Iterator[str]:
         if ".git" in path.split("/"):
             continue
         around = [path]
-        while (folder := os.path.dirname(around[-1])) not in seen and not os.path.lexists(folder):  # noqa: PTH120
+        while (folder := str(Path(around[-1]).parent)) not in seen and not os.path.lexists(folder):
             around.append(folder)
         for one in reversed(around):
             if one not in seen:

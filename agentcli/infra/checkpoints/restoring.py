@@ -86,7 +86,7 @@ class Restoration:
             if before is None or then is None or not before.kind == then.kind == "folder":
                 continue
             if then.mode & ~before.mode & 0o700 and entry_at(one.path) == before:
-                os.chmod(one.path, before.mode | (then.mode & 0o700))  # noqa: PTH101
+                Path(one.path).chmod(before.mode | (then.mode & 0o700))
                 if (opened := entry_at(one.path)) is not None:
                     self._entries[one.path] = opened
 
@@ -140,6 +140,9 @@ def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch
     wanted = []
     try:
         for path, own in sorted(by_path.items()):
+            if _is_behind_link(path) and own[-1].after is not None:
+                wanted.append(Wanted(path, None, None, conflict="a symbolic link leads to it now"))
+                continue
             is_held = any(
                 state is not None and state.content for change in own for state in (change.before, change.after)
             )
@@ -152,8 +155,7 @@ def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch
 
 def _look(path: str, objects: Objects, entries: dict[str, Entry], *, largest: int) -> FileState | None:
     """The state of a path, and the entry that it was taken from; nothing is there where a link leads to it."""
-    around = os.path.dirname(path)  # noqa: PTH120
-    if os.path.realpath(around) != around:
+    if _is_behind_link(path):
         return None
     for _ in range(_MOST_LOOKS):
         before = entry_at(path)
@@ -163,6 +165,11 @@ def _look(path: str, objects: Objects, entries: dict[str, Entry], *, largest: in
     if before is not None:
         entries[path] = before
     return state
+
+
+def _is_behind_link(path: str) -> bool:
+    around = Path(path).parent
+    return around.resolve() != around
 
 
 def _as_found(file: RestoredFile, wanted: Wanted, why: str) -> RestoredFile:
@@ -216,19 +223,20 @@ def _word_of(one: Wanted) -> RestoredHow:
 
 def _common_folder(paths: Sequence[str]) -> str:
     """The innermost folder around all of them that is there. Raises `OSError` where a link leads to it by now."""
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
-    while not os.path.isdir(folder):  # noqa: PTH112
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    if os.path.realpath(folder) != folder:
-        raise OSError(errno.ELOOP, "a symbolic link is on the way", folder)
-    return folder
+    folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
+    while not folder.is_dir():
+        folder = folder.parent
+    if folder.resolve() != folder:
+        raise OSError(errno.ELOOP, "a symbolic link is on the way", str(folder))
+    return str(folder)
 
 
 def _owner_of(path: str) -> tuple[int, int]:
     """Whose the nearest folder around a path is."""
-    while not os.path.lexists(path := os.path.dirname(path)):  # noqa: PTH120
-        pass
-    status = os.lstat(path)
+    around = Path(path).parent
+    while not os.path.lexists(around):
+        around = around.parent
+    status = around.lstat()
     return status.st_uid, status.st_gid
 
 

@@ -268,7 +268,7 @@ class _Rebuild:
         row = row._replace(forked_from=row.forked_from if at is not None else None, forked_at=at)
         defaults = (id, "", "", "", 0.0, 0.0, None, None, 0, "")
         values = [given if given is not None else default for given, default in zip(row, defaults, strict=True)]
-        query = f"INSERT INTO sessions ({', '.join(SessionRow._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        query = f"INSERT INTO sessions ({', '.join(SessionRow._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - our names
         self._db.execute(query, values)
 
     def _new_seq(self, session_id: str, seq: int) -> int | None:

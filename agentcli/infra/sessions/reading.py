@@ -76,7 +76,7 @@ def read_entry(row: Sequence[Any]) -> Entry:
 def file_changes(db: apsw.Connection) -> list[tuple[str, Entry]]:
     """The entries of all sessions that tell of changes to files, oldest first, each with its session's id."""
     kinds = "kind IN ('files_changed', 'files_restored')"  # as the index has them
-    rows = db.execute(f"SELECT session_id, {_COLUMNS} FROM entries WHERE {kinds} ORDER BY time")  # noqa: S608
+    rows = db.execute(f"SELECT session_id, {_COLUMNS} FROM entries WHERE {kinds} ORDER BY time")  # noqa: S608 - our names
     return [(str(session_id), read_entry(row)) for session_id, *row in rows]
 
 

@@ -73,7 +73,7 @@ class Salvage:
         names = _LAYOUT[table][: len(there) + bool(key)]
         if there != list(names[bool(key) :]):
             self.renamed.append(table)
-        self._read(f"CREATE TEMP VIEW seen_{table} ({', '.join(names)}) AS SELECT {key}* FROM main.{table}", ())  # noqa: S608
+        self._read(f"CREATE TEMP VIEW seen_{table} ({', '.join(names)}) AS SELECT {key}* FROM main.{table}", ())  # noqa: S608 - our names
         return frozenset(names)
 
     def sessions(self) -> dict[str, SessionRow]:
@@ -85,7 +85,7 @@ class Salvage:
         """The ids of the sessions that have entries, each found by a step from the one before."""
         found: set[str] = set()
         for sign, order, last in ((">", "", ""), ("<", "DESC", b"")):  # bytes come after all text
-            query = f"SELECT session_id FROM seen_entries WHERE session_id {sign} ? ORDER BY session_id {order} LIMIT 1"  # noqa: S608
+            query = f"SELECT session_id FROM seen_entries WHERE session_id {sign} ? ORDER BY session_id {order} LIMIT 1"  # noqa: S608 - our names
             while (rows := self._read(query, (last,))[0]) and rows[0][0] not in found:
                 last = rows[0][0]
                 found.add(str(last))
@@ -101,7 +101,7 @@ class Salvage:
         """Each with its key before it. Where the table cannot be read through: from both ends, then what is between."""
         columns = ", ".join((key, *(self._column(table, name) for name in names)))
         where = "session_id = ? AND " * len(owner)
-        query = f"SELECT {columns} FROM seen_{table} WHERE {where}{key} BETWEEN ? AND ? ORDER BY {key}"  # noqa: S608
+        query = f"SELECT {columns} FROM seen_{table} WHERE {where}{key} BETWEEN ? AND ? ORDER BY {key}"  # noqa: S608 - our names
         rows, is_whole = self._read(query, (*owner, -_FAR, _FAR))
         if is_whole:
             return rows
