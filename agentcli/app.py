@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
@@ -31,8 +30,9 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
-from agentcli.conversation.entries import Entry, User
-from agentcli.errors import ConfigError, StorageError, ToolError, UsageError
+from agentcli.conversation.active_skills import skill_notes
+from agentcli.conversation.entries import Entry, SkillActivated, User
+from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
@@ -43,7 +43,6 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
-from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home, home_of, project_root
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.context import make_memory, watch_context
@@ -51,10 +50,10 @@ from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
-from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.setup.skills import Skills
+from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
-from agentcli.tools.own_tools import guarded
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, Workspace
@@ -129,8 +128,14 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
+        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice)
+        self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
-            config, system=extras.system_prompt, append=extras.append_system_prompt, is_bare=extras.bare
+            config,
+            system=extras.system_prompt,
+            append=extras.append_system_prompt,
+            is_bare=extras.bare,
+            skills=self.skills.listing,
         )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
@@ -147,7 +152,7 @@ class Builder:
     async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
-        registry = self._offered(self.tool_registry())
+        registry = self._tools.offered(self._on_notice)
         log, entries = await self._open(choice)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
@@ -192,6 +197,17 @@ class Builder:
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
+        calls.make_skills = partial(
+            self.skills.session_skills,
+            state,
+            workspace,
+            models=self.models,
+            store=session.append,
+            is_busy=lambda: session.is_busy,
+            tell=session.tell,
+        )
+        if any(isinstance(entry.body, SkillActivated) for entry in entries):
+            calls.open_skills()
         if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
                 await account_for_interrupted(checkpoints, entries, session.append)
@@ -210,7 +226,7 @@ class Builder:
             workspace,
             resolve=self._extras.resolve or self._resolve,
             of_model=self._of_model,
-            opening=partial(self._notes, workspace),
+            opening=lambda info: [*self._notes(workspace, info), *skill_notes(state.conversation.path)],
             nested=nested,
             summaries=self.config.paths.state / "summaries" if self.store.is_lasting else None,
         )
@@ -259,40 +275,22 @@ class Builder:
 
     def tool_registry(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
-        settings, tools = self.config.settings.tools, self._every_tool
-        only = settings.only
-        for key, names in (("tools.only", only), ("tools.output_levels", settings.output_levels)):
-            for name in names:
-                if name not in tools and name != "none" and not (key != "tools.only" and name.startswith("mcp__")):
-                    known = [tool.name for tool in tools]
-                    message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
-                    raise self.config.error(message, key, item=name if key == "tools.only" else "")
-        return tools.clone(only=[name for name in only if name != "none"] if only else None)
-
-    def _offered(self, tools: ToolRegistry) -> ToolRegistry:
-        """The tools that can work here: without a provider a search could only fail."""
-        tools = tools if self._has_memory else tools.clone(exclude=("memory",))
-        if self._can_search or "web_search" not in tools:
-            return tools
-        if "web_search" in self.config.settings.tools.only:
-            self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
-        return tools.clone(exclude=("web_search",))
+        return self._tools.named()
 
     @property
     def _has_memory(self) -> bool:
         return self.config.settings.memory.enabled and not self._extras.bare
 
-    @property
-    def _can_search(self) -> bool:
-        try:
-            return self._extras.search is not None or bool(self.config.place_of_key("TAVILY_API_KEY"))
-        except ConfigError:  # told where a key is needed, and by doctor
-            return False
-
-    @cached_property
-    def _every_tool(self) -> ToolRegistry:
-        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._extras.tools)
-        return ToolRegistry((*builtin_tools(), *map(guarded, added)))
+    def _can_work(self, tool: str) -> bool:
+        match tool:
+            case "memory":
+                return self._has_memory
+            case "skill":
+                return bool(self.skills.offered)
+            case "web_search":
+                return self._extras.search is not None or has_key(self.config, "TAVILY_API_KEY")
+            case _:
+                return True
 
     def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
         config = self.config
@@ -355,7 +353,7 @@ class Builder:
         return configured_rules(
             self.config,
             self._grants,
-            list(self._every_tool),
+            list(self._tools.every),
             on_notice=self._on_notice,
             brings_tools=self._extras.brings_tools,
         )

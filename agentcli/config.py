@@ -21,8 +21,8 @@ from agentcli.errors import ConfigError
 from agentcli.kept_keys import KeptKeys
 from agentcli.look_settings import THEMES, ThemeName, look_problems
 from agentcli.near_names import did_you_mean
-from agentcli.paths import Paths
-from agentcli.project_trust import is_trusted, project_commands, project_files, project_folder
+from agentcli.paths import Paths, home_of
+from agentcli.project_trust import command_places, is_trusted, project_files
 from agentcli.settings import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings
 from agentcli.settings_text import keys_in_json, line_of
 
@@ -74,6 +74,7 @@ class Config(Struct, frozen=True):
     """The merged settings, and the layers they came from, the lowest first. `notices` are for the person.
 
     `command_folders` hold slash commands in Markdown, the nearest last; a project's own only where it is trusted.
+    With `uses_project` what else it brings counts, too: skills and agents.
     """
 
     settings: Settings
@@ -85,6 +86,7 @@ class Config(Struct, frozen=True):
     command_folders: tuple[Path, ...] = ()
     layers: tuple[Layer, ...] = ()
     kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
+    uses_project: bool = False
 
     def key(self, variable: str) -> str:
         """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
@@ -127,8 +129,9 @@ def load_config(
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = _trusted_files(paths, cwd, notices, trust=trust)
-    command_folders = [paths.config / "commands"]
-    command_folders += [project_folder(cwd) / "commands"] if found and project_commands(cwd) else []
+    elsewhere = home_of(environment) / ".claude/commands"
+    command_folders = [*([elsewhere] if elsewhere.is_dir() else []), paths.config / "commands"]
+    command_folders += command_places(cwd) if found else []
     for file in (file for file in found if file.suffix == ".toml"):
         layers.append(_project_layer(file, paths, notices))
         files.append(file)
@@ -148,6 +151,7 @@ def load_config(
         tuple(command_folders),
         tuple(layers),
         KeptKeys(paths.credentials),
+        uses_project=bool(found),
     )
     terminal = config.settings.terminal
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):

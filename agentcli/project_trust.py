@@ -1,59 +1,186 @@
-"""Which files a project brings, and whether the person has trusted them as they are now."""
+"""Which files a project brings that are run or obeyed, and whether the person has trusted them as they are now."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from agentcli.errors import ConfigError
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
-from agentcli.small_files import is_file, read_small_file
+from agentcli.small_files import is_file, replace_file
+
+COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last counts most
+SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first counts most
+AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
+_MOST_ENTRIES = 20_000  # of a folder of skills; what has more is not trusted
+_SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """What of a project is used only when it is trusted: its settings, its slash commands."""
-    folder = project_folder(cwd)
-    settings = [file for file in (folder / "config.toml", folder / "config.local.toml") if is_file(file)]
-    return [*settings, *project_commands(cwd)]
+    """What of a project is used only when it is trusted: its settings, slash commands, skills and agents.
+
+    A skill is named by its SKILL.md; what else is in its folder is trusted with it.
+    """
+    return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
 
 
-def project_commands(cwd: Path) -> list[Path]:
-    """None where the folder is a link: a repository has no say about what lies elsewhere."""
+def command_places(cwd: Path) -> list[Path]:
+    """The project's folders of slash commands, that which counts most last.
+
+    None that is a link: a repository has no say about what lies elsewhere.
+    """
     root = project_root(cwd)
-    folder = project_folder(cwd) / "commands"
-    return markdown_files(folder) if os.path.realpath(folder) == f"{os.path.realpath(root)}/.agentcli/commands" else []
+    return [
+        root / name
+        for name in COMMAND_FOLDERS
+        if _is_brought(root / name, root, root) and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
+    ]
 
 
-def project_folder(cwd: Path) -> Path:
-    return project_root(cwd) / ".agentcli"
+def project_folders(cwd: Path) -> list[Path]:
+    """The project's root and the folders below it that lead to the working directory, outermost first."""
+    root = project_root(cwd)
+    return [folder for folder in (*reversed(cwd.parents), cwd) if folder == root or folder.is_relative_to(root)]
+
+
+def skill_places(cwd: Path) -> list[Path]:
+    """The folders of skills that a project may have, that which counts most first."""
+    return _places(cwd, SKILL_FOLDERS)
+
+
+def agent_places(cwd: Path) -> list[Path]:
+    """The same for definitions of subagents."""
+    return _places(cwd, AGENT_FOLDERS)
+
+
+def _places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
+    root = project_root(cwd)
+    return [
+        folder / name
+        for name in names
+        for folder in reversed(project_folders(cwd))
+        if _is_brought(folder / name, folder, root)
+    ]
+
+
+def _is_brought(place: Path, folder: Path, root: Path) -> bool:
+    """Whether a folder is the project's: there, within it, and not one of the person's own."""
+    is_own = folder == Path.home() and not place.is_relative_to(folder / ".agentcli")
+    return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Whether the person has trusted this project's files as they are now."""
+    root = project_root(cwd)
     try:
         trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
-        return trusted.get(folder_text(project_root(cwd))) == _fingerprint(cwd)
+        return all(
+            _is_as_trusted(trusted.get(folder_text(folder), ""), folder, root)
+            for folder in project_folders(cwd)
+            if _files_of(folder, root) or folder_text(folder) in trusted
+        )
     except (OSError, msgspec.DecodeError):
         return False
 
 
+def _is_as_trusted(kept: str, folder: Path, root: Path) -> bool:
+    """By the stamps of the files where they are the same, else by their contents."""
+    digest, _, stamp = kept.partition(" ")
+    return bool(kept) and (stamp == _stamp(folder, root) or digest == _fingerprint(folder, root))
+
+
 def trust_project(paths: Paths, cwd: Path) -> None:
     """Remember that this project's files, as they are now, may be used. Raises `ConfigError`."""
-    file = paths.state / "trust.json"
+    file, root = paths.state / "trust.json", project_root(cwd)
     try:
         paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        trusted[folder_text(project_root(cwd))] = _fingerprint(cwd)
-        file.write_bytes(msgspec.json.encode(trusted))
+        for folder in project_folders(cwd):
+            if _files_of(folder, root):
+                stamp = _stamp(folder, root)  # before the contents, so that a change meanwhile is seen
+                trusted[folder_text(folder)] = f"{_fingerprint(folder, root)} {stamp}"
+        replace_file(file, msgspec.json.encode(trusted))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 
 
-def _fingerprint(cwd: Path) -> str:
+def _files_of(folder: Path, root: Path) -> list[Path]:
+    """What is used of one folder, without what else belongs to skills."""
+    found: list[Path] = []
+    if folder == root:
+        own = root / ".agentcli"
+        found += [file for file in (own / "config.toml", own / "config.local.toml") if is_file(file)]
+        found += (file for place in command_places(root) for file in markdown_files(place))
+    for name in SKILL_FOLDERS:
+        if _is_brought(folder / name, folder, root):
+            found += (path for path in _all_below(folder / name, root) if path.name == _SKILL_FILE)
+    for name in AGENT_FOLDERS:
+        if _is_brought(folder / name, folder, root):
+            found += markdown_files(folder / name)
+    return found
+
+
+def _pinned(folder: Path, root: Path) -> list[Path]:
+    """All files that the trust in a folder is about."""
+    of_skills = (folder / name for name in SKILL_FOLDERS if _is_brought(folder / name, folder, root))
+    return sorted(
+        {*_files_of(folder, root), *(path for place in of_skills for path in _all_below(place, root, is_strict=True))}
+    )
+
+
+def _fingerprint(folder: Path, root: Path) -> str:
     digest = hashlib.sha256()
-    for file in project_files(cwd):
-        digest.update(os.fsencode(file) + b"\0" + read_small_file(file) + b"\0")
+    for file in _pinned(folder, root):
+        digest.update(os.fsencode(file) + b"\0")
+        if file.is_symlink():
+            digest.update(b"link " + os.fsencode(os.path.realpath(file)) + b"\0")
+        if file.is_file():
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()
+
+
+def _stamp(folder: Path, root: Path) -> str:
+    """What changes with the files: their names, sizes and times, of which a program cannot set the last."""
+    digest = hashlib.sha256()
+    for file in _pinned(folder, root):
+        status, followed = file.lstat(), file.stat() if file.exists() else None
+        for each in (status, followed):
+            if each is not None:
+                digest.update(f"{each.st_ino} {each.st_size} {each.st_mtime_ns} {each.st_ctime_ns} ".encode())
+        digest.update(os.fsencode(file) + b"\0")
+    return digest.hexdigest()
+
+
+def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
+    """All files in a folder, and in those of the project that links in it lead to.
+
+    What cannot be looked into is left out, or with `is_strict` raises `OSError`; so does what has no end.
+    """
+    within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
+    while waiting:
+        here = waiting.pop()
+        real = os.path.realpath(here)
+        if real in seen or not f"{real}/".startswith(f"{within}/"):
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(here) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+            count += len(inside)
+            if count > _MOST_ENTRIES:
+                raise OSError(errno.EFBIG, f"it holds more than {_MOST_ENTRIES:,} files", str(folder))
+        except OSError:
+            if is_strict:
+                raise
+            continue
+        for entry in inside:
+            if entry.is_dir():
+                waiting.append(Path(entry.path))
+            else:
+                yield Path(entry.path)

@@ -78,6 +78,18 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
 
 
+class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Skills: folders with a SKILL.md. With `bundled` the model may use those that agentcli brings, too.
+
+    `off` names skills that are not used at all. Their names and descriptions take `share` of the window at most.
+    """
+
+    enabled: bool = True
+    bundled: bool = False
+    off: tuple[str, ...] = ()
+    share: Annotated[float, Meta(gt=0, le=0.5)] = 0.02
+
+
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
 
@@ -201,6 +213,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     compaction: CompactionSettings = CompactionSettings()
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
+    skills: SkillSettings = SkillSettings()
     data: DataSettings = DataSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     permissions: PermissionSettings = PermissionSettings()

@@ -57,6 +57,8 @@ def begin_turn(
     """
     turn = _new_turn(state, runtime, emit)
     answer_open_calls(turn)
+    if runtime.calls.skills is not None:
+        runtime.calls.skills.begin_turn(state.conversation)
     add_notes(turn)
     turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
     turn.entry_ids = list(turn.prompt_ids)
@@ -86,6 +88,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """
     turn = _new_turn(state, runtime, emit)
     turn.left = state.conversation.asked_again
+    if runtime.calls.skills is not None:
+        runtime.calls.skills.begin_turn(state.conversation, is_resumed=True)
     answer_open_calls(turn, apart_from=turn.left)
     return turn
 
@@ -140,7 +144,11 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 
 async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
-        reason = await _rounds(turn)
+        try:
+            reason = await _rounds(turn)
+        finally:
+            if (skills := turn.runtime.calls.skills) is not None:
+                skills.end_turn(partial(add, turn))
         await settled(turn)
     except (ProviderError, UserError) as error:
         return await _failure(turn, error)

@@ -216,6 +216,9 @@ class Session:
         self._publish(ModeChanged(state.mode))
         self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
 
+    def tell(self, text: str) -> None:
+        self._publish(Notice(text))
+
     def _queue_changed(self) -> None:
         self.append(self.state.conversation.queue.entry())
         self._publish(queue_changed(self.state))

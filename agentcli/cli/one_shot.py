@@ -53,7 +53,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         typed = "" if options.prompt in (None, "-") else options.prompt
         given = Given(typed, prompt.removeprefix(typed))
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
-        commands = _commands(config) if knows_commands else Commands(())
+        commands = _commands(config, builder) if knows_commands else Commands(())
         host = ScreenlessHost(ConfiguredOpener(config, builder), session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 
@@ -127,13 +127,13 @@ async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namesp
             )
 
 
-def _commands(config: Config) -> Commands:
+def _commands(config: Config, builder: Builder) -> Commands:
     """All slash commands; imported only where one may be run."""
     from agentcli.agent.commands.conversation import conversation_commands
-    from agentcli.agent.commands.user_commands import add_user_commands
+    from agentcli.cli.own_commands import add_own_commands
 
     commands = conversation_commands()
-    add_user_commands(commands, config.command_folders, warn)
+    add_own_commands(commands, config, builder, warn)
     return commands
 
 

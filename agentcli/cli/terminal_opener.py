@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from agentcli.agent.commands.command import Commands
 from agentcli.agent.commands.conversation import conversation_commands
-from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.banner import banner
 from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
+from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
 from agentcli.conversation.cache_ledger import cold_read_usd
@@ -56,7 +57,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     )
     opener.tell = app.tell
     app.on_close = opener.aclose
-    add_user_commands(app.controller.commands, config.command_folders, opener.tell)
+    opener.add_own_commands(app.controller.commands)
     app.start(prompt)
     return app
 
@@ -64,7 +65,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
     opener = ConfiguredTerminalOpener(config, options)
     commands = conversation_commands()
-    add_user_commands(commands, config.command_folders, opener.tell)
+    opener.add_own_commands(commands)
     terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
     try:
         return await terminal.run(prompt)
@@ -91,6 +92,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._root = project_root(config.cwd)
         # A live screen has its own way.
         self.tell: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
+
+    def add_own_commands(self, commands: Commands) -> None:
+        add_own_commands(commands, self._config, self._builder, self.tell)
 
     def _new_builder(self) -> Builder:
         def on_notice(text: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
+from agentcli.skills.skill import Skill
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
@@ -222,6 +223,23 @@ class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
     names: tuple[str, ...]
 
 
+class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
+    """A skill is active from here on: until the turn ends where the model activated it, else until the person says so.
+
+    Its instructions follow in a note.
+    """
+
+    id: str
+    skill: Skill
+    by: Literal["person", "model"] = "person"
+
+
+class SkillEnded(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_ended"):
+    """The skill that was activated under this id is active no longer."""
+
+    id: str
+
+
 class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
     """The client was asked to run these calls."""
 
@@ -259,6 +277,8 @@ Body = (
     | CallTried
     | CallKept
     | CallsHandedOver
+    | SkillActivated
+    | SkillEnded
     | FilesChanged
     | FilesRestored
     | Unreadable

@@ -30,24 +30,33 @@ Kind = tuple[str, tuple[str, ...]]
 
 
 class Opening:
-    """`system` replaces the system text, `append` follows it. A bare one reads no instruction files."""
+    """`system` replaces the system text, `append` follows it. A bare one reads no instruction files.
 
-    def __init__(self, config: Config, *, system: str | None, append: str, is_bare: bool) -> None:
+    `skills` gives what a model with such a window, in tokens, is told of skills.
+    """
+
+    def __init__(
+        self, config: Config, *, system: str | None, append: str, is_bare: bool, skills: Callable[[int], str]
+    ) -> None:
         self._config = config
         self._system = system
         self._append = append
         self.is_bare = is_bare
-        self._made: dict[tuple[bool, ToolRegistry], Prefix] = {}
+        self._skills = skills
+        self._made: dict[tuple[bool, int, ToolRegistry], Prefix] = {}
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         """The fixed beginning of requests to a kind of model."""
-        if (prefix := self._made.get((info.small, tools))) is None:
+        kind = (info.small, info.window, tools)
+        if (prefix := self._made.get(kind)) is None:
             specs = tools.specs()
             if info.small and not self._config.settings.tools.only:
                 own = [tool.spec() for tool in tools if tool.source == "builtin"]
                 specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
-            text = system_prompt(small=info.small, replace=self._system, append=self._append)
-            prefix = self._made[info.small, tools] = Prefix(text, specs)
+            skills = self._skills(info.window) if any(spec.name == "skill" for spec in specs) else ""
+            append = "\n\n".join(part for part in (self._append, skills) if part)
+            text = system_prompt(small=info.small, replace=self._system, append=append)
+            prefix = self._made[kind] = Prefix(text, specs)
         return prefix
 
     def instructions(self) -> Instructions:

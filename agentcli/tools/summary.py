@@ -19,6 +19,7 @@ _VERBS = {
     "read_more": ("Read more", "result_id"),
     "memory": ("Memory", "command"),
     "recall": ("Recall", "query"),
+    "skill": ("Skill", "name"),
     "think": ("Think", "thought"),
     "todo": ("To-do", ""),
 }

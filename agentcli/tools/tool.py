@@ -26,7 +26,7 @@ from agentcli.tools.web.access import WebAccess
 OutputLevel = Literal["brief", "standard", "full"]
 
 # A tool runs here, or is handed to the client that registered it.
-ToolMode = Literal["server", "client"]
+ToolMode = Literal["server", "client", "session"]
 
 # What a call can do, for the permission step: nothing, look, change files, run a command, ask the web; "foreign" is
 # what nobody here knows.

@@ -280,9 +280,9 @@ def test_what_a_killed_program_did_is_taken_back(project: Place, command: str) -
 class Commanded:
     """A program that takes prompts and slash commands as JSON lines."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, *, answered: int = 0) -> None:
         self._running = running
-        self._count = 0
+        self.count = answered
 
     def say(self, text: str, answer: str) -> None:
         self._running.say(text)
@@ -290,8 +290,8 @@ class Commanded:
 
     def command(self, text: str) -> str:
         """Run a slash command; gives its output. Answers are counted: each looks like the one before."""
-        self._count += 1
-        name, position = text.split()[0], self._count
+        self.count += 1
+        name, position = text.split()[0], self.count
         self._running.control("command", text=text)
         seen = 0
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,9 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
         judged = msgspec.structs.replace(judged, can_try=can_try)
 
     def decided() -> Verdict:
-        return _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
+        verdict = _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
+        skills = call.turn.session.skills
+        return verdict if skills is None else skills.narrowed(parsed.tool.name, verdict)
 
     verdict = decided()
     question = Question(call.use, judged, parsed.context, verdict, decided)
@@ -197,6 +200,10 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                     return await try_first(call, permitted.trial, permitted.arguments, context, hold)
                 if tool.mode == "client":
                     return await session.client.result_of(call.use, call.turn.hand_over)
+                if tool.mode == "session":
+                    own = import_module(f"agentcli.agent.own_tools.{tool.name}")
+                    made: Output = await own.run(call, permitted.arguments)
+                    return made
                 async with recorded(call, _changed_paths(parsed, permitted)):
                     return await tool.output(permitted.arguments, context)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,11 +23,14 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
-from agentcli.errors import StorageError
+from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Workspace
+
+if TYPE_CHECKING:
+    from agentcli.agent.skills import SessionSkills
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
@@ -109,7 +113,7 @@ class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
-    did to files, some once their jobs have ended.
+    did to files, some once their jobs have ended. `skills` is None until one is used.
     """
 
     services: CallServices
@@ -121,11 +125,21 @@ class SessionCalls:
     is_preloaded: bool = False
     recording: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+    make_skills: Callable[[], SessionSkills] | None = None
+    skills: SessionSkills | None = None
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
     def workspace(self) -> Workspace:
         return self.services.workspace
+
+    def open_skills(self) -> SessionSkills:
+        """What activates skills in this session. Raises `UsageError` where there are none."""
+        if self.skills is None:
+            if self.make_skills is None:
+                raise UsageError("There are no skills in this session.")
+            self.skills = self.make_skills()
+        return self.skills
 
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"

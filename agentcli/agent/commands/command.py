@@ -11,6 +11,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 
+SKILLS = "Skills"  # the heading of skills in /help
 Topic = Literal["config", "doctor"]
 SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
 

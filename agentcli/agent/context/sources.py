@@ -23,6 +23,8 @@ CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts togeth
 
 SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
 _INSTRUCTIONS = re.compile(r'<instructions path=".*?</instructions>', re.DOTALL)
+_SKILL = re.compile(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
+_SKILLS = re.compile(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text
 _MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
 
 
@@ -45,7 +47,8 @@ async def context_use(session: Session) -> ContextUse:
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)
     found: dict[str, list[str]] = {source: [] for source in SOURCES}
-    found["system"].append(prefix.system)
+    found["skills"] += _SKILLS.findall(prefix.system)
+    found["system"].append(_SKILLS.sub("", prefix.system))
     found["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
     media: list[Block] = []
     for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
@@ -91,7 +94,7 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
 
 
 def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
-    for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY)):
+    for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)
     yield rest, text

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import ops
+from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
@@ -89,7 +90,9 @@ class Dialogue:
         self._session = session
         self._turns_before, self._turns_told = session.turns_begun, 0
         self._output = JsonOutput(session, self._out, partial=self._partial, fail_on_denial=self._fail_on_denial)
-        self._output.begin([command.name for command in self._host.commands])
+        commands = self._host.commands
+        skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
+        self._output.begin([command.name for command in commands], skills)
         self._following = self._spawn(self._follow(session.subscribe()))
         if not self._has_client:
             self._client_left()

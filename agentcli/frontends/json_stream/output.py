@@ -32,7 +32,7 @@ from agentcli.agent.events import (
 from agentcli.agent.result import ResultBuilder
 from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Assistant, Entry, Result
+from agentcli.conversation.entries import Assistant, Entry, Result, SkillActivated, SkillEnded
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
@@ -57,7 +57,7 @@ class JsonOutput:
         self._out.write(to_json_line(value))
         self._out.flush()
 
-    def begin(self, slash_commands: Sequence[str]) -> None:
+    def begin(self, slash_commands: Sequence[str], skills: Sequence[str]) -> None:
         session = self._session.snapshot()
         self.write(
             {
@@ -70,7 +70,7 @@ class JsonOutput:
                 "mcp_servers": [],
                 "permission_mode": session.mode,
                 "slash_commands": slash_commands,
-                "skills": [],
+                "skills": skills,
             }
         )
 
@@ -149,6 +149,10 @@ class JsonOutput:
                     "usage": usage_object(reply.usage),
                 }
                 self._message("assistant", message)
+            case SkillActivated(id, skill, by):
+                self._system("skill", id=id, skill=skill.name, by=by, active=True)
+            case SkillEnded(id):
+                self._system("skill", id=id, active=False)
             case Result() as result:
                 self._message("user", {"role": "user", "content": [block_to_wire(result.result)]})
             case _:

@@ -82,6 +82,13 @@ class MemoryCall(Struct, frozen=True):
     content: str | None = None
 
 
+class SkillCall(Struct, frozen=True):
+    name: str = ""
+    level: Literal[1, 2, 3] | None = None
+    resource: str | None = None
+    end: bool = False
+
+
 class Think(Struct, frozen=True):
     thought: str
 

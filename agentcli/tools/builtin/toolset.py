@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.tools.builtin import arguments
-from agentcli.tools.tool import Effect, Tool
+from agentcli.tools.tool import Effect, Tool, ToolMode
 from agentcli.tools.web.arguments import WebFetch, WebSearch
 
 
@@ -22,6 +22,7 @@ class Row(Struct, frozen=True):
     time_limit_s: float | None = 120.0
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False
+    mode: ToolMode = "server"
 
 
 TOOLS = (
@@ -37,6 +38,7 @@ TOOLS = (
     Row("read_more", arguments.ReadMore, "none"),
     Row("memory", arguments.MemoryCall, "none"),
     Row("recall", arguments.Recall, "none"),
+    Row("skill", arguments.SkillCall, "none", time_limit_s=None, mode="session"),
     Row("think", arguments.Think, "none"),
     Row("todo", arguments.Todo, "none"),
 )
@@ -57,6 +59,7 @@ def builtin_tools() -> tuple[Tool, ...]:
             attempt=_lazy(row.name, "attempt") if row.effect == "command" else None,
             file_arguments=row.file_arguments,
             is_idempotent=row.is_idempotent,
+            mode=row.mode,
         )
         for row in TOOLS
     )

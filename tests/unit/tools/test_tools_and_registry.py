@@ -174,6 +174,7 @@ def test_effects_say_what_the_permission_step_must_know() -> None:
         "read_more": "none",
         "memory": "none",
         "recall": "none",
+        "skill": "none",
         "think": "none",
         "todo": "none",
     }
@@ -191,6 +192,7 @@ def test_only_tools_that_change_nothing_may_overlap() -> None:
         "read_more",
         "memory",
         "recall",
+        "skill",
         "think",
         "todo",
     ]

@@ -1,0 +1,17 @@
+"""Adds the slash commands that people bring: Markdown files and skills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.skills import add_skill_commands
+from agentcli.agent.commands.user_commands import add_user_commands
+from agentcli.app import Builder
+from agentcli.config import Config
+
+
+def add_own_commands(commands: Commands, config: Config, builder: Builder, tell: Callable[[str], None]) -> None:
+    """Agentcli's own commands keep their names; `tell` hears of what cannot be used."""
+    add_user_commands(commands, config.command_folders, tell)
+    add_skill_commands(commands, builder.skills.catalog)

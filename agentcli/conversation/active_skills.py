@@ -1,0 +1,37 @@
+"""Reads from a conversation which skills are active, and what the model was told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentcli.conversation.entries import Entry, SkillActivated, SkillEnded, User
+
+
+def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
+    """The skills that are active at the end of a path, the oldest first."""
+    active: dict[str, SkillActivated] = {}
+    for entry in path:
+        match entry.body:
+            case SkillActivated(id):
+                active[id] = entry.body
+            case SkillEnded(id):
+                active.pop(id, None)
+            case _:
+                pass
+    return list(active.values())
+
+
+def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
+    """The note with the instructions of a skill; None where the model was not told."""
+    begins = f'<system-reminder><skill name="{activated.skill.name}" '
+    at = next((n for n, entry in enumerate(path) if entry.body is activated), len(path))
+    for entry in path[at:]:
+        if isinstance(entry.body, User) and entry.body.is_reminder and entry.body.text.startswith(begins):
+            return entry.body
+    return None
+
+
+def skill_notes(path: Sequence[Entry]) -> list[User]:
+    """The instructions of the skills that are active, as the model was told them."""
+    found = (note_of(activated, path) for activated in active_on(path))
+    return [note for note in found if note is not None]

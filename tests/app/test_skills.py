@@ -1,0 +1,288 @@
+"""Skills load in three steps, are activated by the model or the person, and change nothing beyond their time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, call
+from tests.app.test_undo import Commanded
+
+
+def skill(folder: Path, name: str, body: str = "Follow me.", **keys: str) -> Path:
+    """A skill with these keys (`_` stands for `-`)."""
+    lines = {"name": name, "description": f"About {name}.", **{k.replace("_", "-"): v for k, v in keys.items()}}
+    front = "".join(f"{key}: {value}\n" for key, value in lines.items())
+    file = folder / name / "SKILL.md"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"---\n{front}---\n\n{body}\n")
+    return file.parent
+
+
+@pytest.fixture
+def own(place: Place) -> Path:
+    """The person's folder of skills."""
+    return place.home / "skills"
+
+
+def use(name: str, **more: Any) -> dict[str, Any]:
+    return {"tool_calls": [call("skill", name=name, **more)]}
+
+
+END: dict[str, Any] = {"tool_calls": [call("skill", end=True)]}
+DONE = {"text": "done"}
+
+
+def stream(place: Place, *replies: dict[str, Any], prompt: str = "go", flags: tuple[str, ...] = ()) -> Ran:
+    ran = place.run("-p", prompt, "-m", place.script(*replies, DONE), "--output-format", "stream-json", *flags)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def results(ran: Ran) -> list[str]:
+    return [line["message"]["content"][0].get("content", "") for line in ran.of("user")]
+
+
+def told(place: Place, session: str) -> str:
+    """All that the model is told in the session's messages."""
+    shown = json.loads(place.run("sessions", "show", session, "--json").out)
+    return json.dumps(shown["messages"], ensure_ascii=False)
+
+
+def listed(place: Place, *flags: str) -> dict[str, dict[str, Any]]:
+    ran = place.run("skills", "list", "--json", *flags)
+    assert ran.code == 0, ran.err
+    return {row["name"]: row for row in json.loads(ran.out)}
+
+
+def test_the_model_activates_a_skill_and_is_told_its_text_once(place: Place, own: Path) -> None:
+    folder = skill(own, "pdf", "Use the script.")
+    (folder / "scripts").mkdir()
+    (folder / "scripts/fill.py").write_text("print(1)\n")
+    ran = stream(place, use("pdf"))
+    assert results(ran) == ["The skill pdf is active; its instructions follow."]
+    text = told(place, ran.result["session_id"])
+    assert text.count("Use the script.") == 1
+    assert "scripts/fill.py" in text
+    assert [line["active"] for line in ran.of("system", "skill")] == [True, False]
+    assert "The skill pdf has ended" in text
+
+
+def test_its_files_are_given_on_demand_and_nothing_else(place: Place, own: Path) -> None:
+    folder = skill(own, "pdf")
+    (folder / "notes.md").write_text("Level three.")
+    (own / "secret.md").write_text("not of the skill")
+    (folder / "out.md").symlink_to(own / "secret.md")
+    ran = stream(
+        place,
+        use("pdf", resource="notes.md"),
+        use("pdf", resource="../secret.md"),
+        use("pdf", resource="out.md"),
+        use("pdf", resource="none.md"),
+        use("pdf", level=3),
+        use("pdf"),
+        {"tool_calls": [call("file_read", path=str(folder / "notes.md"))]},
+    )
+    first, *refused, names, _, read = results(ran)
+    assert first == "Level three."
+    assert all("not_found" in text and "not of the skill" not in text for text in refused)
+    assert names.splitlines() == ["notes.md", "out.md"]
+    assert "Level three." in read  # outside of the workspace, and nobody was asked
+
+
+def test_skills_nest_with_a_stack_and_no_cycle(place: Place, own: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        skill(own, name)
+    ran = stream(
+        place,
+        *(use(name) for name in ("a", "a", "b", "a", "c", "d")),
+        {"tool_calls": [call("skill", name="a", end=True)]},
+        *(END for _ in range(4)),
+    )
+    said = results(ran)
+    assert "a → a" in said[1]
+    assert "a → b → a" in said[3]
+    assert "nest 3 deep" in said[5]
+    assert "a → b → c → d" in said[5]
+    assert "c is the innermost" in said[6]
+    assert [text.split()[2] for text in said[7:10]] == ["c", "b", "a"]
+    assert "No skill that you activated" in said[10]
+
+
+def test_what_the_model_may_not_activate_it_is_not_told_of(place: Place, own: Path) -> None:
+    skill(own, "open")
+    skill(own, "mine", disable_model_invocation="true")
+    ran = stream(place, use("mine"), use("open", level=1), {"tool_calls": [call("skill", name="opne")]})
+    refused, found, unknown = results(ran)
+    assert "Only the user" in refused
+    assert "mine" not in found
+    assert "open" in found
+    assert "did you mean open" in unknown
+
+
+def test_a_person_s_skill_stays_until_it_is_switched_off(place: Place, own: Path) -> None:
+    skill(own, "tone", "Be brief. The task: $ARGUMENTS")
+    script = place.script({"text": "one"}, {"text": "two"}, {"text": "three"})
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+        running.say("/tone write a haiku")
+        ended = running.wait_for(lambda line: line.get("result") == "one")
+        commanded = Commanded(running, answered=1)
+        assert "● on" in commanded.command("/skills")
+        commanded.say("more", "two")
+        assert "no longer" in commanded.command("/skills off tone")
+        assert "○" in commanded.command("/skills")
+        commanded.say("and now", "three")
+    text = told(place, ended["session_id"])
+    assert text.count("Be brief. The task: write a haiku") == 1
+    assert text.index("Be brief") < text.index("write a haiku") < text.index("has ended") < text.index("and now")
+
+
+def test_a_person_s_skill_outlives_the_program(place: Place, own: Path) -> None:
+    skill(own, "careful", tools="Read, Grep")
+    first = stream(place, prompt="/careful look")
+    assert first.lines[0]["skills"].count("careful") == 1
+    write = {"tool_calls": [call("bash", command="touch made")]}
+    ran = stream(place, write, flags=("-c", "--permission-mode", "bypassPermissions"))
+    assert "the skill careful leaves only Read, Grep" in results(ran)[0]
+    assert not (place.folder / "made").exists()
+    assert told(place, ran.result["session_id"]).count("Follow me.") == 1
+
+
+def test_what_a_skill_allows_runs_unasked_until_the_next_prompt(place: Place, own: Path) -> None:
+    skill(own, "builder", allowed_tools="Bash(touch:*) Read")
+    plain = {"tool_calls": [call("file_write", path="made", content="x")]}
+    ran = stream(place, use("builder"), plain)
+    assert "nobody can be asked" in results(ran)[1]  # an edit is not what it allows
+    skill(own, "writer", allowed_tools="[Write]")
+    ran = stream(place, use("writer"), plain)
+    assert (place.folder / "made").read_text() == "x"
+    ran = stream(place, {"tool_calls": [call("file_write", path="more", content="x")]}, flags=("-c",))
+    assert "nobody can be asked" in results(ran)[0]
+    ran = stream(place, use("writer"), plain, flags=("--deny", "Write"))
+    assert "denies it" in results(ran)[1]
+
+
+def test_a_skill_s_model_and_effort_end_with_it_whatever_is_nested(place: Place, own: Path) -> None:
+    inner = place.script({"text": "", **END}, {"text": "inner"})
+    outer = place.script(use("inner"), {"text": "outer"})
+    skill(own, "outer", model=outer)
+    skill(own, "inner", model=inner)
+    ran = stream(place, use("outer"), {"text": "base"})
+    assert ran.result["result"] == "outer"
+    switches = [(line["from"], line["to"]) for line in ran.of("system", "provider_switch")]
+    base = ran.lines[0]["model"]
+    assert switches == [(base, outer), (outer, inner), (inner, outer)]
+    ran = stream(place, {"text": "base"}, flags=("-c",))
+    assert (ran.lines[0]["model"], ran.result["result"]) == (ran.lines[0]["model"], "base")
+
+
+def test_a_model_that_is_not_there_is_told_and_passed_over(place: Place, own: Path) -> None:
+    skill(own, "fancy", model="gpt-99")
+    ran = stream(place, use("fancy"))
+    assert any("gpt-99" in line["text"] for line in ran.of("system", "notice"))
+    assert ran.result["result"] == "done"
+
+
+def test_a_project_s_skills_count_only_as_they_were_trusted(place: Place) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=place.folder, check=True)
+    folder = skill(place.folder / ".agents/skills", "deploy")
+    (folder / "run.sh").write_text("echo 1\n")
+    assert "config trust" in place.run("-p", "go", "-m", place.script(DONE)).err
+    assert "deploy" not in listed(place) or not listed(place)["deploy"]["active"]
+    assert place.run("config", "trust").code == 0
+    assert listed(place)["deploy"]["active"]
+    (folder / "run.sh").write_text("echo 2\n")
+    assert "config trust" in place.run("-p", "go", "-m", place.script(DONE)).err
+
+
+def test_a_trusted_skill_that_is_changed_in_the_session_grants_nothing(place: Place) -> None:
+    folder = skill(place.folder / ".agents/skills", "deploy", allowed_tools="Bash")
+    change = {"tool_calls": [call("bash", command="echo more >>.agents/skills/deploy/SKILL.md")]}
+    ran = stream(place, change, use("deploy"), flags=("--trust", "--permission-mode", "bypassPermissions"))
+    assert folder.joinpath("SKILL.md").read_text().endswith("more\n")
+    assert "changed since the session began" in results(ran)[1]
+
+
+def test_what_other_tools_wrote_loads_with_warnings(place: Place, own: Path) -> None:
+    skill(own, "long", description=f"Use it so: {'x' * 1_100}")
+    skill(own, "odd", flavour="sweet", version="2")
+    file = skill(own, "folder") / "SKILL.md"
+    file.write_text(file.read_text().replace("name: folder", "name: Other_Name"))
+    (own / "broken").mkdir(parents=True)
+    (own / "broken/SKILL.md").write_text("---\nname: [\n---\nx\n")
+    (own / "silent").mkdir()
+    (own / "silent/SKILL.md").write_text("---\nname: silent\n---\nx\n")
+    first = place.run("-p", "go", "-m", place.script(DONE)).err
+    assert "broken" in first
+    assert "silent" in first
+    assert "left out" in first
+    rows = listed(place)
+    assert "1,1" in rows["long"]["warnings"][0]
+    assert "flavour" in rows["odd"]["warnings"][0]
+    assert "version" not in rows["odd"]["warnings"][0]
+    assert "lower-case" in rows["Other_Name"]["warnings"][0]
+    assert not rows["broken"]["active"]
+    second = place.run("-p", "go", "-m", place.script(DONE)).err
+    assert "flavour" not in second
+    assert "left out" in second
+
+
+def test_a_failed_activation_leaves_everything_as_it_was(place: Place, own: Path) -> None:
+    skill(own, "shell", "Now: !`touch made`", allowed_tools="Read")
+    skill(own, "empty", "")
+    ran = stream(place, use("shell"), use("empty"), END)
+    assert "may not run unasked" in results(ran)[0]
+    assert "no instructions" in results(ran)[1]
+    assert "No skill that you activated" in results(ran)[2]
+    assert "<skill name" not in told(place, ran.result["session_id"])
+
+
+def test_going_back_before_an_activation_ends_it(place: Place, own: Path) -> None:
+    skill(own, "careful", tools="Read")
+    write = {"tool_calls": [call("file_write", path="made", content="x")]}
+    script = place.script({"text": "one"}, {"text": "two"}, write, {"text": "three"})
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    mode = ("--permission-mode", "bypassPermissions")
+    with place.start("-p", *formats, "-m", script, *mode, stdin=True) as running:
+        commanded = Commanded(running)
+        commanded.say("first", "one")
+        commanded.say("/careful look", "two")
+        commanded.count += 1  # the skill was a command, too
+        commanded.command("/rewind 2 conversation")
+        commanded.say("again", "three")
+    assert (place.folder / "made").exists()
+
+
+def test_bundled_skills_are_the_person_s_unless_a_setting_offers_them(place: Place) -> None:
+    ran = stream(place)
+    assert "skill" not in ran.lines[0]["tools"]
+    assert {"code-review", "commit"} <= set(ran.lines[0]["skills"])
+    assert (
+        "skill" in stream(place, flags=("--settings", settings(place, "[skills]\nbundled = true\n"))).lines[0]["tools"]
+    )
+    assert stream(place, flags=("--bare",)).lines[0]["skills"] == []
+
+
+def settings(place: Place, text: str) -> str:
+    file = place.folder.parent / "more.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_new_validate_and_show(place: Place, own: Path) -> None:
+    ran = place.run("skills", "new", "my-skill", "--description", "Says hello.")
+    assert ran.code == 0, ran.err
+    assert (own / "my-skill/SKILL.md").is_file()
+    assert place.run("skills", "validate", str(own / "my-skill")).code == 0
+    assert "Says hello." in place.run("skills", "show", "my-skill").out
+    assert place.run("skills", "new", "my-skill").code == 2
+    assert place.run("skills", "new", "Not A Name").code == 2
+    shutil.copytree(own / "my-skill", own / "other")
+    assert place.run("skills", "validate", str(own / "other")).code == 1
+    assert place.run("skills", "show", "nothing").code == 2
