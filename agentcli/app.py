@@ -51,6 +51,7 @@ from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
 from agentcli.setup.skills import Skills
+from agentcli.setup.subagents import Agents, ChildSessions
 from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -129,6 +130,7 @@ class Builder:
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
         self.skills = Skills(config, is_bare=extras.bare, tell=on_notice)
+        self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
             config,
@@ -136,6 +138,7 @@ class Builder:
             append=extras.append_system_prompt,
             is_bare=extras.bare,
             skills=self.skills.listing,
+            agents=self.agents.listing,
         )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
@@ -206,6 +209,8 @@ class Builder:
             is_busy=lambda: session.is_busy,
             tell=session.tell,
         )
+        if "create_subagent" in registry:
+            calls.make_agents = self._children(session).subagents
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
             calls.open_skills()
         if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
@@ -214,6 +219,18 @@ class Builder:
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session
+
+    def _children(self, session: Session) -> ChildSessions:
+        return ChildSessions(
+            self.config,
+            session,
+            agents=self.agents,
+            models=self.models,
+            opening=self.opening,
+            skills=self.skills,
+            watch=self._watch,
+            notes=self._notes,
+        )
 
     def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")
@@ -287,6 +304,8 @@ class Builder:
                 return self._has_memory
             case "skill":
                 return bool(self.skills.offered)
+            case "create_subagent":
+                return self.config.settings.agents.enabled
             case "web_search":
                 return self._extras.search is not None or has_key(self.config, "TAVILY_API_KEY")
             case _:
@@ -376,6 +395,7 @@ class Builder:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
         await (self.models.aclose() if for_good else self.models.disconnect())
         await self.store.close()
+        await self.agents.aclose()
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()

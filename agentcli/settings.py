@@ -90,6 +90,14 @@ class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     share: Annotated[float, Meta(gt=0, le=0.5)] = 0.02
 
 
+class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Subagents: `max_turns` bounds the requests of each; `models` names one for a kind: `explore = "…"`."""
+
+    enabled: bool = True
+    max_turns: Positive = 50
+    models: dict[str, ModelName] = {}
+
+
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
 
@@ -214,6 +222,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     memory: MemorySettings = MemorySettings()
     tools: ToolSettings = ToolSettings()
     skills: SkillSettings = SkillSettings()
+    agents: AgentSettings = AgentSettings()
     data: DataSettings = DataSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     permissions: PermissionSettings = PermissionSettings()

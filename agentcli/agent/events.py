@@ -232,6 +232,32 @@ class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
     """Another program goes on with the session: this one has to close it, which a notice has told."""
 
 
+class SubagentStarted(AgentEvent, frozen=True, tag="subagent_started"):
+    """A subagent begins; `id` is the `agent_id` of its events, `call_id` the call that made it."""
+
+    id: str
+    call_id: str
+    agent: str
+    task: str
+    session_id: str
+    model: str
+
+
+SubagentEnd = Literal["done", "stopped", "failed", "limit"]
+
+
+class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
+    """A subagent has answered, or ended otherwise. Usage and cost are of all it did (None: a price is unknown)."""
+
+    id: str
+    call_id: str
+    end: SubagentEnd
+    turns: int
+    usage: Usage
+    cost_usd: float | None
+    text: str
+
+
 class Denial(Struct, frozen=True):
     """A call that was denied without a person's no, or one that ran and whose changes were dropped."""
 
@@ -291,6 +317,8 @@ Event = (
     | EntryStored
     | Notice
     | TakenOver
+    | SubagentStarted
+    | SubagentEnded
     | Done
     | TurnFailed
 )

@@ -20,6 +20,7 @@ from agentcli.agent.turn_log import (
     add,
     add_one,
     answer_open_calls,
+    charge_subagent,
     hook_allows,
     queue_changed,
     refuse_calls,
@@ -98,6 +99,7 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(MemoryAccount("turn", runtime.limits.budgets))
     turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
     turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
+    turn.calls.budgets, turn.calls.charge = budgets, partial(charge_subagent, turn)
     return turn
 
 
@@ -188,12 +190,14 @@ async def _rounds(turn: Turn) -> DoneReason:
             turn.said += turn.answer
             turn.answer.clear()
             results = await run_calls_of(turn, calls)
-            turn.budgets.charge({"seconds": sum(result.duration_ms for result in results) / 1000})
+            own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
+            turn.budgets.charge({"seconds": sum(own) / 1000})
             await note_instructions(turn, calls)
             if turn.calls.is_stopped:
                 return "declined"
         steered = add_steering(turn)
-        if not calls and not steered and not continue_reply(turn, reply):
+        reported = await add_reports(turn, waits=not calls and not steered)
+        if not calls and not steered and not reported and not continue_reply(turn, reply):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
 
@@ -298,6 +302,17 @@ def add_steering(turn: Turn) -> bool:
     if messages:
         say(turn, messages, from_queue=True)
     return bool(messages)
+
+
+async def add_reports(turn: Turn, *, waits: bool) -> bool:
+    """Add what subagents in the background report; where no person is there, an answer `waits` for them."""
+    if (agents := turn.runtime.calls.agents) is None:
+        return False
+    if waits and not turn.runtime.limits.asks:
+        await agents.finished_one()
+    reports = agents.take_reports()
+    add(turn, *(User((Text(report),), is_reminder=True) for report in reports)) if reports else ()
+    return bool(reports)
 
 
 def continue_reply(turn: Turn, reply: llm.Done) -> bool:

@@ -39,6 +39,8 @@ class ResultBuilder:
         self._before = session.state.meter.total, session.state.meter.cost_usd
 
     def heed(self, event: Event) -> None:
+        if event.agent_id != "main":
+            return
         if isinstance(event, TurnStarted):
             self._requested = time.monotonic()
             if event.turn == 1:  # a stream may have waited for the prompt

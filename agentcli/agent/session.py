@@ -13,7 +13,7 @@ from agentcli.agent.calls.own_command import own_command_entry, run_own_command,
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_queue import EventQueue
-from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
+from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
 from agentcli.agent.loop import begin_turn, cut_turn, run_turn
 from agentcli.agent.ops import (
     Approve,
@@ -40,6 +40,8 @@ from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.snapshot import SessionSnapshot, snapshot_of
 from agentcli.agent.state import AgentState
+from agentcli.agent.storing import Storing
+from agentcli.agent.taking_over import end_when_wanted
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
 from agentcli.conversation.mentions import typed_blocks
@@ -51,7 +53,6 @@ from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.5
 SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
 
 
@@ -79,10 +80,10 @@ class Session:
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
-        self._storing: set[asyncio.Task[None]] = set()
+        self._storing = Storing(self._publish)
         self._is_closing = False
         self._questions = Questions(self._publish)
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(end_when_wanted(runtime.log, self.submit, self._publish))
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -168,7 +169,7 @@ class Session:
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
             case CommandRan():
-                self._will_store(asyncio.create_task(self._keep_own(op)))
+                self._storing.add(asyncio.create_task(self._keep_own(op)))
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self._publish(Notice(f"No call {id!r} waits for a result of the client."))
@@ -214,6 +215,8 @@ class Session:
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
         self._publish(ModeChanged(state.mode))
+        if self.runtime.calls.agents is not None:
+            self.runtime.calls.agents.submit(SetMode(mode))
         self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
 
     def tell(self, text: str) -> None:
@@ -229,17 +232,8 @@ class Session:
         The task ends with the commit and raises `StorageError`.
         """
         _, stored = store(self.state, self.runtime, self._publish, *bodies)
-        self._will_store(stored)
+        self._storing.add(stored)
         return stored
-
-    def _will_store(self, storing: asyncio.Task[None]) -> None:
-        self._storing.add(storing)
-        storing.add_done_callback(self._was_stored)
-
-    def _was_stored(self, storing: asyncio.Task[None]) -> None:
-        self._storing.discard(storing)
-        if not storing.cancelled() and (error := storing.exception()) is not None:
-            self._publish(Notice(str(error)))
 
     async def _run_own(self, op: RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self._publish)
@@ -303,7 +297,7 @@ class Session:
             self._subscribers.remove(queue)
 
     def _publish(self, event: Event) -> None:
-        if (agent_id := self.runtime.calls.agent_id) != event.agent_id:
+        if event.agent_id == "main" != (agent_id := self.runtime.calls.agent_id):  # a subagent's has its name already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         for queue in self._subscribers:
             queue.put(event)
@@ -347,8 +341,19 @@ class Session:
         queue = self.state.conversation.queue
         if late := queue.take_steering():
             self._begin(late, from_queue=True)
-        elif queue.follow_ups and is_answered:
+        elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
+
+    def heed_reports(self) -> None:
+        """Start a turn with what subagents in the background have reported; one that runs takes them itself."""
+        if not self.is_busy:
+            self._begin_with_reports()
+
+    def _begin_with_reports(self) -> bool:
+        agents = self.runtime.calls.agents
+        if reports := agents.take_reports() if agents else []:
+            self._begin([(Text(report),) for report in reports])
+        return bool(reports)
 
     def _heed(self, answer: Approve) -> None:
         """Do what an answer asks for beside its own call."""
@@ -358,14 +363,6 @@ class Session:
             self._questions.settle(stopped)
         if answer.allowed and answer.mode:
             self._set_mode(answer.mode)
-
-    async def _watch(self) -> None:
-        """Stop, and tell the front end to leave, once another program asks for the session."""
-        while not self.runtime.log.is_wanted():
-            await asyncio.sleep(_LOOK_EVERY_S)
-        self.submit(Interrupt())
-        self._publish(Notice("Another agentcli goes on with this conversation: this one ends."))
-        self._publish(TakenOver())
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
@@ -391,8 +388,10 @@ class Session:
         await self.idle()
         if self.runtime.compactor is not None:
             await self.runtime.compactor.aclose()
-        while self._storing:  # what is kept of a command is made ready first
-            await asyncio.wait(self._storing)
-        await self.runtime.calls.workspace.sandbox.aclose()
-        await end_recording(self.runtime.calls)
+        await self._storing.wait()
+        if self.runtime.calls.agents is not None:
+            await self.runtime.calls.agents.aclose()
+        if self.runtime.calls.made_by is None:  # else they are another session's
+            await self.runtime.calls.workspace.sandbox.aclose()
+            await end_recording(self.runtime.calls)
         await self.runtime.log.close()

@@ -23,6 +23,7 @@ from agentcli.conversation.entries import (
     Compaction,
     Entry,
     HeadMoved,
+    Paid,
     Result,
     Retracted,
     Rewound,
@@ -207,6 +208,14 @@ def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
     turn.usage = turn.usage + usage
     turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
     return cost
+
+
+def charge_subagent(turn: Turn, model: str, usage: Usage, cost_usd: float | None) -> None:
+    """Count a request of a subagent as the turn's; the budgets it was reserved in know of it."""
+    turn.state.meter.add(model, usage, cost_usd)
+    turn.usage = turn.usage + usage
+    turn.cost_usd = None if turn.cost_usd is None or cost_usd is None else turn.cost_usd + cost_usd
+    add(turn, Paid(model, usage, cost_usd, "subagent"))
 
 
 async def hook_allows(turn: Turn, usage: Usage) -> bool:

@@ -1,9 +1,10 @@
-"""Adds the slash commands that people bring: Markdown files and skills."""
+"""Adds the slash commands that people bring: Markdown files, skills and kinds of subagents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from agentcli.agent.commands.agents import add_agent_commands
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.commands.skills import add_skill_commands
 from agentcli.agent.commands.user_commands import add_user_commands
@@ -15,3 +16,5 @@ def add_own_commands(commands: Commands, config: Config, builder: Builder, tell:
     """Agentcli's own commands keep their names; `tell` hears of what cannot be used."""
     add_user_commands(commands, config.command_folders, tell)
     add_skill_commands(commands, builder.skills.catalog)
+    if config.settings.agents.enabled:
+        add_agent_commands(commands, builder.agents.definitions)

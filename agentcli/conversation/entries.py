@@ -18,7 +18,7 @@ from agentcli.skills.skill import Skill
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
-PaidReason = Literal["aside", "refused", "summary", "broken"]
+PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
@@ -172,7 +172,7 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
-    """A request that left no reply: a side question, a summary, one that was refused, or that broke off."""
+    """A request without a reply here: a side question, a summary, a subagent's, one refused, one that broke off."""
 
     model: str
     usage: Usage = Usage()

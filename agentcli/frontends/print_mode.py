@@ -11,6 +11,8 @@ from agentcli.agent.events import (
     Notice,
     ProviderSwitched,
     Retry,
+    SubagentEnded,
+    SubagentStarted,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -20,8 +22,11 @@ from agentcli.agent.events import (
 from agentcli.agent.result import ResultBuilder, exit_code
 from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
+from agentcli.conversation.titles import shortened
 from agentcli.frontends.printable import PrintableStream, printable
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost
+
+LONGEST_TASK = 80  # characters of a subagent's task
 
 
 async def print_answer(
@@ -42,7 +47,13 @@ async def print_answer(
     events = session.subscribe()
     session.submit(prompt)
     async for event in events:
+        if event.agent_id != "main" and not isinstance(event, Notice | SubagentStarted | SubagentEnded):
+            continue
         match event:
+            case SubagentStarted(id, _, _, task) if live or verbose:
+                _say(log, f"{id}: {shortened(' '.join(task.split()), LONGEST_TASK)}", after_text=is_in_text)
+            case SubagentEnded(id, _, end, turns) if live or verbose:
+                _say(log, f"{id} {end} after {turns} rounds", after_text=is_in_text)
             case TextDelta(text) if live:
                 out.write(safe.feed(text))
                 out.flush()

@@ -32,17 +32,25 @@ Kind = tuple[str, tuple[str, ...]]
 class Opening:
     """`system` replaces the system text, `append` follows it. A bare one reads no instruction files.
 
-    `skills` gives what a model with such a window, in tokens, is told of skills.
+    `skills` gives what a model with such a window, in tokens, is told of skills; `agents` of kinds of subagents.
     """
 
     def __init__(
-        self, config: Config, *, system: str | None, append: str, is_bare: bool, skills: Callable[[int], str]
+        self,
+        config: Config,
+        *,
+        system: str | None,
+        append: str,
+        is_bare: bool,
+        skills: Callable[[int], str],
+        agents: Callable[[], str],
     ) -> None:
         self._config = config
         self._system = system
         self._append = append
         self.is_bare = is_bare
         self._skills = skills
+        self._agents = agents
         self._made: dict[tuple[bool, int, ToolRegistry], Prefix] = {}
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
@@ -53,11 +61,25 @@ class Opening:
             if info.small and not self._config.settings.tools.only:
                 own = [tool.spec() for tool in tools if tool.source == "builtin"]
                 specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
-            skills = self._skills(info.window) if any(spec.name == "skill" for spec in specs) else ""
-            append = "\n\n".join(part for part in (self._append, skills) if part)
+            names = {spec.name for spec in specs}
+            agents = self._agents() if "create_subagent" in names else ""
+            skills = self._skills(info.window) if "skill" in names else ""
+            append = "\n\n".join(part for part in (self._append, agents, skills) if part)
             text = system_prompt(small=info.small, replace=self._system, append=append)
             prefix = self._made[kind] = Prefix(text, specs)
         return prefix
+
+    def for_agent(self, prompt: str) -> Opening:
+        """That of a subagent, which is told what it is for."""
+        append = "\n\n".join(part for part in (self._append, prompt) if part)
+        return Opening(
+            self._config,
+            system=self._system,
+            append=append,
+            is_bare=self.is_bare,
+            skills=self._skills,
+            agents=self._agents,
+        )
 
     def instructions(self) -> Instructions:
         """The instruction files that a session here is given."""

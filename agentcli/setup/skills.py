@@ -81,15 +81,16 @@ class Skills:
         store: Callable[..., object],
         is_busy: Callable[[], bool],
         tell: Callable[[str], None],
+        outer: SessionSkills | None = None,
     ) -> SessionSkills:
-        """What activates them in one session."""
+        """What activates them in one session; `outer` is the one of the agent that made its agent."""
         registry = import_module("agentcli.skills.activation").SkillRegistry(self.catalog)
 
         def known_model(name: str, now: str) -> str:
             return model_named(name, now, models)
 
         made: SessionSkills = import_module("agentcli.agent.skills").SessionSkills(
-            registry, state, workspace, store, is_busy, known_model, tell
+            registry, state, workspace, store, is_busy, known_model, tell, outer
         )
         return made
 

@@ -1,25 +1,20 @@
-"""Finds the skills there are, in folders that lie above each other, and tells the model their names and descriptions.
-
-Each folder's skills are kept in the cache folder, so that a start reads one small file in place of a thousand.
-"""
+"""Finds skills in folders that lie above each other, and tells the model their names and descriptions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
+from agentcli.skills.read_once import Stamp, read_once, stamp_of
 from agentcli.skills.skill import FILE, Skill, Source, read_skill
-from agentcli.small_files import replace_file
 
 MOST_FOLDERS = 2_000  # of one place
 _DEEPEST = 4
-_CACHE_FORM = "1"  # changes with what is kept of a skill
 _BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more of it
 _LONGEST_TOLD = 1_024  # characters of a description
 _PASSED_OVER = frozenset((".git", "node_modules", "__pycache__"))
@@ -42,14 +37,6 @@ class LeftOut(Struct, frozen=True):
 
     folder: str
     why: str
-
-
-class _Kept(Struct, frozen=True, array_like=True):
-    """What was read of a skill when its file had this stamp."""
-
-    stamp: tuple[int, ...]
-    skill: Skill | None
-    problem: str = ""
 
 
 class Catalog:
@@ -93,20 +80,13 @@ def find_skills(places: Sequence[Place], cache: Path | None) -> Catalog:
         files = dict(_files_in(place))
         if not files:
             continue
-        kept_in = cache / f"{sha256(os.fsencode(place.folder)).hexdigest()[:16]}.json" if cache else None
-        known = _read_cache(kept_in)
-        now: dict[str, _Kept] = {}
-        for folder, stamp in files.items():
-            if (kept := known.get(folder)) is None or kept.stamp != stamp:
-                kept = _read(Path(folder), stamp, place.source)
-                fresh += [kept.skill] if kept.skill else []
-            now[folder] = kept
-            if kept.skill is not None:
-                skills.append(kept.skill)
-            else:
-                left_out.append(LeftOut(folder, kept.problem))
-        if now != known and kept_in is not None:
-            _write_cache(kept_in, now)
+        read, new = read_once(files, Skill, partial(_read, source=place.source), cache, place.folder)
+        for folder, one in read.items():
+            if one.value is None:
+                left_out.append(LeftOut(folder, one.problem))
+                continue
+            skills.append(one.value)
+            fresh += [one.value] if folder in new else []
     return Catalog(skills, left_out, fresh)
 
 
@@ -144,7 +124,7 @@ def _line(skill: Skill, longest: int) -> str:
     return f"- {skill.name}: {told}" if longest else f"- {skill.name}"
 
 
-def _files_in(place: Place) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _files_in(place: Place) -> Iterator[tuple[str, Stamp]]:
     """The folders with a SKILL.md, in the order of their names, and what tells when that file has changed."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
@@ -158,7 +138,7 @@ def _files_in(place: Place) -> Iterator[tuple[str, tuple[int, ...]]]:
             with suppress(OSError):
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
                 if root is None or f"{os.path.realpath(f'{folder}/{FILE}')}/".startswith(f"{root}/"):
-                    yield folder, (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+                    yield folder, stamp_of(status)
                 continue
         if depth < _DEEPEST:
             with suppress(OSError), os.scandir(folder) as entries:
@@ -166,26 +146,5 @@ def _files_in(place: Place) -> Iterator[tuple[str, tuple[int, ...]]]:
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]
 
 
-def _read(folder: Path, stamp: tuple[int, ...], source: Source) -> _Kept:
-    try:
-        return _Kept(stamp, read_skill(folder, source))
-    except OSError as error:
-        return _Kept(stamp, None, error.strerror or str(error))
-    except ValueError as error:
-        return _Kept(stamp, None, str(error))
-
-
-_decoder = msgspec.json.Decoder(tuple[str, dict[str, _Kept]])
-
-
-def _read_cache(file: Path | None) -> dict[str, _Kept]:
-    with suppress(OSError, msgspec.MsgspecError):
-        form, kept = _decoder.decode(file.read_bytes()) if file is not None else ("", {})
-        return kept if form == _CACHE_FORM else {}
-    return {}
-
-
-def _write_cache(file: Path, kept: dict[str, _Kept]) -> None:
-    with suppress(OSError):  # the next start reads the skills again
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(file, msgspec.json.encode((_CACHE_FORM, kept)), syncs=False)
+def _read(folder: str, source: Source) -> Skill:
+    return read_skill(Path(folder), source)

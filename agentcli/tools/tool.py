@@ -25,12 +25,12 @@ from agentcli.tools.web.access import WebAccess
 
 OutputLevel = Literal["brief", "standard", "full"]
 
-# A tool runs here, or is handed to the client that registered it.
+# A tool runs here, is handed to the client that registered it, or is carried out by the session itself.
 ToolMode = Literal["server", "client", "session"]
 
 # What a call can do, for the permission step: nothing, look, change files, run a command, ask the web; "foreign" is
-# what nobody here knows.
-Effect = Literal["none", "read", "edit", "command", "web", "foreign"]
+# what nobody here knows, "agent" lets another agent make calls, each of which is judged.
+Effect = Literal["none", "read", "edit", "command", "web", "foreign", "agent"]
 
 Content = str | tuple[Text | Image | Document, ...]
 
@@ -272,7 +272,7 @@ class Tool:
 
     @property
     def may_overlap(self) -> bool:
-        return self.effect in ("none", "read", "web")
+        return self.effect in ("none", "read", "web", "agent")
 
     @property
     def may_be_repeated(self) -> bool:
@@ -320,6 +320,11 @@ class Tool:
             raise ToolError(
                 f"Wrong arguments for {self.name}: {error}. It takes {fields}.", kind="invalid_parameters"
             ) from error
+
+
+def kind_argument(tool: Tool) -> str:
+    """The argument that rules about a tool may name in brackets: `Agent(explore)`, `Skill(pdf)`; empty for others."""
+    return {"create_subagent": "agent", "skill": "name"}.get(tool.name, "")
 
 
 def _field_note(field: msgspec.structs.FieldInfo) -> str:

@@ -22,6 +22,7 @@ from agentcli.look_settings import TerminalSettings
 from agentcli.paths import Paths, current_folder, find_paths, project_root
 from agentcli.project_trust import is_trusted, project_files, trust_project
 from agentcli.settings import (
+    AgentSettings,
     BudgetSettings,
     CheckpointSettings,
     CompactionSettings,
@@ -51,6 +52,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "memory": MemorySettings,
     "tools": ToolSettings,
     "skills": SkillSettings,
+    "agents": AgentSettings,
     "data": DataSettings,
     "checkpoints": CheckpointSettings,
     "permissions": PermissionSettings,
@@ -224,6 +226,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("skills.bundled", "x", "Expected `bool`"),
     ("skills.share", 0.6, "<= 0.5"),
     ("skills.off", "pdf", "Expected `array`"),
+    ("agents.enabled", "x", "Expected `bool`"),
+    ("agents.max_turns", 0, ">= 1"),
+    ("agents.models", "x", "Expected `object`"),
     ("data.max_age_hours", 0, "> 0.0"),
     ("data.max_size_gb", -1, "> 0.0"),
     ("data.clean_every_minutes", -1, ">= 0.0"),
@@ -487,6 +492,9 @@ OTHER: dict[str, Any] = {
     "skills.bundled": True,
     "skills.off": ("pdf",),
     "skills.share": 0.01,
+    "agents.enabled": False,
+    "agents.max_turns": 5,
+    "agents.models": {"explore": "anthropic/claude-haiku-5-5"},
     "data.max_age_hours": 12.5,
     "data.max_size_gb": 0.5,
     "data.clean_every_minutes": 5.0,

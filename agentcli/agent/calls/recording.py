@@ -24,6 +24,7 @@ async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[No
 
     A call whose changes cannot be recorded runs all the same: that it cannot be taken back is told.
     """
+    call = call.turn.session.made_by or call
     session = call.turn.session
     checkpoints = session.services.checkpoints
     if checkpoints is None or (paths is not None and not paths):

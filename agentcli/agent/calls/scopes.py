@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
@@ -19,18 +20,19 @@ from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial
 from agentcli.agent.hooks import CallHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
-from agentcli.agent.ops import Approve
+from agentcli.agent.ops import Approve, Background
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
 from agentcli.errors import StorageError, UsageError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.messages import ToolResult, ToolUse, Usage
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.skills import SessionSkills
+    from agentcli.agent.subagents.running import Subagents
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
@@ -113,7 +115,8 @@ class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
-    did to files, some once their jobs have ended. `skills` is None until one is used.
+    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used. Of a subagent,
+    `made_by` is the call that made it: what it does to files is that call's doing.
     """
 
     services: CallServices
@@ -127,6 +130,9 @@ class SessionCalls:
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
     make_skills: Callable[[], SessionSkills] | None = None
     skills: SessionSkills | None = None
+    make_agents: Callable[[], Subagents] | None = None
+    agents: Subagents | None = None
+    made_by: Call | None = None
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
@@ -140,6 +146,14 @@ class SessionCalls:
                 raise UsageError("There are no skills in this session.")
             self.skills = self.make_skills()
         return self.skills
+
+    def open_agents(self) -> Subagents:
+        """What runs subagents of this session. Raises `UsageError` where there can be none."""
+        if self.agents is None:
+            if self.make_agents is None:
+                raise UsageError("There are no subagents in this session.")
+            self.agents = self.make_agents()
+        return self.agents
 
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
@@ -157,12 +171,15 @@ class SessionCalls:
     def to_background(self) -> None:
         for sign in self._detaching:
             sign.set()
+        if self.agents is not None:
+            self.agents.submit(Background())
 
 
 @dataclass
 class TurnCalls:
     """The calls of one turn. `store` adds an entry to the log, `settle` waits until all are on disk.
 
+    `budgets` are the turn's; `charge` books a request of a subagent (model, usage, price).
     Once it `is_stopped`, no further call is begun.
     """
 
@@ -171,6 +188,8 @@ class TurnCalls:
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = lambda body: asyncio.sleep(0)
     settle: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+    budgets: Budgets = field(default_factory=Budgets)
+    charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 

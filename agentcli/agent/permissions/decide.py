@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from agentcli.agent.permissions.targets import (
     is_refused,
 )
 from agentcli.safety.commands.records import CommandAnalysis
-from agentcli.tools.tool import Workspace
+from agentcli.tools.tool import Workspace, kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
@@ -60,6 +61,8 @@ def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
             return _decide_address(judged, mode, rules)
         case "foreign" | "command":
             return _decide_foreign(judged, mode, rules)
+        case "agent" | "none" if kind_argument(tool):
+            return _decide_kind(judged, mode, rules)
         case _ if asking := _first(rule for rule in rules.ask if rule.names(tool.name)):
             return _asks(mode, f"{asking.told} wants you to be asked")
         case _:
@@ -206,6 +209,24 @@ def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(name)):
         return Verdict("allow", f"the rule {granting} allows it")
     return _asks(mode, f"what {name} does is not known here")
+
+
+def _decide_kind(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+    """A subagent, or a skill: the calls it leads to are judged by themselves. Rules may name which one is meant."""
+    name = judged.tool.name
+    kind = getattr(judged.arguments, kind_argument(judged.tool), "")
+
+    def meant(of: Sequence[Rule]) -> Rule | None:
+        found: Rule | None = _first(
+            rule for rule in of if rule.names(name) and (not rule.pattern or fnmatchcase(kind, rule.pattern))
+        )
+        return found
+
+    if denying := meant(rules.deny):
+        return Verdict("deny", f"{denying.told} denies it")
+    if asking := meant(rules.ask):
+        return _asks(mode, f"{asking.told} wants you to be asked")
+    return Verdict("allow", "its calls are judged one by one")
 
 
 def _first(found: Iterable[Any]) -> Any:

@@ -26,15 +26,16 @@ from agentcli.near_names import did_you_mean
 from agentcli.safety.commands import analyse, refusal_of
 from agentcli.safety.commands.records import Places
 from agentcli.safety.commands.rules import covers
-from agentcli.tools.tool import Tool
+from agentcli.tools.tool import Tool, kind_argument
 
 # What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
-Form = Literal["command", "path", "host", ""]
+Form = Literal["command", "path", "host", "kind", ""]
 
 _EXAMPLES: dict[Form, str] = {
     "command": "a command, such as {name}(git log *)",
     "path": "a path, such as {name}(src/**)",
     "host": "a host, such as {name}(domain:example.org)",
+    "kind": "a name, such as {name}(explore)",
     "": "nothing in brackets: write {name}",
 }
 _NOWHERE = Path("/workspace")
@@ -102,6 +103,8 @@ def form_of(tool: Tool) -> Form:
         return "command"
     if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
         return "path"
+    if kind_argument(tool):
+        return "kind"
     return "host" if tool.effect == "web" and "url" in fields else ""
 
 

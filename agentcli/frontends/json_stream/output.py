@@ -22,6 +22,8 @@ from agentcli.agent.events import (
     ReplyStarted,
     Retry,
     Steered,
+    SubagentEnded,
+    SubagentStarted,
     TextDelta,
     ThinkingDelta,
     TurnEnded,
@@ -34,7 +36,7 @@ from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result, SkillActivated, SkillEnded
 from agentcli.frontends.screenless import CommandEnded
-from agentcli.llm.messages import Usage
+from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
@@ -52,6 +54,7 @@ class JsonOutput:
         self._is_in_message = False
         self._index = 0
         self._usage = Usage()
+        self._made_by: dict[str, str] = {}  # the calls that made subagents, by their ids
 
     def write(self, value: dict[str, Any]) -> None:
         self._out.write(to_json_line(value))
@@ -76,6 +79,9 @@ class JsonOutput:
 
     def show(self, event: Event) -> None:
         """Write what an event means."""
+        if event.agent_id != "main":
+            self._show_of_subagent(event)
+            return
         self._result.heed(event)
         if self._partial:
             self._show_partial(event)
@@ -104,18 +110,44 @@ class JsonOutput:
             case ApprovalSettled(id):
                 self._system("approval_settled", id=id)
             case ClientToolRequested(calls):
-                for call in calls:
-                    self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
+                self._client_tools(calls)
             case Done() | TurnFailed():
                 self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
 
-    def _approval(self, asked: ApprovalRequested) -> None:
+    def _show_of_subagent(self, event: Event) -> None:
+        """Write what a subagent says and asks; its messages name the call that made it."""
+        match event:
+            case SubagentStarted(id, call_id, agent, task, session_id, model):
+                self._made_by[id] = call_id
+                told = {"agent": agent, "task": task, "agent_session_id": session_id, "model": model}
+                self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **told)
+            case SubagentEnded(id, call_id, end, turns, usage, cost_usd):
+                spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
+                self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
+            case EntryStored(entry):
+                self._entry(entry, self._made_by.get(event.agent_id))
+            case Notice(text):
+                self._system("notice", text=text, agent_id=event.agent_id)
+            case ApprovalRequested():
+                self._approval(event, agent_id=event.agent_id)
+            case ApprovalSettled(id):
+                self._system("approval_settled", id=id, agent_id=event.agent_id)
+            case ClientToolRequested(calls):
+                self._client_tools(calls)
+            case _:
+                pass
+
+    def _client_tools(self, calls: Sequence[ToolUse]) -> None:
+        for call in calls:
+            self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
+
+    def _approval(self, asked: ApprovalRequested, **more: Any) -> None:
         fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
         call, told = asked.call, {name: getattr(asked, name) for name in fields}
-        self._system("approval_requested", tool_name=call.name, tool_input=call.input, **told)
+        self._system("approval_requested", tool_name=call.name, tool_input=call.input, **told, **more)
 
     def command(self, ended: CommandEnded) -> None:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)
@@ -136,7 +168,7 @@ class JsonOutput:
     def _system(self, subtype: str, **fields: Any) -> None:
         self.write({"type": "system", "subtype": subtype, "session_id": self._session.id, **fields})
 
-    def _entry(self, entry: Entry) -> None:
+    def _entry(self, entry: Entry, made_by: str | None = None) -> None:
         match entry.body:
             case Assistant() as reply:
                 message = {
@@ -148,18 +180,19 @@ class JsonOutput:
                     "stop_reason": reply.stop_reason,
                     "usage": usage_object(reply.usage),
                 }
-                self._message("assistant", message)
+                self._message("assistant", message, made_by)
             case SkillActivated(id, skill, by):
                 self._system("skill", id=id, skill=skill.name, by=by, active=True)
             case SkillEnded(id):
                 self._system("skill", id=id, active=False)
             case Result() as result:
-                self._message("user", {"role": "user", "content": [block_to_wire(result.result)]})
+                self._message("user", {"role": "user", "content": [block_to_wire(result.result)]}, made_by)
             case _:
                 pass
 
-    def _message(self, type: str, message: dict[str, Any]) -> None:
-        self.write({"type": type, "message": message, "parent_tool_use_id": None, "session_id": self._session.id})
+    def _message(self, type: str, message: dict[str, Any], made_by: str | None) -> None:
+        """`made_by` is the call that made the subagent whose message it is."""
+        self.write({"type": type, "message": message, "parent_tool_use_id": made_by, "session_id": self._session.id})
 
     def _show_partial(self, event: Event) -> None:
         """The reply as the Messages API would stream it."""

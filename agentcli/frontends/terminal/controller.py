@@ -152,6 +152,8 @@ class TerminalController(OpenerHost):
             self._terminal.changed()
 
     def _note(self, event: Event) -> None:
+        if event.agent_id != "main" and not isinstance(event, ApprovalRequested | ApprovalSettled | UsageReported):
+            return
         match event:
             case ApprovalRequested():
                 self.view.live.ask(event.id)

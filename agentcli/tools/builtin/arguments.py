@@ -89,6 +89,18 @@ class SkillCall(Struct, frozen=True):
     end: bool = False
 
 
+class CreateSubagent(Struct, frozen=True):
+    task: str
+    agent: str = "general"
+    tools: tuple[str, ...] | None = None
+    model: str | None = None
+    max_turns: Annotated[int, Meta(ge=1)] | None = None
+    max_budget_usd: Annotated[float, Meta(gt=0)] | None = None
+    background: bool = False
+    resume: str | None = None
+    output_level: OutputLevel | None = None
+
+
 class Think(Struct, frozen=True):
     thought: str
 

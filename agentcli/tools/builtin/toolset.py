@@ -38,6 +38,7 @@ TOOLS = (
     Row("read_more", arguments.ReadMore, "none"),
     Row("memory", arguments.MemoryCall, "none"),
     Row("recall", arguments.Recall, "none"),
+    Row("create_subagent", arguments.CreateSubagent, "agent", time_limit_s=None, mode="session"),
     Row("skill", arguments.SkillCall, "none", time_limit_s=None, mode="session"),
     Row("think", arguments.Think, "none"),
     Row("todo", arguments.Todo, "none"),

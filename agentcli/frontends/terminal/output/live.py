@@ -10,7 +10,7 @@ from typing import Protocol
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row
-from agentcli.frontends.terminal.text.text_width import clipped, wrapped_tail
+from agentcli.frontends.terminal.text.text_width import clipped, row_width, wrapped_tail
 from agentcli.llm.messages import Block, Image, Text
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -23,10 +23,25 @@ LONGEST_TAIL = 4_000  # characters kept of a running command's output
 
 @dataclass
 class RunningCall:
+    """`rounds` and `tokens` are those of the subagent that a call lets work."""
+
     name: str
     title: str
     started: float
     tail: str = ""
+    rounds: int = 0
+    tokens: int = 0
+
+    def count(self, tokens: int) -> None:
+        self.rounds += 1
+        self.tokens += tokens
+
+    def spent(self, now: float) -> str:
+        """How long it has run, and what a subagent used."""
+        took = now - self.started
+        parts = [f"{took:.0f} s"] if took >= 1 else []
+        parts += [f"{self.rounds} rounds", f"{self.tokens:,} tokens"] if self.rounds else []
+        return "".join(f" · {part}" for part in parts)
 
 
 class Arriving(Protocol):
@@ -50,6 +65,7 @@ class Live:
     calls: dict[str, RunningCall] = field(default_factory=dict)
     turn_since: float | None = None
     thinking: str = ""
+    agents: dict[str, str] = field(default_factory=dict)  # subagents that run, and the calls they are shown at
     waiting: str = ""  # why nothing arrives just now, such as a retry
     waiting_until: float = 0.0
     answer: Arriving | None = None  # asked at each frame
@@ -132,9 +148,9 @@ class Live:
         for call in running[: max(0, most)]:
             took = now - call.started
             head: Row = [("accent", spinner(now)), ("", f" {call.title}")]
-            if took >= 1:
-                head.append(("muted", f" · {took:.0f} s"))
-            rows.append(clipped(head, columns))
+            spent: Row = [("muted", call.spent(now))]
+            room = max(1, columns - row_width(spent))
+            rows.append([*clipped(head, room), *spent])
             if call.tail and took >= SHOW_TAIL_AFTER_S:
                 tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]

@@ -18,6 +18,8 @@ from agentcli.agent.events import (
     QueueChanged,
     Retry,
     Steered,
+    SubagentEnded,
+    SubagentStarted,
     TextDelta,
     ThinkingDelta,
     ToolFinished,
@@ -25,6 +27,7 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
     TurnStarted,
+    UsageReported,
 )
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
@@ -101,6 +104,9 @@ class TurnView:
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
 
     def show(self, event: Event) -> None:
+        if event.agent_id != "main":
+            self._show_of_subagent(event)
+            return
         match event:
             case TextDelta(text):
                 self._text(text)
@@ -264,6 +270,33 @@ class TurnView:
         self._end_text()
         self.call(event, call.title if call else event.name)
 
+    def _show_of_subagent(self, event: Event) -> None:
+        """What a subagent does stands beside the call that made it; one in the background has a row of its own."""
+        live, id = self.live, event.agent_id
+        match event:
+            case SubagentStarted(_, call_id, _, task):
+                live.agents[id] = call_id if call_id in live.calls else id
+                started = live.calls.get(call_id)
+                live.calls[live.agents[id]] = RunningCall(
+                    "create_subagent",
+                    self.title(f"{id}: {' '.join(task.split())}"),
+                    started.started if started else time.monotonic(),
+                )
+            case ToolStarted(title=title):
+                if call := live.calls.get(live.agents.get(id, "")):
+                    call.tail = self.title(title)
+            case UsageReported(usage):
+                if call := live.calls.get(live.agents.get(id, "")):
+                    call.count(usage.context_tokens)
+            case SubagentEnded(end=end, turns=turns):
+                if live.agents.pop(id, "") == id:  # it ran in the background
+                    live.calls.pop(id, None)
+                    self.line(f"{id} {end} after {turns} rounds: /agents show {id}", "muted")
+            case Notice(text):
+                self.line(f"{id}: {text}", "warning")
+            case _:
+                pass
+
     def _end_thinking(self) -> None:
         thought = self.live.thinking
         if not thought:
@@ -308,7 +341,7 @@ class TurnView:
         live.asked.clear()
         live.turn_since = None
         live.waiting = ""
-        live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL)}
+        live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL) or id in live.agents}
 
     def _failed(self, event: TurnFailed) -> None:
         answer = self._markdown if event.broke_off and self._has_text else None

@@ -1,0 +1,235 @@
+"""Makes the sessions of subagents: the parent's parts, with a conversation, tools and limits of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentcli.agent.accounting.budgets import MemoryAccount
+from agentcli.agent.accounting.meter import Meter
+from agentcli.agent.calls.scopes import Call, SessionCalls
+from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.interfaces import SessionStore
+from agentcli.agent.permissions.modes import mode_notes
+from agentcli.agent.permissions.rules import ALIASES
+from agentcli.agent.runtime import Limits, Runtime
+from agentcli.agent.session import Session
+from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.subagents.definitions import AgentDefinition, Definitions, find_definitions
+from agentcli.config import Config
+from agentcli.conversation.entries import User
+from agentcli.errors import ToolError, UsageError
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.model_choice import Models
+from agentcli.paths import home_of
+from agentcli.project_trust import agent_places
+from agentcli.setup.opening import Opening
+from agentcli.setup.skills import Skills, model_named
+from agentcli.tools.builtin.arguments import CreateSubagent
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import FileLedger, Workspace
+
+if TYPE_CHECKING:
+    from agentcli.agent.subagents.running import AgentRun, Subagents
+
+NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
+_ONLY_READ = frozenset(("none", "read", "web"))
+
+
+class Agents:
+    """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
+
+    They are looked for when they are asked for; a lasting store is a file beside that of people's conversations.
+    """
+
+    def __init__(self, config: Config, *, is_bare: bool, is_lasting: bool, tell: Callable[[str], None]) -> None:
+        self._config = config
+        self._is_bare = is_bare
+        self._is_lasting = is_lasting
+        self._tell = tell
+
+    @cached_property
+    def places(self) -> list[tuple[Path, str]]:
+        """The folders that are there, that which counts most first."""
+        if self._is_bare:
+            return []
+        config = self._config
+        found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
+        users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
+        return found + [(folder, "user") for folder in users if folder.is_dir()]
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        definitions = find_definitions(self.places, self._config.paths.cache / "agents")
+        for one in definitions.left_out:
+            self._tell(f"{one.file} defines no agent: {one.why}.")
+        return definitions
+
+    @cached_property
+    def store(self) -> SessionStore:
+        if not self._is_lasting:
+            return MemorySessions()
+        return SqliteSessions(self._config.paths.state / "agents.db", on_notice=self._tell)
+
+    async def aclose(self) -> None:
+        if "store" in vars(self):
+            await self.store.close()
+
+    def listing(self) -> str:
+        """What the model is told of those that are not built in."""
+        return self.definitions.listing() if self.places else ""
+
+
+class _RollingMeter(Meter):
+    """Also books what it adds with the call that made the subagent."""
+
+    def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
+        super().__init__()
+        self._charge = charge
+
+    def add(self, model: str, usage: Usage, cost_usd: float | None) -> None:
+        super().add(model, usage, cost_usd)
+        self._charge(model, usage, cost_usd)
+
+
+class ChildSessions:
+    """Makes the sessions of the subagents of one parent.
+
+    `watch` makes what keeps a conversation within its window, of its state and workspace.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        parent: Session,
+        *,
+        agents: Agents,
+        models: Models,
+        opening: Opening,
+        skills: Skills,
+        watch: Callable[[AgentState, Workspace, Any], ContextWatch],
+        notes: Callable[[Workspace, ModelInfo], list[User]],
+    ) -> None:
+        self._config = config
+        self._parent = parent
+        self._agents = agents
+        self._models = models
+        self._opening = opening
+        self._skills = skills
+        self._watch = watch
+        self._notes = notes
+
+    def subagents(self) -> Subagents:
+        running = import_module("agentcli.agent.subagents.running")
+        made: Subagents = running.Subagents(
+            self._agents.definitions,
+            self.make,
+            self._parent.heed_reports,
+            store=self._agents.store,
+            parent=self._parent.id,
+        )
+        return made
+
+    async def make(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+        """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
+        runtime, parent = self._parent.runtime, self._parent.state
+        tools = self._tools(runtime.calls.tools, definition, given)
+        if parent.mode == "plan" and any(tool.effect not in (*_ONLY_READ, "command") for tool in tools):
+            tools = tools.clone(exclude=[tool.name for tool in tools if tool.effect not in (*_ONLY_READ, "command")])
+        log, entries = await self._log(given, run)
+        workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
+        limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
+        state = AgentState(
+            self._model(definition, given, parent.model),
+            parent.mode,
+            rules=parent.rules,
+            budgets=call.turn.budgets.within(MemoryAccount("subagent", limits)),  # type: ignore[arg-type]
+            effort=parent.effort,
+        )
+        state = rebuilt(state, entries)
+        state.meter = _RollingMeter(call.turn.charge)
+        info = self._models.info(state.model)
+        if not entries:
+            state.notes.extend(self._notes(workspace, info))
+        state.notes.extend(mode_notes("default", state.mode))
+        nested = self._opening.nested()
+        watch = self._watch(state, workspace, nested)
+        calls = SessionCalls(
+            replace(runtime.calls.services, workspace=workspace),
+            tools,
+            agent_id=run.id,
+            client=runtime.calls.client,
+            made_by=call,
+        )
+        session = Session(state, self._runtime(runtime, calls, log, definition, given, watch, nested))
+        watch.paid = session.paid
+        calls.make_skills = partial(
+            self._skills.session_skills,
+            state,
+            workspace,
+            models=self._models,
+            store=session.append,
+            is_busy=lambda: session.is_busy,
+            tell=session.tell,
+            outer=runtime.calls.skills,
+        )
+        if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.open_skills()
+        return session
+
+    def _runtime(
+        self, parent: Runtime, calls: SessionCalls, log: Any, definition: AgentDefinition, given: CreateSubagent,
+        watch: ContextWatch, nested: Any,
+    ) -> Runtime:  # fmt: skip
+        settings = self._config.settings.agents
+        limits = Limits(given.max_turns or settings.max_turns, parent.limits.max_tokens)
+        return replace(
+            parent,
+            calls=calls,
+            log=log,
+            prefix_for=self._opening.for_agent(definition.prompt).prefix,
+            limits=limits,
+            most_breaks=1,
+            context_policy=watch,
+            compactor=watch,
+            nested=nested,
+            collect=lambda session_id, entry: None,
+        )
+
+    async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:
+        if given.resume:
+            return await self._agents.store.open(given.resume)
+        name = f"{run.id}: {' '.join(given.task.split())[:60]}"
+        return await self._agents.store.create(cwd=self._config.cwd, name=name, user_id=self._parent.id), []
+
+    def _model(self, definition: AgentDefinition, given: CreateSubagent, now: str) -> str:
+        wanted = given.model or self._config.settings.agents.models.get(definition.name) or definition.model
+        if not wanted:
+            return now
+        try:
+            return model_named(wanted, now, self._models)
+        except UsageError as error:
+            if given.model:
+                raise
+            self._parent.tell(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}.")
+            return now
+
+    def _tools(self, tools: ToolRegistry, definition: AgentDefinition, given: CreateSubagent) -> ToolRegistry:
+        """The parent's tools as far as the definition and the call leave them. Raises `ToolError`."""
+        left = tools.clone(exclude=NOT_FOR_SUBAGENTS)
+        if definition.tools is not None:
+            left = left.clone(only=[tool.name for tool in left if tool.name in definition.tools])
+        if given.tools is not None:
+            wanted = [ALIASES.get(name, name) for name in given.tools]
+            if missing := [name for name in wanted if name not in left]:
+                known = ", ".join(tool.name for tool in left)
+                raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
+            left = left.clone(only=[tool.name for tool in left if tool.name in wanted])
+        return left

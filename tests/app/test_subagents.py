@@ -1,0 +1,281 @@
+"""Subagents work in conversations of their own; what they ask, cost and change is the parent's."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, call
+from tests.app.test_undo import Commanded, undo
+
+DONE = {"text": "done"}
+BYPASS = ("--permission-mode", "bypassPermissions")
+
+
+def agent(task: str = "look", **more: Any) -> dict[str, Any]:
+    return call("create_subagent", task=task, **more)
+
+
+def lets(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"tool_calls": list(calls)}
+
+
+def stream(place: Place, *replies: dict[str, Any], flags: tuple[str, ...] = (), code: int = 0) -> Ran:
+    ran = place.run("-p", "go", "-m", place.script(*replies, DONE), "--output-format", "stream-json", *flags)
+    assert ran.code == code, (ran.out, ran.err)
+    return ran
+
+
+def answers(ran: Ran) -> list[str]:
+    """The results that the parent's model gets."""
+    own = [line for line in ran.of("user") if line["parent_tool_use_id"] is None]
+    return [line["message"]["content"][0]["content"] for line in own]
+
+
+def messages(place: Place, ran: Ran) -> str:
+    shown = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)
+    return json.dumps(shown["messages"])
+
+
+def test_the_parent_gets_the_answer_and_nothing_else(place: Place) -> None:
+    (place.folder / "a.txt").write_text("treasure\n")
+    child = place.script(lets(call("file_read", path="a.txt")), {"text": "It is in line 1."})
+    ran = stream(place, lets(agent("Where is the treasure?", agent="explore", model=child)))
+    assert answers(ran)[0].startswith("It is in line 1.\n\n[explore-1: 2 rounds")
+    assert "treasure\\n" not in messages(place, ran)
+    made_by = ran.of("assistant")[0]["message"]["content"][0]["id"]
+    inner = [line for line in ran.lines if line.get("parent_tool_use_id") == made_by]
+    assert [line["type"] for line in inner] == ["system", "assistant", "user", "assistant", "system"]
+    assert inner[0]["agent"] == "explore"
+    assert inner[-1]["end"] == "done"
+    assert place.run("sessions", "list").out.count("go") == 1  # theirs are kept apart
+
+
+def test_what_they_use_is_the_parents(place: Place) -> None:
+    usage = {"input_tokens": 1_000, "output_tokens": 10}
+    child = place.script({"text": "a", "usage": usage}, {"text": "b", "usage": usage})
+    ran = stream(place, lets(agent(model=child), agent(model=child)) | {"usage": usage}, flags=BYPASS)
+    counted = ran.result["usage"]["input_tokens"]
+    assert counted >= 3_000
+    assert ran.result["model_usage"][child]["input_tokens"] == 2_000
+    again = place.run("-c", "-p", "more", "-m", place.script(DONE), "--output-format", "json")
+    assert json.loads(again.out)["model_usage"][child]["input_tokens"] == 2_000  # as the log tells
+
+
+def test_twenty_tasks_run_four_at_a_time(place: Place) -> None:
+    child = place.script(*({"text": "ok", "delay_ms": 300} for _ in range(20)))
+    began = time.monotonic()
+    ran = stream(place, lets(*(agent(f"task {n}", model=child) for n in range(20))))
+    took = time.monotonic() - began
+    assert len(answers(ran)) == 20
+    assert all(text.startswith("ok") for text in answers(ran))
+    running = most = 0
+    for line in ran.of("system"):
+        running += {"subagent_started": 1, "subagent_ended": -1}.get(line["subtype"], 0)
+        most = max(most, running)
+    assert most == 4
+    assert took < 20 * 0.3
+
+
+def test_they_make_no_others_and_ask_nobody(place: Place) -> None:
+    child = place.script(lets(agent("more")), lets(call("ask_user", question="?")), {"text": "alone"})
+    ran = stream(place, lets(agent(model=child)))
+    inner = [line["message"]["content"][0]["content"] for line in ran.of("user") if line["parent_tool_use_id"]]
+    assert all("No tool" in text for text in inner)
+    assert answers(ran)[0].startswith("alone")
+
+
+def test_an_agent_has_only_its_tools(place: Place) -> None:
+    write = lets(call("file_write", path="made", content="x"))
+    child = place.script(write, {"text": "tried"})
+    stream(place, lets(agent(agent="explore", model=child)), flags=BYPASS)
+    assert not (place.folder / "made").exists()
+    stream(place, lets(agent(model=child, tools=["Read"])), flags=BYPASS)
+    assert not (place.folder / "made").exists()
+    stream(place, lets(agent(model=child)), flags=("--permission-mode", "plan"))
+    assert not (place.folder / "made").exists()
+    wrong = stream(place, lets(agent(agent="explore", tools=["bash"], model=child)), lets(agent(agent="explor")))
+    assert "explore has no tool 'bash'" in answers(wrong)[0]
+    assert "did you mean explore" in answers(wrong)[1]
+    stream(place, lets(agent(model=child)), flags=BYPASS)
+    assert (place.folder / "made").read_text() == "x"
+
+
+def test_rules_hold_for_them_and_may_name_them(place: Place) -> None:
+    child = place.script(lets(call("file_write", path="made", content="x")), {"text": "tried"})
+    ran = stream(place, lets(agent(model=child)), flags=(*BYPASS, "--deny", "Write"))
+    assert not (place.folder / "made").exists()
+    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["file_write"]
+    refused = stream(place, lets(agent(model=child)), flags=(*BYPASS, "--deny", "Agent(general)"))
+    assert "denies it" in answers(refused)[0]
+    allowed = stream(place, lets(agent(agent="explore", model=child)), flags=(*BYPASS, "--deny", "Agent(general)"))
+    assert answers(allowed)[0].startswith("tried")
+
+
+def test_a_question_of_theirs_is_answered_through_the_parent(place: Place) -> None:
+    first, second = (
+        place.script(lets(call("file_write", path=name, content="x")), {"text": "written"}) for name in ("made", "not")
+    )
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    script = place.script(lets(agent(model=first), agent(model=second)), DONE)
+    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+        running.say("go")
+        for number in (1, 2):
+            asked = running.wait_for(
+                lambda line, n=number: line.get("subtype") == "approval_requested" and f"general-{n}" in line["id"]
+            )
+            assert asked["agent_id"] == f"general-{number}"
+            running.control("approve" if number == 1 else "deny", id=asked["id"])
+        running.wait_for(lambda line: line["type"] == "result")
+    assert (place.folder / "made").read_text() == "x"
+    assert not (place.folder / "not").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"), [({"max_turns": 1}, "at its limit (max_turns)"), ({}, "It failed: ")], ids=["limit", "failure"]
+)
+def test_one_that_does_not_finish_gives_what_it_has(place: Place, more: dict[str, Any], told: str) -> None:
+    child = place.script(
+        {"text": "So far: one fault.", **lets(call("think", thought="x"))}, {"error": {"kind": "auth"}}
+    )
+    ran = stream(place, lets(agent(model=child, **more)))
+    assert told in answers(ran)[0]
+    assert "So far: one fault." in answers(ran)[0]
+
+
+def test_a_budget_of_its_own_ends_it(place: Place) -> None:
+    prices = {"AGENTCLI_RETRY_MAX": "0"}
+    dear = place.script(
+        {"text": "thinking", **lets(call("think", thought="x")), "usage": {"input_tokens": 10, "output_tokens": 10}},
+        {"text": "never"},
+    )
+    toml = place.folder.parent / "prices.toml"
+    provider, name = dear.split("/", 1)
+    toml.write_text(f'[models.{provider}."{name}"]\nprices = {{ input = 1000, output = 100000 }}\n')
+    place.environment |= prices
+    ran = stream(place, lets(agent(model=dear, max_budget_usd=0.5)), flags=("--settings", str(toml)))
+    assert "limit (max_budget)" in answers(ran)[0]
+
+
+def test_what_they_change_is_undone_with_the_turn(place: Place) -> None:
+    (place.folder / "a.txt").write_text("before\n")
+    place.environment["AGENTCLI_PERMISSIONS_TRY"] = "false"
+    child = place.script(
+        lets(call("file_write", path="made", content="x")),
+        lets(call("bash", command="echo after >a.txt")),
+        {"text": "changed"},
+    )
+    stream(place, lets(agent(model=child)), flags=BYPASS)
+    assert (place.folder / "a.txt").read_text() == "after\n"
+    undo(place)
+    assert (place.folder / "a.txt").read_text() == "before\n"
+    assert not (place.folder / "made").exists()
+
+
+def test_an_interrupt_ends_the_whole_tree(place: Place) -> None:
+    slow = lets(call("bash", command="touch begun; sleep 50"))
+    first, second = (place.script(slow, {"text": "never"}) for _ in range(2))
+    script = place.script(lets(agent(model=first), agent(model=second)), {"text": "never"})
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    with place.start("-p", *formats, "-m", script, *BYPASS, stdin=True) as running:
+        running.say("go")
+        while not (place.folder / "begun").exists():
+            time.sleep(0.01)
+        running.control("interrupt")
+        ended = running.wait_for(lambda line: line["type"] == "result")
+        assert ended["subtype"] == "interrupted"
+        left = [line for line in map(json.loads, running._out) if line.get("subtype") == "subagent_ended"]
+        assert [line["end"] for line in left] == ["stopped", "stopped"]
+
+
+def test_one_is_stopped_and_the_others_go_on(place: Place) -> None:
+    slow = place.script(lets(call("bash", command="touch begun; sleep 50")), {"text": "never"})
+    quick = place.script({"text": "quick", "delay_ms": 500})
+    script = place.script(lets(agent(model=slow), agent(model=quick)), DONE)
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    with place.start("-p", *formats, "-m", script, *BYPASS, stdin=True) as running:
+        running.say("go")
+        while not (place.folder / "begun").exists():
+            time.sleep(0.01)
+        commanded = Commanded(running)
+        assert "general-1" in commanded.command("/agents")
+        assert "ends" in commanded.command("/agents stop general-1")
+        running.wait_for(lambda line: line.get("result") == "done")
+        ends = {line["agent_id"]: line["end"] for line in map(json.loads, running._out) if "end" in line}
+        assert ends == {"general-1": "stopped", "general-2": "done"}
+        assert "sleep 50" in commanded.command("/agents show general-1")
+
+
+def test_one_in_the_background_reports(place: Place) -> None:
+    child = place.script({"text": "The report.", "delay_ms": 300})
+    ran = stream(place, lets(agent(model=child, background=True)), {"text": "meanwhile"}, {"text": "heard"})
+    assert "in the background" in answers(ran)[0]
+    assert ran.result["result"].endswith("heard")
+    assert "The report." in messages(place, ran)
+
+
+def test_one_goes_on_where_it_ended(place: Place) -> None:
+    child = place.script({"text": "first"}, {"text": "second"})
+    ran = stream(place, lets(agent(model=child)))
+    session = next(line["agent_session_id"] for line in ran.of("system", "subagent_started"))
+    ran = stream(place, lets(agent("and now", model=child, resume=session)), flags=("-c",))
+    assert answers(ran)[0].startswith(("second", "first"))
+    shown = place.run("-p", "/agents show " + session, "-c", "-m", place.script(DONE)).out
+    assert "› look" in shown
+    assert "› and now" in shown
+
+
+def test_definitions_of_other_tools_are_used_as_they_are(place: Place) -> None:
+    folder = place.folder / ".claude/agents"
+    folder.mkdir(parents=True)
+    (folder / "tester.md").write_text(
+        "---\nname: tester\ndescription: Runs: the tests.\ntools: Read, Grep, Bash\nmodel: sonnet\ncolor: red\n---\n"
+        "You run tests.\n"
+    )
+    (folder / "empty.md").write_text("---\nname: empty\n---\n")
+    child = place.script(lets(call("file_write", path="made", content="x")), {"text": "tested"})
+    ran = stream(place, lets(agent(agent="tester", model=child)), flags=("--trust", *BYPASS))
+    assert answers(ran)[0].startswith("tested")
+    assert not (place.folder / "made").exists()
+    assert "tester" in ran.lines[0]["slash_commands"]
+    unknown = stream(place, lets(agent(agent="tester", model=child)))
+    assert "There is no agent 'tester'" in answers(unknown)[0]
+
+
+def test_the_prefix_tells_of_own_kinds_and_else_is_as_before(place: Place) -> None:
+    folder = place.home / "agents"
+    folder.mkdir(parents=True)
+    (folder / "mine.md").write_text("---\nname: mine\ndescription: Does mine.\n---\nDo it.\n")
+    said = place.run("-p", "/context", "-m", place.script(DONE))
+    assert said.code == 0
+    ran = stream(place, lets(agent(agent="mine", model=place.script({"text": "mine"}))))
+    assert answers(ran)[0].startswith("mine")
+
+
+def test_settings_switch_them_off(place: Place) -> None:
+    assert "create_subagent" in stream(place).lines[0]["tools"]
+    place.environment["AGENTCLI_AGENTS_ENABLED"] = "false"
+    assert "create_subagent" not in stream(place).lines[0]["tools"]
+
+
+def test_files_they_change_need_to_be_read_again(place: Place) -> None:
+    file = Path(place.folder / "a.txt")
+    file.write_text("one\n")
+    child = place.script(
+        lets(call("file_read", path="a.txt")),
+        lets(call("file_edit", path="a.txt", old_string="one", new_string="two")),
+        {"text": "edited"},
+    )
+    ran = stream(
+        place,
+        lets(call("file_read", path="a.txt")),
+        lets(agent(model=child)),
+        lets(call("file_write", path="a.txt", content="three\n")),
+        flags=BYPASS,
+    )
+    assert "has changed since it was read" in answers(ran)[2]
+    assert file.read_text() == "two\n"
