@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from msgspec import Struct, structs
 
@@ -16,7 +16,7 @@ from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
+from agentcli.agent.interfaces import Checkpoints, Locks, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -31,8 +31,8 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.conversation.active_skills import skill_notes
-from agentcli.conversation.entries import Entry, SkillActivated, User
-from agentcli.errors import StorageError, ToolError, UsageError
+from agentcli.conversation.entries import SkillActivated, User
+from agentcli.errors import StorageError, ToolError
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
@@ -44,14 +44,15 @@ from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import from_home, home_of, project_root
+from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
+from agentcli.setup.session_choice import SessionChoice, open_log
 from agentcli.setup.skills import Skills
-from agentcli.setup.subagents import Agents, ChildSessions
 from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -62,22 +63,9 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
+    from agentcli.agent.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
     from agentcli.tools.web.searching import SearchProvider
-
-
-class SessionChoice(Struct, frozen=True):
-    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy.
-
-    With `take_over` a program that has it open is asked to end.
-    """
-
-    how: Literal["new", "newest", "id"] = "new"
-    id: str = ""
-    fork: bool = False
-    new_id: str | None = None
-    name: str = ""
-    take_over: bool = False
 
 
 class Extras(Struct, frozen=True):
@@ -156,7 +144,7 @@ class Builder:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
         registry = self._tools.offered(self._on_notice)
-        log, entries = await self._open(choice)
+        log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
         workspace = self._workspace(log.session_id, rules)
@@ -210,7 +198,7 @@ class Builder:
             tell=session.tell,
         )
         if "create_subagent" in registry:
-            calls.make_agents = self._children(session).subagents
+            calls.make_agents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
             calls.open_skills()
         if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
@@ -220,8 +208,9 @@ class Builder:
                 self._on_notice(str(error))
         return session
 
-    def _children(self, session: Session) -> ChildSessions:
-        return ChildSessions(
+    def _subagents(self, session: Session) -> Subagents:
+        """What runs the subagents of a session; loaded when the first one is asked for."""
+        children = import_module("agentcli.setup.subagents").ChildSessions(
             self.config,
             session,
             agents=self.agents,
@@ -231,6 +220,8 @@ class Builder:
             watch=self._watch,
             notes=self._notes,
         )
+        made: Subagents = children.subagents()
+        return made
 
     def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")
@@ -254,26 +245,6 @@ class Builder:
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
-
-    async def _open(self, choice: SessionChoice) -> tuple[SessionLog, list[Entry]]:
-        cwd = self.config.cwd
-        if choice.how == "new":
-            return await self.store.create(cwd=cwd, session_id=choice.new_id, name=choice.name), []
-        id = choice.id
-        if choice.how == "newest":
-            newest = await self.store.list(cwd=cwd, limit=1)
-            if not newest:
-                raise UsageError(f"There is no session of {cwd} to continue: leave out --continue.")
-            id = newest[0].id
-        if choice.fork:
-            log, entries = await self.store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
-            source, _ = await self.store.load(id)
-            await asyncio.to_thread(self._data.share, source.id, log.session_id)
-            return log, entries
-        log, entries = await self.store.open(id, take_over=choice.take_over)
-        if choice.name:
-            await self.store.rename(log.session_id, choice.name)
-        return log, entries
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
         """What the calls of a session share, as the settings and the caller say."""

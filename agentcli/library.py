@@ -19,13 +19,14 @@ from agentcli.agent.interfaces import Locks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
-from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.app import Builder, Extras
 from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import AgentcliError, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.provider import ToolSpec
 from agentcli.paths import current_folder, find_paths
+from agentcli.setup.session_choice import SessionChoice
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import Tool
 

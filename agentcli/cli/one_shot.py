@@ -11,7 +11,7 @@ from typing import Literal
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
-from agentcli.app import Builder, Extras, SessionChoice
+from agentcli.app import Builder, Extras
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import tell, warn
@@ -25,6 +25,7 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import NoModel
 from agentcli.paths import project_root
+from agentcli.setup.session_choice import SessionChoice
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.app import Builder, SessionChoice
+from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
 from agentcli.config import Config, to_toml
 from agentcli.conversation.mentions import with_attachments
@@ -17,6 +17,7 @@ from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.model_choice import EMBEDDED
+from agentcli.setup.session_choice import SessionChoice
 
 if TYPE_CHECKING:
     from agentcli.agent.commands.command import Topic

@@ -4,87 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.accounting.meter import Meter
 from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.context.watch import ContextWatch
-from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.agent.runtime import Limits, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.agent.subagents.definitions import AgentDefinition, Definitions, find_definitions
+from agentcli.agent.subagents.definitions import AgentDefinition
+from agentcli.agent.subagents.running import AgentRun, Subagents
 from agentcli.config import Config
 from agentcli.conversation.entries import User
 from agentcli.errors import ToolError, UsageError
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.model_choice import Models
-from agentcli.paths import home_of
-from agentcli.project_trust import agent_places
+from agentcli.setup.agents import Agents
 from agentcli.setup.opening import Opening
 from agentcli.setup.skills import Skills, model_named
 from agentcli.tools.builtin.arguments import CreateSubagent
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import FileLedger, Workspace
 
-if TYPE_CHECKING:
-    from agentcli.agent.subagents.running import AgentRun, Subagents
-
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
 _ONLY_READ = frozenset(("none", "read", "web"))
-
-
-class Agents:
-    """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
-
-    They are looked for when they are asked for; a lasting store is a file beside that of people's conversations.
-    """
-
-    def __init__(self, config: Config, *, is_bare: bool, is_lasting: bool, tell: Callable[[str], None]) -> None:
-        self._config = config
-        self._is_bare = is_bare
-        self._is_lasting = is_lasting
-        self._tell = tell
-
-    @cached_property
-    def places(self) -> list[tuple[Path, str]]:
-        """The folders that are there, that which counts most first."""
-        if self._is_bare:
-            return []
-        config = self._config
-        found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
-        users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
-        return found + [(folder, "user") for folder in users if folder.is_dir()]
-
-    @cached_property
-    def definitions(self) -> Definitions:
-        definitions = find_definitions(self.places, self._config.paths.cache / "agents")
-        for one in definitions.left_out:
-            self._tell(f"{one.file} defines no agent: {one.why}.")
-        return definitions
-
-    @cached_property
-    def store(self) -> SessionStore:
-        if not self._is_lasting:
-            return MemorySessions()
-        return SqliteSessions(self._config.paths.state / "agents.db", on_notice=self._tell)
-
-    async def aclose(self) -> None:
-        if "store" in vars(self):
-            await self.store.close()
-
-    def listing(self) -> str:
-        """What the model is told of those that are not built in."""
-        return self.definitions.listing() if self.places else ""
 
 
 class _RollingMeter(Meter):
@@ -127,15 +75,13 @@ class ChildSessions:
         self._notes = notes
 
     def subagents(self) -> Subagents:
-        running = import_module("agentcli.agent.subagents.running")
-        made: Subagents = running.Subagents(
+        return Subagents(
             self._agents.definitions,
             self.make,
             self._parent.heed_reports,
             store=self._agents.store,
             parent=self._parent.id,
         )
-        return made
 
     async def make(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""

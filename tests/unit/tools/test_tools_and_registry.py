@@ -79,7 +79,7 @@ def test_a_schema_holds_no_word_a_model_does_not_need(name: str) -> None:
 
 
 def test_the_tools_together_fit_a_small_prompt() -> None:
-    assert len(msgspec.json.encode(BUILTIN.specs())) < 6_000
+    assert len(msgspec.json.encode(BUILTIN.specs())) < 6_500
 
 
 def test_nested_arguments_are_written_out_in_the_schema() -> None:
