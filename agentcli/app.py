@@ -51,7 +51,7 @@ from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
-from agentcli.setup.session_choice import SessionChoice, open_log
+from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.skills import Skills
 from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
@@ -140,7 +140,7 @@ class Builder:
         )
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
-    async def build_session(self, choice: SessionChoice = SessionChoice(), *, model: str = "") -> Session:
+    async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
         registry = self._tools.offered(self._on_notice)

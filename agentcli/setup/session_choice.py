@@ -28,6 +28,9 @@ class SessionChoice(Struct, frozen=True):
     take_over: bool = False
 
 
+NEW = SessionChoice()
+
+
 async def open_log(
     choice: SessionChoice, store: SessionStore, data: DataFolder, cwd: Path
 ) -> tuple[SessionLog, list[Entry]]:

@@ -45,7 +45,7 @@ def test_the_parent_gets_the_answer_and_nothing_else(place: Place) -> None:
     (place.folder / "a.txt").write_text("treasure\n")
     child = place.script(lets(call("file_read", path="a.txt")), {"text": "It is in line 1."})
     ran = stream(place, lets(agent("Where is the treasure?", agent="explore", model=child)))
-    assert answers(ran)[0].startswith("It is in line 1.\n\n[explore-1: 2 rounds")
+    assert answers(ran)[0].startswith("It is in line 1.\n\n[explore-1: 2 rounds · ")
     assert "treasure\\n" not in messages(place, ran)
     made_by = ran.of("assistant")[0]["message"]["content"][0]["id"]
     inner = [line for line in ran.lines if line.get("parent_tool_use_id") == made_by]

@@ -74,8 +74,8 @@ async def _listed(agents: Subagents) -> str:
 
 def _row(run: AgentRun) -> str:
     task = shortened(" ".join(run.task.split()), _LONGEST_TASK)
-    doing = f" · {run.doing}" if run.end is None and run.doing else ""
-    return f"  {_MARKS[run.end]} {run.id:<12} {task}  {run.turns} rounds · {run.spent}{doing}  {run.session_id[:13]}"
+    doing = f"\n    {shortened(run.doing, _LONGEST_TASK)}" if run.end is None and run.doing else ""
+    return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
 
 
 def _told(entries: Sequence[Entry]) -> Iterator[str]:

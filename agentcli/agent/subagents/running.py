@@ -58,9 +58,10 @@ class AgentRun:
 
     @property
     def spent(self) -> str:
-        """Its tokens and its price, in words."""
-        cost = "" if self.cost_usd is None else f" · {in_words('usd', self.cost_usd)}"
-        return f"{self.usage.context_tokens:,} tokens{cost}"
+        """Its rounds, its tokens and its price, in words."""
+        rounds = f"{self.turns} round{'s' * (self.turns != 1)}"
+        cost = f" · {in_words('usd', self.cost_usd)}" if self.cost_usd else ""
+        return f"{rounds} · {self.usage.context_tokens:,} tokens{cost}"
 
 
 # Makes the session of a subagent: for which call, under which name, of which kind, asked what.
@@ -288,8 +289,8 @@ def _output(run: AgentRun, end: Done | TurnFailed, said: str) -> ToolOutput:
     said = end.text if isinstance(end, Done) and run.end == "done" else said
     error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
-    told = f"{run.id}: {run.turns} rounds, {run.spent}; session {run.session_id}"
+    told = f"{run.id}: {run.spent} · session {run.session_id}"
     content = "\n\n".join(part for part in (why, said or (why and "It had said nothing yet."), f"[{told}]") if part)
     structured = {"agent": run.agent, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
-    summary = f"{run.id} {run.end} · {run.turns} rounds · {run.spent}"
+    summary = f"{run.end} · {run.spent}"
     return ToolOutput(content, structured, summary, is_error=run.end == "failed")

@@ -31,16 +31,19 @@ class RunningCall:
     tail: str = ""
     rounds: int = 0
     tokens: int = 0
+    cost_usd: float = 0.0
 
-    def count(self, tokens: int) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         self.rounds += 1
         self.tokens += tokens
+        self.cost_usd += cost_usd or 0.0
 
     def spent(self, now: float) -> str:
         """How long it has run, and what a subagent used."""
         took = now - self.started
         parts = [f"{took:.0f} s"] if took >= 1 else []
-        parts += [f"{self.rounds} rounds", f"{self.tokens:,} tokens"] if self.rounds else []
+        parts += [f"{self.tokens:,} tokens"] if self.rounds else []
+        parts += [f"${self.cost_usd:.4f}"] if self.cost_usd else []
         return "".join(f" · {part}" for part in parts)
 
 

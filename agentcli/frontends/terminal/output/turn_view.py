@@ -285,9 +285,9 @@ class TurnView:
             case ToolStarted(title=title):
                 if call := live.calls.get(live.agents.get(id, "")):
                     call.tail = self.title(title)
-            case UsageReported(usage):
+            case UsageReported(usage, cost_usd):
                 if call := live.calls.get(live.agents.get(id, "")):
-                    call.count(usage.context_tokens)
+                    call.count(usage.context_tokens, cost_usd)
             case SubagentEnded(end=end, turns=turns):
                 if live.agents.pop(id, "") == id:  # it ran in the background
                     live.calls.pop(id, None)
