@@ -30,7 +30,7 @@ from agentcli.agent.runtime import (
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
-from agentcli.conversation.active_skills import skill_notes
+from agentcli.conversation.active_skills import carried_notes
 from agentcli.conversation.entries import SkillActivated, User
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.data_files import Bounds, DataFolder
@@ -234,7 +234,7 @@ class Builder:
             workspace,
             resolve=self._extras.resolve or self._resolve,
             of_model=self._of_model,
-            opening=lambda info: [*self._notes(workspace, info), *skill_notes(state.conversation.path)],
+            opening=lambda info: [*self._notes(workspace, info), *carried_notes(state.conversation.path)],
             nested=nested,
             summaries=self.config.paths.state / "summaries" if self.store.is_lasting else None,
         )

@@ -5,6 +5,7 @@ AgentcliError
 │   ├── UsageError         a wrong flag or argument (exit code 2)
 │   │   └── NoKey          a model whose provider takes a key that is not there
 │   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
+│   ├── LoopError          the model makes one call again and again
 │   └── StorageError       the session log could not be read or written
 │       ├── NoSession      no session has that id or name
 │       └── SessionInUse   another program has the session open
@@ -44,6 +45,10 @@ class UserError(AgentcliError):
     """The person can mend this; the message says how."""
 
     exit_code = 1
+
+
+class LoopError(UserError):
+    """The model makes the same call again and again, with the same result, and nobody can be asked about it."""
 
 
 class UsageError(UserError):

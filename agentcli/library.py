@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
     from agentcli.tools.web.searching import SearchProvider
 
-Decide = Callable[[ApprovalRequested], Awaitable[bool]]
+Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]
 PATIENCE_S = 1.0  # with a stream that nobody reads, while another prompt waits for it
 
 log = logging.getLogger("agentcli")
@@ -57,7 +57,8 @@ class Agent:
 
     `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml.
     `tools` are `Tool`s, or functions as `@tool` takes them. `approve` decides what the permission mode would ask;
-    without it such calls are denied. `search` is what web_search asks, in place of Tavily.
+    without it such calls are denied. A text from it is a yes, and the answer to a question of the model's. `search` is
+    what web_search asks, in place of Tavily.
 
     `hooks` are called around turns, `call_hooks` in order around each call; `locks` keep calls on one file apart,
     also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
@@ -155,7 +156,7 @@ class Agent:
                         last = event
                         break
                     if isinstance(event, ApprovalRequested) and self._approve is not None:
-                        session.submit(Approve(event.id, await self._approve(event)))
+                        session.submit(_answered(event.id, await self._approve(event)))
                     with self._turns.unread():
                         yield event
             finally:
@@ -277,3 +278,7 @@ class _Turns:
             return False
         is_gone = self._reader is asyncio.current_task() or self._reader.done()
         return is_gone or time.monotonic() - self._unread_since > PATIENCE_S
+
+
+def _answered(id: str, said: bool | str) -> Approve:
+    return Approve(id, True, comment=said) if isinstance(said, str) else Approve(id, said)

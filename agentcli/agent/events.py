@@ -171,6 +171,10 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     A request of the kind `keep` asks what stays of the `changes` that a command made on a stand-in of the workspace;
     its `hunks` are these changes with their diffs, one by one, each with as many of them as its `hunks` say.
 
+    One of the kind `ask` is a question of the model's: its `title`, with `options` to choose from. The answer is the
+    comment of a yes. One of the kind `plan` is about the plan in `preview`: a yes may name the `mode` to go on in, and
+    its comment is the plan as the person changed it.
+
     At the limit of rounds the call has no name: the question is whether the turn goes on.
     """
 
@@ -185,8 +189,9 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     can_try: bool = False
     grave: tuple[str, ...] = ()
     mode: str = ""
-    kind: Literal["run", "keep"] = "run"
+    kind: Literal["run", "keep", "ask", "plan"] = "run"
     changes: tuple[TriedChange, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):

@@ -12,6 +12,7 @@ from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.ops import Approve
+from agentcli.agent.plans import settle_plan
 from agentcli.agent.requests.request import add_notes, request_reply, told
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
@@ -32,7 +33,7 @@ from agentcli.agent.turn_log import (
 )
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
-from agentcli.errors import StorageError, UserError
+from agentcli.errors import LoopError, StorageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import AuthError, BadRequest, BillingError, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.messages import Block, Text, ToolUse
@@ -193,11 +194,11 @@ async def _rounds(turn: Turn) -> DoneReason:
             own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
             turn.budgets.charge({"seconds": sum(own) / 1000})
             await note_instructions(turn, calls)
-            if turn.calls.is_stopped:
+            if turn.calls.is_stopped or not await may_repeat(turn):
                 return "declined"
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
-        if not calls and not steered and not reported and not continue_reply(turn, reply):
+        if not (calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
 
@@ -217,6 +218,19 @@ async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None
     if reply.message.tool_uses and turn.round == turn.most_rounds and not await goes_on(turn):
         return "max_turns", f"Not run: the limit of {turn.round} rounds is reached."
     return None
+
+
+async def may_repeat(turn: Turn) -> bool:
+    """False where the person stops a call that is made again and again. Raises `LoopError` if nobody can be asked."""
+    history = turn.runtime.calls.history
+    if not history.looping:
+        return True
+    title = f"The model makes the same call again and again ({history.looping}): let it go on?"
+    if turn.runtime.limits.asks and turn.runtime.calls.ask is not None:
+        is_allowed = await _asked(turn, f"loop_{turn.round}", title, "Its result was the same each time.")
+        history.forget_results()
+        return is_allowed
+    raise LoopError(f"Stopped: the same call was made again and again, with the same result: {history.looping}.")
 
 
 async def may_call(turn: Turn, calls: int) -> bool:

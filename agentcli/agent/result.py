@@ -26,6 +26,7 @@ _SUBTYPES = {
     "interrupted": "interrupted",
     "declined": "interrupted",
 }
+_REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of its own
 
 
 class ResultBuilder:
@@ -61,7 +62,8 @@ class ResultBuilder:
             for denial in end.denials
         ]
         if isinstance(end, TurnFailed):
-            subtype, text, reason = "error_during_execution", end.error, end.error_type or "error"
+            subtype, text = "error_during_execution", end.error
+            reason = _REASONS.get(end.error_type, end.error_type or "error")
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
             if fail_on_denial and denials and subtype == "success":

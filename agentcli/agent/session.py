@@ -151,9 +151,10 @@ class Session:
                 for task in (self._turn, *self._commands):
                     if task is not None:
                         self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
-            case Approve():
+            case Approve(id):
+                asked = self._questions.requests.get(id)
                 if self._questions.answer(op):
-                    self._heed(op)
+                    self._heed(op, asked)
             case SetModel(name):
                 state.model, self._model_afterwards = name, ""
             case SetMode(mode):
@@ -355,14 +356,15 @@ class Session:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
-    def _heed(self, answer: Approve) -> None:
+    def _heed(self, answer: Approve, asked: ApprovalRequested | None) -> None:
         """Do what an answer asks for beside its own call."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
                 self._turn_calls.is_stopped = True
             self._questions.settle(stopped)
-        if answer.allowed and answer.mode:
-            self._set_mode(answer.mode)
+        is_plan = asked is not None and asked.kind == "plan"
+        if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):
+            self._set_mode(mode)
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""

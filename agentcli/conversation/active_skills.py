@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.conversation.entries import Entry, SkillActivated, SkillEnded, User
+from agentcli.conversation.entries import Entry, PlanAccepted, SkillActivated, SkillEnded, User, reminder
 
 
 def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
@@ -31,7 +31,11 @@ def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
     return None
 
 
-def skill_notes(path: Sequence[Entry]) -> list[User]:
-    """The instructions of the skills that are active, as the model was told them."""
+def carried_notes(path: Sequence[Entry]) -> list[User]:
+    """What a compaction carries whole: the instructions of active skills, and the plan that was accepted last."""
     found = (note_of(activated, path) for activated in active_on(path))
-    return [note for note in found if note is not None]
+    notes = [note for note in found if note is not None]
+    plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
+    if (plan := next(plans, None)) is not None:
+        notes.append(reminder(f"The plan that the user has accepted:\n{plan.text}"))
+    return notes

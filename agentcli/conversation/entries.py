@@ -223,6 +223,12 @@ class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
     names: tuple[str, ...]
 
 
+class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_accepted"):
+    """The person accepted this plan, as they may have changed it."""
+
+    text: str
+
+
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
     """A skill is active from here on: until the turn ends where the model activated it, else until the person says so.
 
@@ -277,6 +283,7 @@ Body = (
     | CallTried
     | CallKept
     | CallsHandedOver
+    | PlanAccepted
     | SkillActivated
     | SkillEnded
     | FilesChanged

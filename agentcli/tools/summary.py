@@ -20,6 +20,7 @@ _VERBS = {
     "memory": ("Memory", "command"),
     "recall": ("Recall", "query"),
     "skill": ("Skill", "name"),
+    "ask_user": ("Ask", "question"),
     "create_subagent": ("Agent", "task"),
     "think": ("Think", "thought"),
     "todo": ("To-do", ""),

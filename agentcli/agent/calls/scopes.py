@@ -28,6 +28,7 @@ from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
@@ -84,26 +85,34 @@ class CallServices:
 class CallHistory:
     """The calls of a session so far: results to replay, metrics, and whether the model repeats itself.
 
-    Without `ends_loops` it may repeat itself without end.
+    Without `ends_loops` it may repeat itself without end. A call that is repeated is nudged once; after that
+    `looping` names it, until the person lets it go on.
     """
 
     def __init__(self) -> None:
         self.replays = Replays()
         self.metrics = CallMetrics()
         self.ends_loops = True
+        self.looping = ""
         self._recent: list[tuple[str, str]] = []
+        self._is_nudged = False
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Whether this very call has just given the same result several times."""
         recent = self._recent[-SAME_CALL_LIMIT:] if self.ends_loops else []
-        return len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+        is_stuck = len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+        if is_stuck and self._is_nudged:
+            self.looping = call_title(call.name, call.input)
+        self._is_nudged = is_stuck
+        return is_stuck
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
-        self._recent = [*self._recent[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
+        if not self._is_nudged:
+            self._recent = [*self._recent[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
 
     def forget_results(self) -> None:
         """Let the person ask for the same again."""
-        self._recent = []
+        self._recent, self._is_nudged, self.looping = [], False, ""
 
 
 def _key(call: ToolUse) -> str:

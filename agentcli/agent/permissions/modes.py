@@ -12,7 +12,9 @@ Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermi
 MODES: tuple[Mode, ...] = get_args(Mode)
 _LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
 
-_PLAN_ON = reminder("Plan mode is on: only look, change nothing, and end with a plan.")
+_PLAN_ON = reminder(
+    "Plan mode is on: only look, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
+)
 _PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
 
 

@@ -17,6 +17,7 @@ from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.json_stream.input import (
+    Answer,
     Approve,
     ClientResult,
     ClientTools,
@@ -172,7 +173,7 @@ class Dialogue:
         read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = parse_line(raw)
-            if isinstance(line.asks, Interrupt | Approve | Deny | ClientResult | None):
+            if isinstance(line.asks, Interrupt | Approve | Answer | Deny | ClientResult | None):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
@@ -251,9 +252,12 @@ class Dialogue:
                 session.bring(tools)
             case Interrupt():
                 self._host.interrupt()
-            case Approve(id, scope, comment, rule, hunks):
+            case Answer(id, text):
                 _check_waits(id, session.asked, "question")
-                answer = ops.Approve(id, True, scope, comment, rule, hunks)
+                session.submit(ops.Approve(id, True, comment=text))
+            case Approve(id, scope, comment, rule, hunks, mode):
+                _check_waits(id, session.asked, "question")
+                answer = ops.Approve(id, True, scope, comment, rule, hunks, parse_mode(mode) if mode else "")
                 check_offered(session.asked[id], answer)
                 if rule:
                     session.check_rule(rule)

@@ -69,6 +69,12 @@ class Approve(_Control, frozen=True, tag="approve"):
     comment: str = ""
     rule: str = ""
     hunks: tuple[int, ...] | None = None
+    mode: str = ""
+
+
+class Answer(_Control, frozen=True, tag="answer"):
+    id: str
+    text: str
 
 
 class Deny(_Control, frozen=True, tag="deny"):
@@ -91,7 +97,8 @@ class ClientResult(_Control, frozen=True, tag="client_result"):
     structured: Any = None
 
 
-Control = Interrupt | Steer | SetPermissionMode | SetModel | Approve | Deny | RunCommand | ClientTools | ClientResult
+Decision = Approve | Answer | Deny
+Control = Interrupt | Steer | SetPermissionMode | SetModel | Decision | RunCommand | ClientTools | ClientResult
 CONTROLS: dict[str, type[_Control]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 

@@ -145,6 +145,9 @@ class JsonOutput:
             self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
 
     def _approval(self, asked: ApprovalRequested, **more: Any) -> None:
+        if asked.kind == "ask":
+            self._system("question", id=asked.id, question=asked.title, options=asked.options, **more)
+            return
         fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
         call, told = asked.call, {name: getattr(asked, name) for name in fields}
         self._system("approval_requested", tool_name=call.name, tool_input=call.input, **told, **more)

@@ -199,7 +199,10 @@ class TerminalApp:
         return picked
 
     async def ask_secret(self, question: str) -> str | None:
-        return await self._asking.ask_secret(question)
+        return await self._asking.ask_typed(question, "secret")
+
+    async def ask_words(self, question: str) -> str | None:
+        return await self._asking.ask_typed(question, "words")
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         self._asking.ask_approval(request)

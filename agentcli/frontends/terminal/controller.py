@@ -36,6 +36,7 @@ from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.session_status import SessionStatus
+from agentcli.frontends.terminal.word_questions import WordQuestions
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class TerminalController(OpenerHost):
         self.commands = commands
         self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
+        self._questions = WordQuestions(terminal, view, self.answer)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -157,7 +159,10 @@ class TerminalController(OpenerHost):
         match event:
             case ApprovalRequested():
                 self.view.live.ask(event.id)
-                self._terminal.ask_approval(event)
+                if event.kind in ("ask", "plan"):
+                    self._questions.ask(event)
+                else:
+                    self._terminal.ask_approval(event)
             case ApprovalSettled(id):
                 self._settled(id)
             case ToolFinished():
@@ -174,12 +179,14 @@ class TerminalController(OpenerHost):
                 self._give_back(ids)
             case Done():
                 self._status.refresh()
+                self._questions.forget_all()
                 self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
                 self._has_broken_off = False
             case TakenOver():
                 self._terminal.leave()
             case TurnFailed():
                 self._status.refresh()
+                self._questions.forget_all()
                 self._has_broken_off = event.broke_off
                 self._terminal.turn_ended("failed")
             case _:
@@ -188,6 +195,7 @@ class TerminalController(OpenerHost):
     def _settled(self, call_id: str) -> None:
         self.view.live.answered(call_id)
         self._terminal.forget_approval(call_id)
+        self._questions.forget(call_id)
 
     def _give_back(self, ids: Sequence[str]) -> None:
         sent, typed = self._command_prompt

@@ -227,6 +227,14 @@ class PlainTerminal:
             self._choosing = None
         return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
+    async def ask_words(self, question: str) -> str | None:
+        self._output.print([("", f"{question or 'Answer'} (Enter for none): ")])
+        self._choosing = asyncio.get_running_loop().create_future()
+        try:
+            return await self._choosing or None
+        finally:
+            self._choosing = None
+
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
     ) -> Picked | None:

@@ -75,6 +75,10 @@ class TerminalActions(Protocol):
         """Take text that is neither shown nor stored; None when nothing was typed."""
         ...
 
+    async def ask_words(self, question: str) -> str | None:
+        """Take an answer in the person's words; None when they leave it."""
+        ...
+
     async def run_outside(self, arguments: Sequence[str]) -> int:
         """Run a program that has the terminal to itself; gives its exit code."""
         ...

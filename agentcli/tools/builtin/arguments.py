@@ -82,6 +82,11 @@ class MemoryCall(Struct, frozen=True):
     content: str | None = None
 
 
+class AskUser(Struct, frozen=True):
+    question: str
+    options: tuple[str, ...] | None = None
+
+
 class SkillCall(Struct, frozen=True):
     name: str = ""
     level: Literal[1, 2, 3] | None = None

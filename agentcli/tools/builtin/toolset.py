@@ -40,6 +40,7 @@ TOOLS = (
     Row("recall", arguments.Recall, "none"),
     Row("create_subagent", arguments.CreateSubagent, "agent", time_limit_s=None, mode="session"),
     Row("skill", arguments.SkillCall, "none", time_limit_s=None, mode="session"),
+    Row("ask_user", arguments.AskUser, "none", time_limit_s=None, mode="session"),
     Row("think", arguments.Think, "none"),
     Row("todo", arguments.Todo, "none"),
 )

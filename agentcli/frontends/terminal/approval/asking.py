@@ -28,13 +28,16 @@ REACTION_S = 0.12  # nobody answers a question faster than this
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
-Purpose = Literal["prompt", "comment", "rule", "secret"]
-_MARKS: dict[Purpose, str] = {"prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: "}
+Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
+_MARKS: dict[Purpose, str] = {
+    "prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: ", "words": "answer: ",
+}  # fmt: skip
 _HINTS: dict[Purpose, str] = {
     "prompt": "",
     "comment": "Enter sends it to the model · Esc goes back",
     "rule": "Enter takes the rule · Esc goes back",
     "secret": "Enter takes the key · Esc goes back",
+    "words": "Enter sends it to the model · Esc leaves it",
 }
 
 
@@ -59,7 +62,7 @@ class Asking:
         self._notify = notify
         self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
-        self._secret: asyncio.Future[str | None] | None = None
+        self._typed: asyncio.Future[str | None] | None = None
         self._approvals: list[ApprovalPanel] = []
         self._shown_approval: ApprovalPanel | None = None
         self._answered: ApprovalPanel | None = None  # while it lingers
@@ -288,11 +291,17 @@ class Asking:
 
     # Answers in the input
 
-    async def ask_secret(self, question: str) -> str | None:
-        self._view.line(question, "accent")
-        self._secret = asyncio.get_running_loop().create_future()
-        self.start_answer("secret")
-        return await self._secret
+    async def ask_typed(self, question: str, purpose: Purpose) -> str | None:
+        """A secret, or words; None when nothing was typed."""
+        if question:
+            self._view.line(question, "accent")
+        self._typed = asyncio.get_running_loop().create_future()
+        self.start_answer(purpose)
+        try:
+            return await self._typed
+        except asyncio.CancelledError:
+            self.end_answer()
+            raise
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """Let the input take an answer; its text comes back afterwards."""
@@ -308,20 +317,20 @@ class Asking:
             self.purpose = "prompt"
             self._area.completes = self.approval is None
             self._area.is_secret = False
-            self._give_secret(None)
+            self._give_typed(None)
             self._area.replace_text(self._set_aside)
             self._set_aside = ""
             self._lay_draft_aside()
 
-    def _give_secret(self, text: str | None) -> None:
-        if self._secret is not None and not self._secret.done():
-            self._secret.set_result(text or None)
-        self._secret = None
+    def _give_typed(self, text: str | None) -> None:
+        if self._typed is not None and not self._typed.done():
+            self._typed.set_result(text or None)
+        self._typed = None
 
     def accept_answer(self) -> None:
         panel, text, purpose = self.approval, self._composer.text.strip(), self.purpose
-        if purpose == "secret":
-            self._give_secret(text)
+        if purpose in ("secret", "words"):
+            self._give_typed(text)
         self.end_answer()
         if panel is None:
             return

@@ -110,8 +110,15 @@ class Picking:
         self.end(taken=False)
         self.picker = picker
         self._picked = picked = asyncio.get_running_loop().create_future()
+        picked.add_done_callback(self._withdrawn)
         self._changed()
         return picked
+
+    def _withdrawn(self, picked: asyncio.Future[Picked | None]) -> None:
+        """Close the list of somebody who waits no longer."""
+        if picked.cancelled() and picked is self._picked:
+            self.picker = self._picked = None
+            self._changed()
 
     def end(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
