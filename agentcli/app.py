@@ -15,6 +15,7 @@ from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.events import Notice
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionStore
 from agentcli.agent.masking import Mask
@@ -31,7 +32,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.conversation.active_skills import carried_notes
-from agentcli.conversation.entries import SkillActivated, User
+from agentcli.conversation.entries import SkillActivated, User, reminder
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
@@ -47,6 +48,7 @@ from agentcli.paths import from_home, home_of, project_root
 from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.context import make_memory, watch_context
+from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
@@ -118,6 +120,7 @@ class Builder:
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
         self.skills = Skills(config, is_bare=extras.bare, tell=on_notice)
+        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice)
         self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
@@ -188,6 +191,7 @@ class Builder:
         )
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.paid
+        await self._begin_hooks(session, source="resume" if entries else "startup")
         calls.make_skills = partial(
             self.skills.session_skills,
             state,
@@ -195,7 +199,7 @@ class Builder:
             models=self.models,
             store=session.append,
             is_busy=lambda: session.is_busy,
-            tell=session.tell,
+            tell=lambda text: session.publish(Notice(text)),
         )
         if "create_subagent" in registry:
             calls.make_agents = partial(self._subagents, session)
@@ -207,6 +211,19 @@ class Builder:
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session
+
+    async def _begin_hooks(self, session: Session, *, source: str) -> None:
+        """Have the person's command hooks called around calls and at events."""
+        state, services = session.state, session.runtime.calls.services
+        if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
+            return
+        services.hooks, services.events = (*services.hooks, hooks), hooks
+        hooks.publish = session.publish
+        if services.mask is not None:
+            hooks.mask = services.mask.text
+        said = await hooks.fire("SessionStart", subject=source, source=source)
+        if said.context:
+            state.notes.append(reminder(said.context))
 
     def _subagents(self, session: Session) -> Subagents:
         """What runs the subagents of a session; loaded when the first one is asked for."""

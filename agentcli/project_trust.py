@@ -14,6 +14,7 @@ from agentcli.errors import ConfigError
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
 from agentcli.small_files import is_file, replace_file
 
+HOOKS_FILE = ".agentcli/hooks.json"
 COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last counts most
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first counts most
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
@@ -22,7 +23,7 @@ _SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """What of a project is used only when it is trusted: its settings, slash commands, skills and agents.
+    """What of a project is used only when it is trusted: its settings, hooks, slash commands, skills and agents.
 
     A skill is named by its SKILL.md; what else is in its folder is trusted with it.
     """
@@ -114,7 +115,8 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     found: list[Path] = []
     if folder == root:
         own = root / ".agentcli"
-        found += [file for file in (own / "config.toml", own / "config.local.toml") if is_file(file)]
+        names = (own / "config.toml", own / "config.local.toml", root / HOOKS_FILE)
+        found += [file for file in names if is_file(file)]
         found += (file for place in command_places(root) for file in markdown_files(place))
     for name in SKILL_FOLDERS:
         if _is_brought(folder / name, folder, root):

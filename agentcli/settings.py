@@ -212,7 +212,7 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All groups. `models` holds rows like those of models.toml, by provider and id."""
+    """All groups. `models` holds rows like those of models.toml, by provider and id, `hooks` commands by event."""
 
     provider: ProviderSettings = ProviderSettings()
     providers: dict[str, ServerSettings] = {}
@@ -234,3 +234,4 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     terminal: TerminalSettings = TerminalSettings()
     local: LocalSettings = LocalSettings()
     models: dict[str, dict[str, dict[str, Any]]] = {}
+    hooks: dict[str, Any] = {}

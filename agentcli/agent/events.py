@@ -237,6 +237,18 @@ class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
     """Another program goes on with the session: this one has to close it, which a notice has told."""
 
 
+class HookRan(AgentEvent, frozen=True, tag="hook_ran"):
+    """A hook's command has run for an event, about a tool perhaps (`subject`), and decided this (empty: nothing)."""
+
+    event: str
+    command: str
+    subject: str
+    decision: str
+    reason: str
+    problem: str
+    duration_ms: int
+
+
 class SubagentStarted(AgentEvent, frozen=True, tag="subagent_started"):
     """A subagent begins; `id` is the `agent_id` of its events, `call_id` the call that made it."""
 
@@ -324,6 +336,7 @@ Event = (
     | TakenOver
     | SubagentStarted
     | SubagentEnded
+    | HookRan
     | Done
     | TurnFailed
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
 from agentcli.agent.calls.record import CallRecord
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import ToolResult, Usage
+
+if TYPE_CHECKING:
+    from agentcli.agent.command_hooks.answers import Said
+    from agentcli.agent.command_hooks.specs import EventName
 
 
 class TurnHooks(Protocol):
@@ -32,13 +36,24 @@ class HookAnswer(Struct, frozen=True):
 
     `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; refusals and
     deny rules hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the
-    result.
+    result. One that `stops` ends the turn after this call.
     """
 
     decision: Literal["", "allow", "ask", "deny"] = ""
     reason: str = ""
     input: dict[str, Any] | None = None
     context: str = ""
+    stops: bool = False
+
+
+class EventHooks(Protocol):
+    """Hears of what happens in a session, and may answer."""
+
+    def has(self, event: EventName) -> bool: ...
+
+    async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> Said:
+        """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
+        ...
 
 
 class CallHooks(Protocol):

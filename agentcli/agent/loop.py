@@ -10,6 +10,7 @@ from agentcli.agent.accounting.budgets import MemoryAccount, OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.event_hooks import fire, heed_prompt, heed_stop
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
@@ -148,6 +149,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         try:
+            await heed_prompt(turn)
             reason = await _rounds(turn)
         finally:
             if (skills := turn.runtime.calls.skills) is not None:
@@ -198,7 +200,8 @@ async def _rounds(turn: Turn) -> DoneReason:
                 return "declined"
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
-        if not (calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)):
+        has_more = calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)
+        if not has_more and not await heed_stop(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
 
@@ -359,7 +362,10 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.prompt_ids:
         take_back_prompt(turn)
         taken_back = "The message was taken back."
+    if turn.is_refused_by_hook:
+        take_back_prompt(turn)
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
+    await fire(turn.runtime.calls, "StopFailure", error=str(error))
     await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
     try:
         await settled(turn)

@@ -12,6 +12,7 @@ from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.event_hooks import fire
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
 from agentcli.agent.loop import begin_turn, cut_turn, run_turn
@@ -80,10 +81,10 @@ class Session:
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
-        self._storing = Storing(self._publish)
+        self._storing = Storing(self.publish)
         self._is_closing = False
-        self._questions = Questions(self._publish)
-        self._watching = asyncio.create_task(end_when_wanted(runtime.log, self.submit, self._publish))
+        self._questions = Questions(self.publish)
+        self._watching = asyncio.create_task(end_when_wanted(runtime.log, self.submit, self.publish))
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -133,7 +134,7 @@ class Session:
             try:
                 self.bring(op.tools)
             except UserError as error:
-                self._publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
+                self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
         match op:
             case Prompt() | Steer():
@@ -145,7 +146,7 @@ class Session:
                 if queue.follow_ups and not self.is_busy:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
             case GoOn():
-                if not self.is_busy and (turn := cut_turn(state, self.runtime, self._publish)) is not None:
+                if not self.is_busy and (turn := cut_turn(state, self.runtime, self.publish)) is not None:
                     self._start(turn)
             case Interrupt():
                 for task in (self._turn, *self._commands):
@@ -173,7 +174,7 @@ class Session:
                 self._storing.add(asyncio.create_task(self._keep_own(op)))
             case ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
-                    self._publish(Notice(f"No call {id!r} waits for a result of the client."))
+                    self.publish(Notice(f"No call {id!r} waits for a result of the client."))
 
     def _take_message(self, op: Prompt | Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
@@ -183,7 +184,7 @@ class Session:
                 queue.follow_ups.append(content)
                 self._queue_changed()
                 if model:
-                    self._publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
+                    self.publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
             case Steer(content) if self.is_busy:
                 queue.steering.append(content)
                 self._queue_changed()
@@ -215,29 +216,26 @@ class Session:
         if state.mode == "plan":
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
-        self._publish(ModeChanged(state.mode))
+        self.publish(ModeChanged(state.mode))
         if self.runtime.calls.agents is not None:
             self.runtime.calls.agents.submit(SetMode(mode))
         self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
 
-    def tell(self, text: str) -> None:
-        self._publish(Notice(text))
-
     def _queue_changed(self) -> None:
         self.append(self.state.conversation.queue.entry())
-        self._publish(queue_changed(self.state))
+        self.publish(queue_changed(self.state))
 
     def append(self, *bodies: Body) -> asyncio.Task[None]:
         """Store entries that are no turn's. What could not be stored is told and ends nothing.
 
         The task ends with the commit and raises `StorageError`.
         """
-        _, stored = store(self.state, self.runtime, self._publish, *bodies)
+        _, stored = store(self.state, self.runtime, self.publish, *bodies)
         self._storing.add(stored)
         return stored
 
     async def _run_own(self, op: RunCommand) -> None:
-        result = await run_own_command(self.runtime.calls, op.command, self._publish)
+        result = await run_own_command(self.runtime.calls, op.command, self.publish)
         self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
 
     async def _keep_own(self, op: CommandRan) -> None:
@@ -273,8 +271,10 @@ class Session:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
         made = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
         if isinstance(made, Compaction) and not is_dry:
+            await fire(self.runtime.calls, "PreCompact", subject="manual", trigger="manual")
             self.append(made)
-            compacted(self.state, self._publish, made)
+            compacted(self.state, self.publish, made)
+            await fire(self.runtime.calls, "PostCompact", subject="manual", trigger="manual")
         return made
 
     def paid(
@@ -297,7 +297,7 @@ class Session:
         finally:
             self._subscribers.remove(queue)
 
-    def _publish(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         if event.agent_id == "main" != (agent_id := self.runtime.calls.agent_id):  # a subagent's has its name already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         for queue in self._subscribers:
@@ -309,7 +309,7 @@ class Session:
             self._model_afterwards, self.state.model = self.state.model, model
         if self._next_tools is not None:
             self.runtime.calls.tools, self._next_tools = self._next_tools, None
-        self._start(begin_turn(self.state, self.runtime, messages, self._publish, from_queue=from_queue))
+        self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
 
     def _start(self, turn: Turn) -> None:
         self.turns_begun += 1
@@ -326,7 +326,7 @@ class Session:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
             log.exception("the turn failed")
-            self._publish(
+            self.publish(
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )
         if self.state.notes:  # what came too late for the last request is not to be lost
@@ -384,6 +384,7 @@ class Session:
         """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
         self._is_closing = True
         self._watching.cancel()
+        await fire(self.runtime.calls, "SessionEnd", reason="other")
         for task in (self._turn, *self._commands):
             if task is not None:
                 task.cancel()

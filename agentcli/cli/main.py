@@ -30,6 +30,7 @@ COMMANDS = {
     "undo": "take back what the newest turn did to files",
     "redo": "do again what was taken back",
     "skills": "skills: list, show, validate, new",
+    "hooks": "hooks: list them, try one",
     "blame": "which call of which session wrote each line of a file",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
@@ -40,7 +41,7 @@ COMMANDS = {
     "doctor": "check this installation",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp eval hooks mcp replay serve".split())
+PLANNED = frozenset("acp eval mcp replay serve".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

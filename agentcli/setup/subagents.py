@@ -11,6 +11,7 @@ from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.accounting.meter import Meter
 from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.events import Notice
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.agent.runtime import Limits, Runtime
@@ -123,7 +124,7 @@ class ChildSessions:
             models=self._models,
             store=session.append,
             is_busy=lambda: session.is_busy,
-            tell=session.tell,
+            tell=lambda text: session.publish(Notice(text)),
             outer=runtime.calls.skills,
         )
         if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
@@ -164,7 +165,7 @@ class ChildSessions:
         except UsageError as error:
             if given.model:
                 raise
-            self._parent.tell(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}.")
+            self._parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
             return now
 
     def _tools(self, tools: ToolRegistry, definition: AgentDefinition, given: CreateSubagent) -> ToolRegistry:

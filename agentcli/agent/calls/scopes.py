@@ -17,7 +17,7 @@ from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks
+from agentcli.agent.hooks import CallHooks, EventHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, Background
@@ -56,7 +56,8 @@ class CallServices:
 
     `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
     call. With `gives_all` structured results are given however large they are. With `tries` commands run on a stand-in
-    of the workspace where they would ask, and where that works. `checkpoints` records what calls do to files.
+    of the workspace where they would ask, and where that works. `checkpoints` records what calls do to files, `events`
+    hears of what happens.
     """
 
     workspace: Workspace
@@ -69,6 +70,7 @@ class CallServices:
     gives_all: bool = False
     tries: bool = True
     checkpoints: Checkpoints | None = None
+    events: EventHooks | None = None
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
         """Mask the values that secret files of the workspace hold now."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agentcli.agent.calls.scopes import Call, Decide
 from agentcli.agent.calls.trying import Try, may_be_tried
+from agentcli.agent.event_hooks import asked_hooks
 from agentcli.agent.events import ApprovalRequested, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide
@@ -73,7 +74,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     request = await _request(question, preview, state)
     hunks, verdict = request.hunks, question.verdict
-    answer = await asker.ask(request, question.decide)
+    answer = await asked_hooks(asker, request) or await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
         return _settled(answer, arguments, state.mode)
     try:

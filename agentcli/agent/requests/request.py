@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
+from agentcli.agent.event_hooks import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
@@ -124,8 +125,10 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
     conversation = turn.state.conversation
     compaction = await turn.runtime.context_policy(conversation, model=info, prefix=prefix, tell=turn.emit)
     if compaction is not None:
+        await fire(turn.runtime.calls, "PreCompact", subject=compaction.trigger, trigger=compaction.trigger)
         add(turn, compaction)
         compacted(turn.state, turn.emit, compaction)
+        await fire(turn.runtime.calls, "PostCompact", subject=compaction.trigger, trigger=compaction.trigger)
         add_notes(turn)
 
 

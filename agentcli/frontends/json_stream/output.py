@@ -16,6 +16,7 @@ from agentcli.agent.events import (
     Done,
     EntryStored,
     Event,
+    HookRan,
     InputDelta,
     Notice,
     ProviderSwitched,
@@ -101,6 +102,8 @@ class JsonOutput:
                     tokens_after=after,
                     cost_usd=cost_usd,
                 )
+            case HookRan():
+                self._hook(event)
             case Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
             case Notice(text):
@@ -137,8 +140,14 @@ class JsonOutput:
                 self._system("approval_settled", id=id, agent_id=event.agent_id)
             case ClientToolRequested(calls):
                 self._client_tools(calls)
+            case HookRan():
+                self._hook(event)
             case _:
                 pass
+
+    def _hook(self, ran: HookRan) -> None:
+        fields = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
+        self._system("hook", hook_event=ran.event, **{name: getattr(ran, name) for name in fields})
 
     def _client_tools(self, calls: Sequence[ToolUse]) -> None:
         for call in calls:

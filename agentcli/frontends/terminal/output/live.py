@@ -153,7 +153,7 @@ class Live:
             head: Row = [("accent", spinner(now)), ("", f" {call.title}")]
             spent: Row = [("muted", call.spent(now))]
             room = max(1, columns - row_width(spent))
-            rows.append([*clipped(head, room), *spent])
+            rows.append(clipped([*clipped(head, room), *spent], columns))
             if call.tail and took >= SHOW_TAIL_AFTER_S:
                 tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]

@@ -1,0 +1,118 @@
+"""Fires events at the hooks that are for them, all at once, and makes one answer of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.agent.calls.record import CallRecord
+from agentcli.agent.command_hooks.answers import Ended, Said, combined, read_answer
+from agentcli.agent.command_hooks.field_shape import field_input, field_name, own_input
+from agentcli.agent.command_hooks.specs import EventName, HookSpec
+from agentcli.agent.events import Emit, HookRan, Notice
+from agentcli.agent.hooks import HookAnswer
+from agentcli.llm.messages import ToolResult
+
+RunCommand = Callable[[str, bytes, float], Awaitable[Ended]]  # command, stdin, seconds
+
+
+class CommandHooks:
+    """Implements `CallHooks` and `EventHooks` for one session. `mask` hides secrets in what the model is told."""
+
+    def __init__(
+        self, specs: Sequence[HookSpec], run: RunCommand, *, session_id: str, cwd: Path, mode: Callable[[], str]
+    ) -> None:
+        self.specs = tuple(specs)
+        self.publish: Emit = lambda event: None
+        self.mask: Callable[[str], str] = lambda text: text
+        self._run = run
+        self._session_id = session_id
+        self.cwd = cwd
+        self._mode = mode
+        self._inputs: dict[str, dict[str, Any]] = {}  # of calls that run, by their ids
+
+    def has(self, event: EventName) -> bool:
+        return any(spec.event == event for spec in self.specs)
+
+    async def fire(
+        self,
+        event: EventName,
+        *,
+        subject: str = "",
+        agent_id: str = "main",
+        own: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Said:
+        """The answer of all hooks of an event; matchers look at the `subject`, conditions at our `own` arguments."""
+        meant = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
+        if not meant:
+            return Said()
+        given = {
+            "session_id": self._session_id,
+            "transcript_path": "",
+            "cwd": str(self.cwd),
+            "hook_event_name": event,
+            "permission_mode": self._mode(),
+            **({"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]} if agent_id != "main" else {}),
+            **fields,
+        }
+        input = msgspec.json.encode(given)
+        once = {spec.command: spec for spec in reversed(meant)}
+        said = await asyncio.gather(*(self._one(spec, input, subject, agent_id) for spec in reversed(once.values())))
+        answer = combined(said)
+        for notice in answer.notices:
+            self.publish(Notice(notice, agent_id=agent_id))
+        if answer.problem:
+            self.publish(Notice(f"Hook {event}: {answer.problem}.", agent_id=agent_id))
+        return msgspec.structs.replace(answer, reason=self.mask(answer.reason), context=self.mask(answer.context))
+
+    async def _one(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> Said:
+        began = time.monotonic()
+        said = read_answer(spec, await self._run(spec.command, input, spec.timeout_s))
+        took = round((time.monotonic() - began) * 1000)
+        told = (said.decision, said.reason, said.problem, took)
+        self.publish(HookRan(spec.event, spec.command, subject, *told, agent_id=agent_id))
+        return said
+
+    # Calls
+
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
+        self._inputs[record.id] = input
+        if not self.has("PreToolUse"):
+            return None
+        sent = field_input(record.tool, input, self.cwd)
+        said = await self._about_call("PreToolUse", record, sent, input)
+        updated = None if said.input is None else own_input(record.tool, said.input, sent)
+        if said.blocks or said.stops:
+            self._inputs.pop(record.id, None)
+        return HookAnswer("deny" if said.stops else said.decision, said.reason, updated, said.context, stops=said.stops)
+
+    async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
+        input = self._inputs.pop(record.id, {})
+        event: EventName = "PostToolUseFailure" if result.is_error else "PostToolUse"
+        if not self.has(event):
+            return None
+        content = result.content if isinstance(result.content, str) else msgspec.to_builtins(result.content)
+        answered: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
+        said = await self._about_call(event, record, field_input(record.tool, input, self.cwd), input, **answered)
+        parts = [said.reason if said.blocks else "", said.context]
+        return "\n".join(part for part in parts if part) or None
+
+    async def _about_call(
+        self, event: EventName, record: CallRecord, sent: dict[str, Any], own: dict[str, Any], **more: Any
+    ) -> Said:
+        return await self.fire(
+            event,
+            subject=record.tool,
+            agent_id=record.caller,
+            own=own,
+            tool_name=field_name(record.tool),
+            tool_input=sent,
+            tool_use_id=record.id,
+            **more,
+        )

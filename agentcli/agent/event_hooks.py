@@ -1,0 +1,66 @@
+"""Fires the events of a turn at the person's hooks, and does what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.conversation.entries import User, reminder
+from agentcli.errors import UserError
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import Call, SessionCalls
+    from agentcli.agent.command_hooks.specs import EventName
+    from agentcli.agent.events import ApprovalRequested
+    from agentcli.agent.turn_log import Turn
+
+MOST_STOPS = 5  # times that hooks let one turn go on
+
+
+async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> Any:
+    """What the hooks of an event say (`Said`); None where there are none."""
+    events = calls.services.events
+    if events is None or not events.has(event):
+        return None
+    return await events.fire(event, agent_id=calls.agent_id, **fields)
+
+
+async def heed_prompt(turn: Turn) -> None:
+    """Let hooks see the prompt before the model does. Raises `UserError` where one refuses it: it is taken back."""
+    from_person = turn.runtime.calls.made_by is None
+    event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
+    entries = [entry.body for entry in turn.state.conversation.path if entry.id in turn.prompt_ids]
+    prompt = "\n".join(body.text for body in entries if isinstance(body, User))
+    said = await fire(turn.runtime.calls, event, prompt=prompt) if turn.prompt_ids else None
+    if said is None:
+        return
+    if said.context:
+        turn.state.notes.append(reminder(said.context))
+    if (said.blocks or said.stops) and from_person:
+        turn.is_refused_by_hook = True
+        raise UserError(f"A hook refused the message: {said.reason or 'it gave no reason'} It was taken back.")
+
+
+async def heed_stop(turn: Turn) -> bool:
+    """True where a hook wants the turn to go on, with its reason as a note for the model."""
+    event: EventName = "Stop" if turn.runtime.calls.made_by is None else "SubagentStop"
+    if turn.stops >= MOST_STOPS:
+        return False
+    said = await fire(turn.runtime.calls, event, stop_hook_active=turn.stops > 0)
+    if said is None or said.stops or not said.blocks:
+        return False
+    turn.stops += 1
+    turn.state.notes.append(reminder(f"A hook does not let you end yet: {said.reason}"))
+    return True
+
+
+async def asked_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
+    """What hooks decide in the person's place; None where the person is to be asked."""
+    calls = call.turn.session
+    said = await fire(
+        calls, "PermissionRequest", subject=call.use.name, tool_name=call.use.name, tool_input=call.use.input
+    )
+    if said is not None and said.decision in ("allow", "deny"):
+        return Verdict(said.decision, said.reason or "a hook decided it")
+    await fire(calls, "Notification", message=request.title, notification_type="permission_prompt")
+    return None
