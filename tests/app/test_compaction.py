@@ -28,7 +28,7 @@ from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.transcript import is_valid
 from tests.app.running import Place, call
 
-WINDOW = 16_000
+WINDOW = 16_600
 LINES = "".join(f"line {number} of a file with nothing of note in it\n" for number in range(60))
 RULES = "Always use tabs.\n\tAnd “this” too: ¡olé!\n"
 
