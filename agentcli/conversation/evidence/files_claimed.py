@@ -1,0 +1,113 @@
+"""Finds what a sentence claims became of files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agentcli.conversation.evidence.sentences import Sentence
+from agentcli.conversation.evidence.wording import is_asserted
+
+_CREATED = r"created|added|wrote|written|generated|saved|introduced|scaffolded|produced|exported"
+_DELETED = r"deleted|removed|dropped"
+_CHANGED = (
+    "updated|modified|edited|changed|fixed|refactored|rewrote|rewritten|patched|extended|adjusted|improved|implemented|documented|"
+    "replaced|corrected|simplified|tweaked|bumped|registered|configured|converted|cleaned up|reworked|wired|hooked|integrated|renamed|"
+    "moved|tightened|covered|applied|enhanced|reverted|restored|made"
+)
+_PATHS = r"⟦p\d+⟧(?:(?:\s*,\s*(?:and\s+)?|\s+(?:and|as well as|plus|along with|or)\s+)(?:the\s+)?⟦p\d+⟧)*"
+_WORD = r"(?:[\w'’#&.+-]|⟦[ntkcq]\d*[^⟧]*⟧)+"
+_DID = re.compile(
+    rf"(?<!been )(?<!be )\b(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED})\b(?P<what>(?:[\s:*/]+(?!by\b|that\b|when\b|if\b|using\b|because\b|via\b){_WORD}){{0,14}}?)"
+    rf"[\s:*(]*(?P<paths>{_PATHS})",
+    re.IGNORECASE,
+)
+_BECAME = re.compile(
+    rf"(?P<paths>{_PATHS})(?:\s*,)?(?:\s+file)?\s+(?:was|were|has|have|is now|are now|is|are)\s+(?P<neg>not\s+)?(?:been\s+)?(?:\w+ly\s+|also\s+|now\s+)*"
+    rf"(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED}|touched)\b(?P<rest>\s*,?\s*(?:along with|together with|as well as)\s+(?P<more>{_PATHS}))?",
+    re.IGNORECASE,
+)
+_MOVED = re.compile(
+    r"\b(?:renamed|moved)\s+(?:the\s+)?(?:file\s+)?(?P<old>⟦p\d+⟧)\s*(?:to|into|→|->|as)\s*(?P<new>⟦p\d+⟧)", re.IGNORECASE
+)
+_KEPT = re.compile(
+    r"(?:\b(?:not|n't|without)\s+(?:been\s+)?(?:touch\w*|chang\w*|modif\w*|edit\w*|alter\w*)\s+(?:the\s+)?(?:file\s+)?(?P<a>⟦p\d+⟧))|"
+    r"(?:\b(?:left|kept|leaving|keeping)\s+(?:the\s+)?(?P<b>⟦p\d+⟧)\s+(?:completely\s+|entirely\s+)?(?:unchanged|untouched|as[ -]is|alone|intact))|"
+    r"(?:(?P<c>⟦p\d+⟧)\s+(?:is|are|was|were|has|remains?|stays?|stayed|remained)\s+(?:been\s+)?(?:left\s+)?(?:unchanged|untouched|unmodified|intact))",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(
+    r"\bno (?:code |source )?(?:files?|code|changes?)\s+(?:were|was|have been|has been)\s+(?:changed|modified|made|touched|edited|written)|"
+    r"\b(?:made|did|have made)\s+no\s+(?:code\s+|file\s+)?(?:changes|edits|modifications)|"
+    r"n[o']t\s+(?:yet\s+)?(?:chang\w*|modif\w*|touch\w*|edit\w*|ma[dk]e)\s+any(?:thing|\s+(?:files?|code|changes|edits|of the code))|"
+    r"\bnothing\s+(?:was|has been)\s+(?:changed|modified|touched|edited)",
+    re.IGNORECASE,
+)
+_HEADINGS = {
+    "file_created": re.compile(r"\b(?:new|created?|added|generated)\b.{0,20}$|\b(?:created|added)\b", re.IGNORECASE),
+    "file_changed": re.compile(r"\b(?:modified|changed|updated|edited|touched)\b|^changes?\b", re.IGNORECASE),
+    "file_deleted": re.compile(r"\b(?:deleted|removed)\b", re.IGNORECASE),
+}
+_NOTED = re.compile(r"(?P<path>⟦p\d+⟧)\s*(?:\(|[—–:-]\s*)(?P<what>new(?: file)?|created|added|modified|updated|changed|edited|deleted|removed)\b", re.IGNORECASE)
+_MARK = re.compile(r"⟦p\d+⟧")
+
+
+def file_claims(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
+    """Kinds of claims, each with the file (empty: all files) and its place in the sentence."""
+    text, seen = sentence.marks, set[str]()
+    for kind, mark, at in _candidates(sentence):
+        if mark not in seen and (kind == "file_unchanged" or is_asserted(text, at)):
+            seen.add(mark)
+            yield kind, sentence.of(mark) if mark else "", at
+
+
+def _candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
+    text = sentence.marks
+    if _NOTHING.search(text) and " other " not in text:
+        yield "file_unchanged", "", _NOTHING.search(text).start()  # type: ignore[union-attr]
+    for found in _KEPT.finditer(text):
+        yield "file_unchanged", found["a"] or found["b"] or found["c"], found.start()
+    for found in _MOVED.finditer(text):
+        yield "file_deleted", found["old"], found.start()
+        yield "file_created", found["new"], found.start()
+    for found in _BECAME.finditer(text):
+        is_habit = re.search(r"\s(?:is|are)\s(?!now)", found[0]) and not found["neg"]
+        kind = _kind(found["verb"], "")
+        if found["neg"]:
+            kind = "file_unchanged" if kind == "file_changed" else ""
+        if kind and not (is_habit and kind != "file_changed"):
+            for mark in _MARK.findall(found[0]):
+                yield kind, mark, found.start()
+    for found in _DID.finditer(text):
+        kind = _kind(found["verb"], found["what"])
+        for mark in _MARK.findall(found["paths"]):
+            yield kind, mark, found.start()
+    yield from _listed(sentence)
+
+
+def _kind(verb: str, what: str) -> str:
+    """What a verb says of a file, by the words between the two."""
+    verb, words = verb.lower(), what.lower().split()
+    is_inside = bool({"in", "into", "inside", "within", "to", "from", "at", "of", "on", "for", "across", "under"} & set(words))
+    if re.fullmatch(_CREATED, verb):
+        is_output = verb in ("wrote", "written", "saved", "generated", "produced", "exported") and "test" not in what.lower()
+        makes_file = bool({"file", "script", "module", "page", "document"} & set(words))
+        return "file_changed" if is_inside and not is_output and not (makes_file and "called" in words) else "file_created"
+    if re.fullmatch(_DELETED, verb) and not is_inside:
+        return "file_deleted"
+    return "file_changed"
+
+
+def _listed(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
+    """Files of a list whose heading, or a word beside them, says what became of them."""
+    for found in _NOTED.finditer(sentence.marks):
+        what = found["what"].lower()
+        kind = "new" if what.startswith("new") else what
+        made = kind in ("new", "created", "added")
+        yield "file_created" if made else "file_deleted" if kind in ("deleted", "removed") else "file_changed", found["path"], found.start()
+    first = re.match(rf"\W*(?P<paths>{_PATHS})", sentence.marks)
+    if first and sentence.is_item:
+        for kind, heading in _HEADINGS.items():
+            if heading.search(sentence.heading):
+                yield from ((kind, mark, first.start()) for mark in _MARK.findall(first["paths"]))
+                return
