@@ -16,6 +16,7 @@ from agentcli.conversation.evidence.wording import (
     COUNT,
     HISTORY,
     NONE_WRONG,
+    PASSES,
     RAN,
     SO_DO,
     STATE,
@@ -33,6 +34,8 @@ _GOOD |= {"build": "build_passes", "checks": "checks_pass", "command": "command_
 _BAD = {"tests": "tests_fail", "lint": "lint_fails", "types": "types_fail", "format": "format_fails"}
 _BAD |= {"build": "build_fails", "checks": "checks_fail", "command": "command_failed"}
 _NAMES = re.compile(r"⟦[tp]\d+⟧")
+_PATH = re.compile(r"⟦p\d+⟧")
+_TEST_FILE = re.compile(r"(?:^|/)tests?_[^/]*$|[._](?:test|spec)s?\.\w+$|Tests?\.\w+$|(?:^|/)tests?(?:/|$)")
 _MARK = re.compile(r"⟦[ck]\d+[^⟧]*⟧")
 _LONGEST = 50_000  # characters of a message that are read
 _MOST = 100  # claims
@@ -75,8 +78,11 @@ def found_claims(message: str) -> list[Found]:
         if not is_statement(sentence.marks, sentence.heading):
             before = []
             continue
-        subjects = _subjects(sentence.marks)
-        checks = _about_checks(sentence, subjects)
+        subjects = _subjects(sentence)
+        is_tested = any(claim.kind.startswith("tests") for claim in claims) or _has_tests([*before, *subjects])
+        checks = _about_checks(sentence, subjects, is_tested=is_tested)
+        if [check.kind for check in checks] == ["checks_pass"] and _has_tests(before) and not (claims and claims[-1].kind == "tests_pass"):
+            checks, subjects = [], []  # `I ran the tests; everything passes`
         if not checks and (they := THEY.search(sentence.marks)) and is_asserted(sentence.marks, they.start()):
             checks = _about_them(sentence, they, subjects, before, sentence_before or sentence)
         files = [Found(kind, sentence.text, at, path=path) for kind, path, at in file_claims(sentence)]
@@ -96,8 +102,14 @@ def _without_history(claims: Sequence[Found]) -> list[Found]:
     ]
 
 
-def _subjects(text: str) -> list[_Subject]:
-    found = [
+def _has_tests(subjects: Sequence[_Subject]) -> bool:
+    return any(subject.kind == "tests" for subject in subjects)
+
+
+def _subjects(sentence: Sentence) -> list[_Subject]:
+    text = sentence.marks
+    found = [_Subject("tests", m.start(), m.end(), m) for m in _PATH.finditer(text) if _TEST_FILE.search(sentence.of(m[0]))]
+    found += [
         _Subject(kind, match.start(), match.end(), match)
         for kind, pattern in SUBJECT.items()
         for match in pattern.finditer(text)
@@ -110,7 +122,7 @@ def _subjects(text: str) -> list[_Subject]:
     return outer
 
 
-def _about_checks(sentence: Sentence, subjects: Sequence[_Subject]) -> list[Found]:
+def _about_checks(sentence: Sentence, subjects: Sequence[_Subject], *, is_tested: bool) -> list[Found]:
     text, claims = sentence.marks, list[Found]()
     for n, subject in enumerate(subjects):
         at = subject.end
@@ -118,7 +130,8 @@ def _about_checks(sentence: Sentence, subjects: Sequence[_Subject]) -> list[Foun
             if ALSO.fullmatch(text, at, other.start):
                 at = other.end
         state = STATE.match(text, at)
-        if state is None and SO_DO.search(text, 0, subject.start) and claims:
+        so_do = SO_DO.search(text, 0, subject.start) if claims else PASSES.search(text, 0, subject.start)
+        if state is None and so_do and is_asserted(text, so_do.start()):
             claims.append(_claim(sentence, subject, "good", subject.end))
         elif state is not None and (claim := _judged(sentence, subject, state)) is not None:
             claims.append(claim)
@@ -131,7 +144,7 @@ def _about_checks(sentence: Sentence, subjects: Sequence[_Subject]) -> list[Foun
     claims += _by_themselves(sentence, claims)
     if len(claims) > 1:  # `everything is green: 12 tests passed`
         claims = [claim for claim in claims if claim.kind != "checks_pass" or "everything" not in sentence.text.lower()]
-    return _counted(sentence, claims, subjects)
+    return _counted(sentence, claims) if is_tested or COUNT.match(text) else claims
 
 
 def _is_said_again(claim: Found, later: Sequence[Found]) -> bool:
@@ -206,12 +219,12 @@ def _by_themselves(sentence: Sentence, claims: Sequence[Found]) -> Iterator[Foun
             yield Found("tests_fail", sentence.text, found.start(), found.end(), number(found["n"] or found["n2"]))
 
 
-def _counted(sentence: Sentence, claims: list[Found], subjects: Sequence[_Subject]) -> list[Found]:
+def _counted(sentence: Sentence, claims: list[Found]) -> list[Found]:
     """With the numbers that stand by themselves: `all tests pass (12 passed)`, `11 tests pass and 1 fails`."""
     text = sentence.marks
-    is_about_tests = any(subject.kind == "tests" for subject in subjects) or COUNT.match(text.strip())
-    for found in COUNT.finditer(text) if is_about_tests else ():
-        if any(claim.start <= found.start() < claim.end for claim in claims) or not is_asserted(text, found.start()):
+    for found in COUNT.finditer(text):
+        is_told = any(claim.start <= found.start() < claim.end for claim in claims)
+        if is_told or not is_asserted(text, found.start()) or HISTORY.search(clause_before(text, found.start())):
             continue
         count, out_of = number(found["n"] or found["n2"]), number(found["m"] or found["m2"])
         kind = "tests_fail" if found["bad"] else "tests_pass"
@@ -221,7 +234,7 @@ def _counted(sentence: Sentence, claims: list[Found], subjects: Sequence[_Subjec
         elif found["bad"] and count == 0:
             continue
         elif (found["good"] or found["bad"]) and not any(claim.kind == kind for claim in claims):
-            claims.append(Found(kind, sentence.text, found.start(), found.end(), count, out_of))
+            claims.append(Found(kind, sentence.text, found.start(), found.end(), count, out_of, is_past="failed" in found[0]))
     return claims
 
 
@@ -234,7 +247,11 @@ def _about_them(
     meant = here or list(before)
     if they[0].lower().startswith("it"):
         meant = meant[-1:]
-    claims = [_claim(source, subject, "good", they.end()) for subject in meant if subject.kind != "command"]
+    files = [source.of(subject.found[0]) for subject in meant if _PATH.fullmatch(subject.found[0])]
+    others = [subject for subject in meant if not _PATH.fullmatch(subject.found[0])]
+    claims = [_claim(source, subject, "good", they.end()) for subject in others or meant if subject.kind != "command"]
+    if files and others:
+        claims = [replace(claim, names=claim.names or tuple(files)) for claim in claims]
     return [replace(claim, text=sentence.text, start=they.start()) for claim in claims]
 
 

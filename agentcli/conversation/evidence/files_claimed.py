@@ -15,23 +15,25 @@ _CHANGED = (
     "replaced|corrected|simplified|tweaked|bumped|registered|configured|converted|cleaned up|reworked|wired|hooked|integrated|renamed|"
     "moved|tightened|covered|applied|enhanced|reverted|restored|made"
 )
-_PATHS = r"⟦p\d+⟧(?:(?:\s*,\s*(?:and\s+)?|\s+(?:and|as well as|plus|along with|or)\s+)(?:the\s+)?⟦p\d+⟧)*"
+_PATHS = r"⟦p\d+⟧(?:(?:\s+(?:file|directory|folder))?(?:\s*,\s*(?:and\s+)?|\s+(?:and|as well as|plus|along with|or)\s+)(?:the\s+)?⟦p\d+⟧)*"
 _WORD = r"(?:[\w'’#&.+-]|⟦[ntkcq]\d*[^⟧]*⟧)+"
 _DID = re.compile(
-    rf"(?<!been )(?<!be )\b(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED})\b(?P<what>(?:[\s:*/]+(?!by\b|that\b|when\b|if\b|using\b|because\b|via\b){_WORD}){{0,14}}?)"
-    rf"[\s:*(]*(?P<paths>{_PATHS})",
+    rf"(?P<is>\b(?:is|are|was|were|be|been|being)\s+)?\b(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED})\b(?P<what>(?:[\s:*/]+(?!by\b|that\b|when\b|if\b|using\b|because\b|via\b){_WORD}){{0,14}}?)"
+    rf"\s*,?[\s:*(]*(?P<paths>{_PATHS})(?:(?:\s*,)?\s*(?:plus|and|with|along with)\s+(?:[\w-]+\s+){{0,4}}(?:in|to)\s+(?P<more>{_PATHS}))?",
     re.IGNORECASE,
 )
 _BECAME = re.compile(
-    rf"(?P<paths>{_PATHS})(?:\s*,)?(?:\s+file)?\s+(?:was|were|has|have|is now|are now|is|are)\s+(?P<neg>not\s+)?(?:been\s+)?(?:\w+ly\s+|also\s+|now\s+)*"
+    rf"(?<!\bin )(?<!\bof )(?<!from )(?<!\bto )(?P<paths>{_PATHS})(?:\s*,)?(?:\s+file)?\s+(?:was|were|has|have|is now|are now|is|are)\s+(?P<neg>not\s+)?(?:been\s+)?(?:\w+ly\s+|also\s+|now\s+)*"
     rf"(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED}|touched)\b(?P<rest>\s*,?\s*(?:along with|together with|as well as)\s+(?P<more>{_PATHS}))?",
     re.IGNORECASE,
 )
 _MOVED = re.compile(
-    r"\b(?:renamed|moved)\s+(?:the\s+)?(?:file\s+)?(?P<old>⟦p\d+⟧)\s*(?:to|into|→|->|as)\s*(?P<new>⟦p\d+⟧)", re.IGNORECASE
+    r"\b(?P<verb>renamed|moved|copied)\s+(?:the\s+)?(?:file\s+)?(?P<old>⟦p\d+⟧)\s*(?:to|into|→|->|as)\s*(?P<new>⟦p\d+⟧)", re.IGNORECASE
 )
 _KEPT = re.compile(
-    r"(?:\b(?:not|n't|without)\s+(?:been\s+)?(?:touch\w*|chang\w*|modif\w*|edit\w*|alter\w*)\s+(?:the\s+)?(?:file\s+)?(?P<a>⟦p\d+⟧))|"
+    r"(?:(?:\bnot|n't|\bwithout)\s+(?:been\s+)?(?:touch\w*|chang\w*|modif\w*|edit\w*|alter\w*)\s+(?:the\s+)?(?:file\s+)?(?P<a>⟦p\d+⟧))|"
+    r"(?:\bno (?:changes|edits)\s+(?:were|was|have been)\s+made\s+to\s+(?:the\s+)?(?P<d>⟦p\d+⟧))|"
+    r"(?:\bmade no (?:changes|edits)\s+to\s+(?:the\s+)?(?P<e>⟦p\d+⟧))|"
     r"(?:\b(?:left|kept|leaving|keeping)\s+(?:the\s+)?(?P<b>⟦p\d+⟧)\s+(?:completely\s+|entirely\s+)?(?:unchanged|untouched|as[ -]is|alone|intact))|"
     r"(?:(?P<c>⟦p\d+⟧)\s+(?:is|are|was|were|has|remains?|stays?|stayed|remained)\s+(?:been\s+)?(?:left\s+)?(?:unchanged|untouched|unmodified|intact))",
     re.IGNORECASE,
@@ -48,7 +50,12 @@ _HEADINGS = {
     "file_changed": re.compile(r"\b(?:modified|changed|updated|edited|touched)\b|^changes?\b", re.IGNORECASE),
     "file_deleted": re.compile(r"\b(?:deleted|removed)\b", re.IGNORECASE),
 }
-_NOTED = re.compile(r"(?P<path>⟦p\d+⟧)\s*(?:\(|[—–:-]\s*)(?P<what>new(?: file)?|created|added|modified|updated|changed|edited|deleted|removed)\b", re.IGNORECASE)
+_NOTED = re.compile(r"(?P<path>⟦p\d+⟧)\s*(?:\(|[—–:-]\s*)(?P<what>new(?: file)?|created|added|modified|updated|changed|edited|deleted|removed)(?=\s*(?:$|[),.;]))", re.IGNORECASE)
+_MADE = re.compile(r"\bnew\s+(?:[\w-]+\s+){0,2}?(?:file|module|script|test|component)\b\s*[:,]?\s*(?P<path>⟦p\d+⟧)", re.IGNORECASE)
+_GONE = re.compile(r"(?P<path>⟦p\d+⟧)\s+(?:no longer exists|is gone)\b", re.IGNORECASE)
+_THERE = re.compile(
+    rf"^\W*(?:In\s+)?(?P<path>⟦p\d+⟧)\s*(?:[:—–-]+|,\s*I(?:'ve| have)?(?:\s+\w+ly|\s+also)?)\s*(?:{_CREATED}|{_DELETED}|{_CHANGED})\b", re.IGNORECASE
+)
 _MARK = re.compile(r"⟦p\d+⟧")
 
 
@@ -63,12 +70,13 @@ def file_claims(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
 
 def _candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
     text = sentence.marks
-    if _NOTHING.search(text) and " other " not in text:
-        yield "file_unchanged", "", _NOTHING.search(text).start()  # type: ignore[union-attr]
+    if (nothing := _NOTHING.search(text)) and " other " not in text and not _KEPT.search(text):
+        yield "file_unchanged", "", nothing.start()
     for found in _KEPT.finditer(text):
-        yield "file_unchanged", found["a"] or found["b"] or found["c"], found.start()
+        yield "file_unchanged", next(filter(None, found.groups())), found.start()
     for found in _MOVED.finditer(text):
-        yield "file_deleted", found["old"], found.start()
+        if found["verb"].lower() != "copied":
+            yield "file_deleted", found["old"], found.start()
         yield "file_created", found["new"], found.start()
     for found in _BECAME.finditer(text):
         is_habit = re.search(r"\s(?:is|are)\s(?!now)", found[0]) and not found["neg"]
@@ -80,9 +88,16 @@ def _candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
                 yield kind, mark, found.start()
     for found in _DID.finditer(text):
         kind = _kind(found["verb"], found["what"])
+        if found["is"] and not re.fullmatch(_CHANGED, found["verb"], re.IGNORECASE):
+            continue  # `is generated from`, `was introduced in`
         for mark in _MARK.findall(found["paths"]):
             yield kind, mark, found.start()
+        for mark in _MARK.findall(found["more"] or ""):
+            yield "file_changed", mark, found.start()
     yield from _listed(sentence)
+    for kind, pattern in (("file_created", _MADE), ("file_deleted", _GONE), ("file_changed", _THERE)):
+        for found in pattern.finditer(text):
+            yield kind, found["path"], found.start()
 
 
 def _kind(verb: str, what: str) -> str:

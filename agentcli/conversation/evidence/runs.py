@@ -20,6 +20,8 @@ LONGEST_READ = 200_000  # characters of an output; summaries stand at its end
 _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
 _CODE_FILE = re.compile(r"\.(?:py|[cm]?[jt]sx?|go|rs|rb|java|kt|php|exs?|swift|cs|c|cc|cpp|lua|bats|sh)\b")
 _OPTION = re.compile(r"-|\w+=|[\d.]+[smh]?$")
+_ECHOED = re.compile(r"echo [^|;&]*\$\?")
+_LAST_NUMBER = re.compile(r"(\d{1,3})\s*\Z")
 _WHOLE = {"./...", "...", "tests/", "test/", "./tests", "./test", "src/", "./"}
 
 
@@ -74,6 +76,8 @@ def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int
         words = [word.text for word in part.words]
         is_alone = not any(_matters(other) for _, other, _ in parts if other is not part)
         code = _code_of(script, n, exit_code, is_alone=is_alone) if is_last else None
+        if code is None and is_alone and is_last and (echoed := _ECHOED.search(command) and _LAST_NUMBER.search(output)):
+            code = int(echoed[1])
         is_elsewhere = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for runner, rest in _runners(words):
             for kind in runner["kinds"]:

@@ -178,7 +178,7 @@ class _Judge:
         if claim.command:
             words = [word for word in claim.command.lower().split() if not word.startswith("-")]
             own = [run for run in runs if all(word in run.command.lower() for word in words)]
-            runs = own or [run for run in runs if any(word in run.output.lower() for word in words)]
+            runs = own or [run for run in runs if words and words[0] in run.output.lower()]
         if not claim.names:
             return list(runs)
         return [

@@ -10,36 +10,41 @@ _OF = r"(?:\s*(?:/|\bof\b|\bout of\b)\s*(?:the\s+)?(?P<{0}>\d+))?"
 _NOUN = r"(?:errors?|issues?|failures?|problems?|warnings?|offenses?|violations?)"
 _NOT = r"\bnot\b|n't\b|\bnever\b|\bno longer\b"
 _ADJECTIVE = (
-    r"(?:(?!(?:pass|fail|and|or|but|that|the|is|are|ran|run|checks?|build|lint|with|to|for|in|of|all|both|no)\w*\b)[\w-]+\s+)"
+    rf"(?:(?<![\w-])(?!(?:{_NUMBER}|(?:pass|fail)\w*|and|or|but|that|the|is|are|was|were|ran|run|checks?|builds?|lint|with|to|for|in|of|all|both|no|none|when|"
+    r"if|once|until|unless|whether|after|before|because|should|must|will|can|a|an|this)\b)[\w-]+\s+)"
 )
 
 # Each kind of check as a message names it.
 SUBJECTS = {
-    "tests": rf"(?P<some>\bnot (?:all|every)\s+(?:of\s+)?)?(?P<all>\b(?:all|every|each|both|full|entire|whole|complete)\b\s*)?(?:of\s+)?"
+    "tests": rf"(?P<some>\b(?:not (?:all|every)|none|no)\s+(?:of\s+)?)?(?P<all>\b(?:all|every|each|both|full|entire|whole|complete)\b\s*)?(?:of\s+)?"
     rf"(?:(?:the|these|those|its|our|my)\s+)?(?:\b(?P<n>{_NUMBER})\b{_OF.format('m')}\s+)?{_ADJECTIVE}{{0,3}}?"
     r"\b(?:tests?(?:[ -](?:suites?|cases?|files?|runs?))?|suites?|specs|examples|test)\b(?:\s+⟦t\d+⟧)?"
     r"(?P<of>\s+(?:in|for|of|from|under)\s+(?:the\s+)?(?:⟦[ptn]\d+⟧|(?!all|python|node)[a-z][\w.-]+))?"
     r"|⟦t\d+⟧(?:\s+test)?|⟦c\d+:tests[^⟧]*⟧",
     "lint": r"\blinters?\b|\blint(?:ing)?(?:\s+(?:checks?|step))?\b|⟦c\d+:lint[^⟧]*⟧",
-    "types": r"\btype[- ]?check(?:s|ing|ers?)?\b|⟦c\d+:types[^⟧]*⟧",
+    "types": r"\btype[- ]?check(?:s|ing|ers?)?\b|\btypes\b(?=\s*:|\s+are\b)|⟦c\d+:types[^⟧]*⟧",
     "format": r"\bformatting\b|\bformat checks?\b|⟦c\d+:format[^⟧]*⟧",
     "build": r"(?-i:\b[Bb]uilds?\b)(?!\s+(?:a|an|the|and)\b)|\bcompilation\b|⟦c\d+:build[^⟧]*⟧",
     "checks": r"\b(?:all\s+)?(?:quality\s+|verification\s+)?checks\b|\beverything\b",
-    "command": r"⟦k\d+⟧|⟦p\d+⟧(?=\s+(?:\w+\s+){0,3}?exit)",
+    "command": r"⟦k\d+⟧|⟦p\d+⟧(?=\s+(?:\w+\s+){0,3}?(?:exit|ran\b|succeed|finished))",
 }
+_PLACE = (
+    r"\b(?:across|in|on|from|under|for)\s+(?:the\s+|all\s+)?(?:\d+\s+)?(?:⟦[pn]\d+⟧|[\w.-]+)"
+    r"(?:\s+(?:files?|suites?|packages?|modules?|crates?|workspaces?|folders?|projects?))?"
+)
 # What may stand between what is claimed about and what is claimed.
 FILL = (
-    rf"(?P<fill>(?:\s|[,:→⇒=>—–()|-]|{_NOT}|\b(?:(?:is|are|was|were|do|does|did|have|has)(?=n't)|now|all|still|also|both|again|"
+    rf"(?P<fill>(?:\s|[,:→⇒=>—–()|-]|{_NOT}|\b(?:is|are|was|were|do|does|did|have|has)(?=n't)|{_PLACE}|\b(?:now|all|still|also|both|again|"
     r"currently|do|does|did|are|is|was|were|been|have|has|had|run|runs|ran|completed?|completes|finish(?:es|ed)?|came?|comes?|"
     r"back|reports?|reported|shows?|remains?|stays?|returns?|returned|gets?|got|yet|fully|locally|status|step|results?|expected|"
-    r"too|as|well|consistently|which|of|them|it|here|even|then)\b|⟦[pntk]\d+⟧|⟦q⟧)*?)"
+    r"too|as|well|consistently|exits?|continues?\s+to|which|of|them|it|here|even|then)\b|⟦[pntk]\d+⟧|⟦q⟧)*?)"
 )
 _GOOD = (
     rf"\b(?P<n2>\d+){_OF.format('m2')}\s+(?:tests?\s+)?(?:pass(?:ed|ing)?|OK|green)\b|\b(?P<n3>\d+)/(?P<m3>\d+)(?!\s+(?:tests? )?fail)|"
     rf"\bexit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*0\b|\bwith(?:out)?\s+(?:any\s+|no\s+|0\s+)?(?:[\w-]+\s+)?{_NOUN}(?<!with)|"
     rf"\b(?:found\s+|finds\s+|with\s+|had\s+)?(?:no|0|zero)\s+(?:[\w-]+\s+)?{_NOUN}|"
-    r"\bpass(?:es|ed|ing)?\b|\bgreen\b|\bsucceed(?:s|ed|ing)?\b|\bsuccess(?:ful(?:ly)?)?\b|\bclean(?:ly)?\b|\bOK\b|\bhappy\b|✅|"
-    r"\bBUILD SUCCESS(?:FUL)?\b"
+    r"\bpass(?:es|ed|ing)?\b(?!\s+(?:a|an|the)\b|\s*⟦n)|\bgreen\b|\bsucceed(?:s|ed|ing)?\b|\bsuccess(?:ful(?:ly)?)?\b|\bclean(?:ly)?\b|\bOK\b|\bhappy\b|✅|"
+    r"\b(?:nothing|complete[sd]|finishe[sd])\b(?=\s*(?:$|[.,;)]))|\bBUILD SUCCESS(?:FUL)?\b"
 )
 _BAD = (
     rf"\b(?:(?:with|found|finds|reports|has|have|shows|about)\s+)?(?P<n4>{_NUMBER})\s+(?:[\w-]+\s+)?{_NOUN}|"
@@ -51,8 +56,9 @@ STATE = re.compile(rf"{FILL}(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))", re.IGNORECAS
 SUBJECT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in SUBJECTS.items()}
 ALSO = re.compile(r"\s*(?:,|and|&|,? as well as|\+)(?:\s+(?:the|and|both))*\s*", re.IGNORECASE)
 SO_DO = re.compile(r"\bso (?:do|does|did|are|is)\s+(?:the\s+)?", re.IGNORECASE)
+PASSES = re.compile(r"\b(?P<good>pass(?:es|ed)?)\s+(?:(?:all|the|every|both)\s+)*$", re.IGNORECASE)
 THEY = re.compile(
-    rf"\b(?:it|they|both|all(?: of (?:them|these|which))?)\b{FILL}(?P<good>\bpass(?:es|ed|ing)?\b|\bsucceed(?:s|ed)?\b|\bgreen\b)",
+    rf"\b(?:it|they|both|everything|all(?: of (?:them|these|which))?)\b{FILL}(?P<good>\bpass(?:es|ed|ing)?\b|\bsucceed(?:s|ed)?\b|\bgreen\b)",
     re.IGNORECASE,
 )
 COUNT = re.compile(
@@ -72,9 +78,9 @@ STILL_WRONG = re.compile(
     re.IGNORECASE,
 )
 BUILDS = re.compile(
-    r"\b(?:it|code|project|app|application|crate|package|everything|program|workspace|library|which|now)\s+(?:now\s+|still\s+|also\s+|all\s+)*"
-    rf"(?P<neg>(?:does\s+not|doesn't|no longer|won't)\s+)?(?:builds?|compiles?|compiled|built)\b"
-    r"(?=\s*(?:$|[.,;:!)]|and\b|with(?:out)?\b|clean|success|fine|again|now|on\b|under\b|OK))",
+    r"(?:⟦[pn]\d+⟧|\b(?!(?:that|who|to|we|you|i|script|command|step|job|if|when|of|and)\b)\w+)\s+(?:now\s+|still\s+|also\s+|all\s+)*"
+    rf"(?P<neg>(?:does\s+not|doesn't|no longer|won't)\s+)?(?:builds|(?<=not )build|(?<=n't )build|(?<=not )compile|(?<=n't )compile|compiles|compiled|built)\b"
+    r"(?=\s*(?:$|[.,;:!)]|and\s+(?:the|all|its?|tests?|passes)\b|with(?:out)?\b|clean|success|fine|again|now|on\b|under\b|OK))",
     re.IGNORECASE,
 )
 RAN = re.compile(r"\b(?:ran|executed|re-ran)\s+(?:the\s+)?(?:[\w-]+\s+){0,3}?(?P<mark>⟦[kc]\d+[^⟧]*⟧)", re.IGNORECASE)
@@ -89,7 +95,7 @@ _CONDITION = re.compile(
 _MODAL = re.compile(
     r"\b(?:should|would|could|might|may|will|shall|must|can|cannot|needs?|wants?|try|expect\w*|hope\w*|plan\w*|make sure|ensures?|please|"
     r"let me|let's|suggest\w*|recommend\w*|likely|probably|perhaps|maybe|seems?|appears?|looks? like|think|believe|assum\w+|suspect|"
-    r"guess|sure|certain|unclear|to see|next|todo|going to|about to|goal|aim|intend\w*|requires?|asserts?|supposed|presumably|"
+    r"guess|(?<!made )sure|certain|unclear|to see|next|todo|going to|about to|goal|aim|intend\w*|requires?|asserts?|supposed|presumably|"
     r"(?:to|and|please|you) (?:verify|confirm|check))\b|'(?:ll|d)\b",
     re.IGNORECASE,
 )
@@ -103,7 +109,7 @@ _NO_LIST = re.compile(
 )
 HISTORY = re.compile(
     r"\b(?:before|previous(?:ly)?|initially|originally|at first|earlier|used to|until now|had been|was failing|were failing|first run|"
-    r"pre-existing|prior)\b",
+    r"pre-existing|prior|without (?:the|this|my|that) (?:fix|change|patch))\b",
     re.IGNORECASE,
 )
 
