@@ -21,15 +21,22 @@ def measure(half: str) -> None:
     for row in every:
         wanted = Counter((kind, verdict) for kind, verdict in row.claims)
         found = Counter((claim.kind, claim.verdict) for claim in row.checked())
-        kinds, found_kinds = Counter(kind for kind, _ in wanted.elements()), Counter(kind for kind, _ in found.elements())
+        kinds, found_kinds = (
+            Counter(kind for kind, _ in wanted.elements()),
+            Counter(kind for kind, _ in found.elements()),
+        )
         claims += wanted.total()
         right += (wanted & found).total()
         missed += (kinds - found_kinds).total()
         invented += (found_kinds - kinds).total()
         bluffed += sum(n for (_, verdict), n in (found - wanted).items() if verdict == "verified")
     share = (len(every) - len(wrong)) / len(every)
-    print(f"{half}: {len(every) - len(wrong)} of {len(every)} messages right ({share:.0%}); {right} of {claims} claims right ({right / claims:.1%})")
-    print(f"  {missed} claims not found, {invented} found where there are none, {bluffed} verified that should not be; {took_ms:.1f} ms a message")
+    print(
+        f"{half}: {len(every) - len(wrong)} of {len(every)} messages right ({share:.0%}); {right} of {claims} claims right ({right / claims:.1%})"
+    )
+    print(
+        f"  {missed} claims not found, {invented} found where there are none, {bluffed} verified that should not be; {took_ms:.1f} ms a message"
+    )
 
 
 if __name__ == "__main__":

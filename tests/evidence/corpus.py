@@ -38,6 +38,11 @@ def rows(half: str) -> list[Row]:
     return [Row(**json.loads(line)) for line in lines]
 
 
+def table(name: str) -> list[list[Any]]:
+    """The rows of one of the other files, each with what is wanted last."""
+    return [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()]
+
+
 class Log:
     """The entries of a session that begins with a prompt and goes on as the lines tell."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ _NAMES = re.compile(r"⟦[tp]\d+⟧")
 _PATH = re.compile(r"⟦p\d+⟧")
 _TEST_FILE = re.compile(r"(?:^|/)tests?_[^/]*$|[._](?:test|spec)s?\.\w+$|Tests?\.\w+$|(?:^|/)tests?(?:/|$)")
 _MARK = re.compile(r"⟦[ck]\d+[^⟧]*⟧")
-_LONGEST = 50_000  # characters of a message that are read
+_LONGEST = 30_000  # characters of a message that are read
 _MOST = 100  # claims
 
 
@@ -81,7 +82,11 @@ def found_claims(message: str) -> list[Found]:
         subjects = _subjects(sentence)
         is_tested = any(claim.kind.startswith("tests") for claim in claims) or _has_tests([*before, *subjects])
         checks = _about_checks(sentence, subjects, is_tested=is_tested)
-        if [check.kind for check in checks] == ["checks_pass"] and _has_tests(before) and not (claims and claims[-1].kind == "tests_pass"):
+        if (
+            [check.kind for check in checks] == ["checks_pass"]
+            and _has_tests(before)
+            and not (claims and claims[-1].kind == "tests_pass")
+        ):
             checks, subjects = [], []  # `I ran the tests; everything passes`
         if not checks and (they := THEY.search(sentence.marks)) and is_asserted(sentence.marks, they.start()):
             checks = _about_them(sentence, they, subjects, before, sentence_before or sentence)
@@ -94,7 +99,12 @@ def found_claims(message: str) -> list[Found]:
 
 def _without_history(claims: Sequence[Found]) -> list[Found]:
     """Without failures of which a later claim says that they are over."""
-    over = {"tests_fail": "tests_pass", "lint_fails": "lint_clean", "build_fails": "build_passes", "types_fail": "types_clean"}
+    over = {
+        "tests_fail": "tests_pass",
+        "lint_fails": "lint_clean",
+        "build_fails": "build_passes",
+        "types_fail": "types_clean",
+    }
     return [
         claim
         for n, claim in enumerate(claims)
@@ -108,7 +118,9 @@ def _has_tests(subjects: Sequence[_Subject]) -> bool:
 
 def _subjects(sentence: Sentence) -> list[_Subject]:
     text = sentence.marks
-    found = [_Subject("tests", m.start(), m.end(), m) for m in _PATH.finditer(text) if _TEST_FILE.search(sentence.of(m[0]))]
+    found = [
+        _Subject("tests", m.start(), m.end(), m) for m in _PATH.finditer(text) if _TEST_FILE.search(sentence.of(m[0]))
+    ]
     found += [
         _Subject(kind, match.start(), match.end(), match)
         for kind, pattern in SUBJECT.items()
@@ -136,19 +148,29 @@ def _about_checks(sentence: Sentence, subjects: Sequence[_Subject], *, is_tested
         elif state is not None and (claim := _judged(sentence, subject, state)) is not None:
             claims.append(claim)
     claims = [claim for n, claim in enumerate(claims) if not _is_said_again(claim, claims[n + 1 :])]
-    for n, claim in enumerate(claims[:-1]):  # `mvn test: 15 tests run, no failures`
-        other = claims[n + 1]
-        if claim.command and claim.count is None and other.kind == claim.kind and other.count and not other.command:
-            claims[n : n + 2] = [replace(claim, count=other.count, out_of=other.out_of, end=other.end)]
-            break
+    claims = _joined(claims)
     claims += _by_themselves(sentence, claims)
     if len(claims) > 1:  # `everything is green: 12 tests passed`
         claims = [claim for claim in claims if claim.kind != "checks_pass" or "everything" not in sentence.text.lower()]
     return _counted(sentence, claims) if is_tested or COUNT.match(text) else claims
 
 
+def _joined(claims: list[Found]) -> list[Found]:
+    """With the number beside the program: `mvn test: 15 tests run, no failures` claims one thing."""
+    for n, (claim, other) in enumerate(pairwise(claims)):
+        is_number = other.kind == claim.kind and other.count is not None and not other.command
+        if claim.command and claim.count is None and is_number:
+            one = replace(claim, count=other.count, out_of=other.out_of, end=other.end)
+            return [*claims[:n], one, *claims[n + 2 :]]
+    return claims
+
+
 def _is_said_again(claim: Found, later: Sequence[Found]) -> bool:
-    return any(claim.kind == other.kind and claim.end == other.end and not claim.command for other in later if other.count is not None)
+    return any(
+        claim.kind == other.kind and claim.end == other.end and not claim.command
+        for other in later
+        if other.count is not None
+    )
 
 
 def _judged(sentence: Sentence, subject: _Subject, state: re.Match[str]) -> Found | None:
@@ -234,12 +256,18 @@ def _counted(sentence: Sentence, claims: list[Found]) -> list[Found]:
         elif found["bad"] and count == 0:
             continue
         elif (found["good"] or found["bad"]) and not any(claim.kind == kind for claim in claims):
-            claims.append(Found(kind, sentence.text, found.start(), found.end(), count, out_of, is_past="failed" in found[0]))
+            claims.append(
+                Found(kind, sentence.text, found.start(), found.end(), count, out_of, is_past="failed" in found[0])
+            )
     return claims
 
 
 def _about_them(
-    sentence: Sentence, they: re.Match[str], subjects: Sequence[_Subject], before: Sequence[_Subject], sentence_before: Sentence
+    sentence: Sentence,
+    they: re.Match[str],
+    subjects: Sequence[_Subject],
+    before: Sequence[_Subject],
+    sentence_before: Sentence,
 ) -> list[Found]:
     """Claims about what was named before: `I added a test and it passes`."""
     here = [subject for subject in subjects if subject.end <= they.start()]

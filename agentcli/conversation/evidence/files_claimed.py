@@ -11,37 +11,53 @@ from agentcli.conversation.evidence.wording import is_asserted
 _CREATED = r"created|added|wrote|written|generated|saved|introduced|scaffolded|produced|exported"
 _DELETED = r"deleted|removed|dropped"
 _CHANGED = (
-    "updated|modified|edited|changed|fixed|refactored|rewrote|rewritten|patched|extended|adjusted|improved|implemented|documented|"
-    "replaced|corrected|simplified|tweaked|bumped|registered|configured|converted|cleaned up|reworked|wired|hooked|integrated|renamed|"
+    "updated|modified|edited|changed|fixed|refactored|rewrote|rewritten|patched|extended|adjusted|improved|"
+    "implemented|documented|"
+    "replaced|corrected|simplified|tweaked|bumped|registered|configured|converted|cleaned up|reworked|wired|hooked|"
+    "integrated|renamed|"
     "moved|tightened|covered|applied|enhanced|reverted|restored|made"
 )
-_PATHS = r"⟦p\d+⟧(?:(?:\s+(?:file|directory|folder))?(?:\s*,\s*(?:and\s+)?|\s+(?:and|as well as|plus|along with|or)\s+)(?:the\s+)?⟦p\d+⟧)*"
+_PATHS = (
+    r"⟦p\d+⟧(?:(?:\s+(?:file|directory|folder))?"
+    r"(?:\s*,\s*(?:and\s+)?|\s+(?:and|as well as|plus|along with|or)\s+)(?:the\s+)?⟦p\d+⟧)*"
+)
 _WORD = r"(?:[\w'’#&.+-]|⟦[ntkcq]\d*[^⟧]*⟧)+"
 _DID = re.compile(
-    rf"(?P<is>\b(?:is|are|was|were|be|been|being)\s+)?\b(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED})\b(?P<what>(?:[\s:*/]+(?!by\b|that\b|when\b|if\b|using\b|because\b|via\b){_WORD}){{0,14}}?)"
-    rf"\s*,?[\s:*(]*(?P<paths>{_PATHS})(?:(?:\s*,)?\s*(?:plus|and|with|along with)\s+(?:[\w-]+\s+){{0,4}}(?:in|to)\s+(?P<more>{_PATHS}))?",
+    rf"(?P<is>\b(?:is|are|was|were|be|been|being)\s+)?\b(?P<verb>{_CREATED}|{_DELETED}|"
+    rf"{_CHANGED})\b(?P<what>(?:[\s:*/]+(?!by\b|that\b|when\b|if\b|using\b|because\b|via\b){_WORD}){{0,14}}?)"
+    rf"\s*,?[\s:*(]*(?P<paths>{_PATHS})(?:(?:\s*,)?\s*(?:plus|and|with|along with)\s+(?:[\w-]+\s+){{0,4}}(?:in|"
+    rf"to)\s+(?P<more>{_PATHS}))?",
     re.IGNORECASE,
 )
 _BECAME = re.compile(
-    rf"(?<!\bin )(?<!\bof )(?<!from )(?<!\bto )(?P<paths>{_PATHS})(?:\s*,)?(?:\s+file)?\s+(?:was|were|has|have|is now|are now|is|are)\s+(?P<neg>not\s+)?(?:been\s+)?(?:\w+ly\s+|also\s+|now\s+)*"
-    rf"(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED}|touched)\b(?P<rest>\s*,?\s*(?:along with|together with|as well as)\s+(?P<more>{_PATHS}))?",
+    rf"(?<!\bin )(?<!\bof )(?<!from )(?<!\bto )(?P<paths>{_PATHS})(?:\s*,)?(?:\s+file)?\s+(?:was|were|has|have|"
+    rf"is now|are now|is|are)\s+(?P<neg>not\s+)?(?:been\s+)?(?:\w+ly\s+|also\s+|now\s+)*"
+    rf"(?P<verb>{_CREATED}|{_DELETED}|{_CHANGED}|touched)\b(?P<rest>\s*,?\s*(?:along with|together with|"
+    rf"as well as)\s+(?P<more>{_PATHS}))?",
     re.IGNORECASE,
 )
 _MOVED = re.compile(
-    r"\b(?P<verb>renamed|moved|copied)\s+(?:the\s+)?(?:file\s+)?(?P<old>⟦p\d+⟧)\s*(?:to|into|→|->|as)\s*(?P<new>⟦p\d+⟧)", re.IGNORECASE
+    r"\b(?P<verb>renamed|moved|copied)\s+(?:the\s+)?(?:file\s+)?(?P<old>⟦p\d+⟧)\s*(?:to|into|→|->|"
+    r"as)\s*(?P<new>⟦p\d+⟧)",
+    re.IGNORECASE,
 )
 _KEPT = re.compile(
-    r"(?:(?:\bnot|n't|\bwithout)\s+(?:been\s+)?(?:touch\w*|chang\w*|modif\w*|edit\w*|alter\w*)\s+(?:the\s+)?(?:file\s+)?(?P<a>⟦p\d+⟧))|"
+    r"(?:(?:\bnot|n't|\bwithout)\s+(?:been\s+)?(?:touch\w*|chang\w*|modif\w*|edit\w*|"
+    r"alter\w*)\s+(?:the\s+)?(?:file\s+)?(?P<a>⟦p\d+⟧))|"
     r"(?:\bno (?:changes|edits)\s+(?:were|was|have been)\s+made\s+to\s+(?:the\s+)?(?P<d>⟦p\d+⟧))|"
     r"(?:\bmade no (?:changes|edits)\s+to\s+(?:the\s+)?(?P<e>⟦p\d+⟧))|"
-    r"(?:\b(?:left|kept|leaving|keeping)\s+(?:the\s+)?(?P<b>⟦p\d+⟧)\s+(?:completely\s+|entirely\s+)?(?:unchanged|untouched|as[ -]is|alone|intact))|"
-    r"(?:(?P<c>⟦p\d+⟧)\s+(?:is|are|was|were|has|remains?|stays?|stayed|remained)\s+(?:been\s+)?(?:left\s+)?(?:unchanged|untouched|unmodified|intact))",
+    r"(?:\b(?:left|kept|leaving|keeping)\s+(?:the\s+)?(?P<b>⟦p\d+⟧)\s+(?:completely\s+|entirely\s+)?(?:unchanged|"
+    r"untouched|as[ -]is|alone|intact))|"
+    r"(?:(?P<c>⟦p\d+⟧)\s+(?:is|are|was|were|has|remains?|stays?|stayed|"
+    r"remained)\s+(?:been\s+)?(?:left\s+)?(?:unchanged|untouched|unmodified|intact))",
     re.IGNORECASE,
 )
 _NOTHING = re.compile(
-    r"\bno (?:code |source )?(?:files?|code|changes?)\s+(?:were|was|have been|has been)\s+(?:changed|modified|made|touched|edited|written)|"
+    r"\bno (?:code |source )?(?:files?|code|changes?)\s+(?:were|was|have been|has been)\s+(?:changed|modified|made|"
+    r"touched|edited|written)|"
     r"\b(?:made|did|have made)\s+no\s+(?:code\s+|file\s+)?(?:changes|edits|modifications)|"
-    r"n[o']t\s+(?:yet\s+)?(?:chang\w*|modif\w*|touch\w*|edit\w*|ma[dk]e)\s+any(?:thing|\s+(?:files?|code|changes|edits|of the code))|"
+    r"n[o']t\s+(?:yet\s+)?(?:chang\w*|modif\w*|touch\w*|edit\w*|ma[dk]e)\s+any(?:thing|\s+(?:files?|code|changes|"
+    r"edits|of the code))|"
     r"\bnothing\s+(?:was|has been)\s+(?:changed|modified|touched|edited)",
     re.IGNORECASE,
 )
@@ -50,11 +66,19 @@ _HEADINGS = {
     "file_changed": re.compile(r"\b(?:modified|changed|updated|edited|touched)\b|^changes?\b", re.IGNORECASE),
     "file_deleted": re.compile(r"\b(?:deleted|removed)\b", re.IGNORECASE),
 }
-_NOTED = re.compile(r"(?P<path>⟦p\d+⟧)\s*(?:\(|[—–:-]\s*)(?P<what>new(?: file)?|created|added|modified|updated|changed|edited|deleted|removed)(?=\s*(?:$|[),.;]))", re.IGNORECASE)
-_MADE = re.compile(r"\bnew\s+(?:[\w-]+\s+){0,2}?(?:file|module|script|test|component)\b\s*[:,]?\s*(?P<path>⟦p\d+⟧)", re.IGNORECASE)
+_NOTED = re.compile(
+    r"(?P<path>⟦p\d+⟧)\s*(?:\(|[—–:-]\s*)(?P<what>new(?: file)?|created|added|modified|updated|changed|edited|"
+    r"deleted|removed)(?=\s*(?:$|[),.;]))",
+    re.IGNORECASE,
+)
+_MADE = re.compile(
+    r"\bnew\s+(?:[\w-]+\s+){0,2}?(?:file|module|script|test|component)\b\s*[:,]?\s*(?P<path>⟦p\d+⟧)", re.IGNORECASE
+)
 _GONE = re.compile(r"(?P<path>⟦p\d+⟧)\s+(?:no longer exists|is gone)\b", re.IGNORECASE)
 _THERE = re.compile(
-    rf"^\W*(?:In\s+)?(?P<path>⟦p\d+⟧)\s*(?:[:—–-]+|,\s*I(?:'ve| have)?(?:\s+\w+ly|\s+also)?)\s*(?:{_CREATED}|{_DELETED}|{_CHANGED})\b", re.IGNORECASE
+    rf"^\W*(?:In\s+)?(?P<path>⟦p\d+⟧)\s*(?:[:—–-]+|,\s*I(?:'ve| have)?(?:\s+\w+ly|\s+also)?)\s*(?:{_CREATED}|"
+    rf"{_DELETED}|{_CHANGED})\b",
+    re.IGNORECASE,
 )
 _MARK = re.compile(r"⟦p\d+⟧")
 
@@ -103,11 +127,17 @@ def _candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
 def _kind(verb: str, what: str) -> str:
     """What a verb says of a file, by the words between the two."""
     verb, words = verb.lower(), what.lower().split()
-    is_inside = bool({"in", "into", "inside", "within", "to", "from", "at", "of", "on", "for", "across", "under"} & set(words))
+    is_inside = bool(
+        {"in", "into", "inside", "within", "to", "from", "at", "of", "on", "for", "across", "under"} & set(words)
+    )
     if re.fullmatch(_CREATED, verb):
-        is_output = verb in ("wrote", "written", "saved", "generated", "produced", "exported") and "test" not in what.lower()
+        is_output = (
+            verb in ("wrote", "written", "saved", "generated", "produced", "exported") and "test" not in what.lower()
+        )
         makes_file = bool({"file", "script", "module", "page", "document"} & set(words))
-        return "file_changed" if is_inside and not is_output and not (makes_file and "called" in words) else "file_created"
+        return (
+            "file_changed" if is_inside and not is_output and not (makes_file and "called" in words) else "file_created"
+        )
     if re.fullmatch(_DELETED, verb) and not is_inside:
         return "file_deleted"
     return "file_changed"
@@ -119,7 +149,11 @@ def _listed(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
         what = found["what"].lower()
         kind = "new" if what.startswith("new") else what
         made = kind in ("new", "created", "added")
-        yield "file_created" if made else "file_deleted" if kind in ("deleted", "removed") else "file_changed", found["path"], found.start()
+        yield (
+            "file_created" if made else "file_deleted" if kind in ("deleted", "removed") else "file_changed",
+            found["path"],
+            found.start(),
+        )
     first = re.match(rf"\W*(?P<paths>{_PATHS})", sentence.marks)
     if first and sentence.is_item:
         for kind, heading in _HEADINGS.items():

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,7 +16,8 @@ from msgspec import Struct
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import Command, Pipeline
 
-LONGEST_READ = 200_000  # characters of an output; summaries stand at its end
+LONGEST_READ = 100_000  # characters of an output; summaries stand at its end
+LONGEST_LINE = 200  # characters
 _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
 _CODE_FILE = re.compile(r"\.(?:py|[cm]?[jt]sx?|go|rs|rb|java|kt|php|exs?|swift|cs|c|cc|cpp|lua|bats|sh)\b")
 _OPTION = re.compile(r"-|\w+=|[\d.]+[smh]?$")
@@ -68,7 +69,7 @@ def tables() -> dict[str, Any]:
 
 def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int], entry_id: str) -> list[Run]:
     """The checks in a command; without an exit code it did not come to its end."""
-    output = output[-LONGEST_READ:]
+    output = "\n".join(line[:LONGEST_LINE] for line in output[-LONGEST_READ:].splitlines())
     script = read_commands(command).script
     parts = [(n, part, is_last) for n, pipeline in enumerate(script) for part, is_last in _parts(pipeline, command)]
     found = []
@@ -76,7 +77,12 @@ def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int
         words = [word.text for word in part.words]
         is_alone = not any(_matters(other) for _, other, _ in parts if other is not part)
         code = _code_of(script, n, exit_code, is_alone=is_alone) if is_last else None
-        if code is None and is_alone and is_last and (echoed := _ECHOED.search(command) and _LAST_NUMBER.search(output)):
+        if (
+            code is None
+            and is_alone
+            and is_last
+            and (echoed := _ECHOED.search(command) and _LAST_NUMBER.search(output))
+        ):
             code = int(echoed[1])
         is_elsewhere = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for runner, rest in _runners(words):
@@ -90,6 +96,7 @@ def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int
     return found
 
 
+@lru_cache(maxsize=500)
 def kinds_named(command: str) -> list[str]:
     """The kinds of checks that a command is, by its text."""
     script = read_commands(command).script
@@ -134,15 +141,19 @@ def _runners(words: Sequence[str]) -> Iterator[tuple[dict[str, Any], Sequence[st
 
 def _behind_wrappers(words: Sequence[str]) -> int:
     """Where the command begins that wrappers run."""
-    known, at = tables(), 0
-    programs = {name.split()[0] for runner in known["runner"] for name in runner["names"]}
-    while wrapper := next((name for name in known["wrappers"] if _after(words[at:], name.split()) is not None), ""):
+    at = 0
+    while wrapper := next((name for name in tables()["wrappers"] if _after(words[at:], name.split()) is not None), ""):
         at = len(words) - len(_after(words[at:], wrapper.split()) or ())
         if wrapper.startswith(("docker", "podman")):  # their options, and a container
-            at = next((n for n in range(at, len(words)) if _base(words[n]) in programs), at)
+            at = next((n for n in range(at, len(words)) if _base(words[n]) in _programs()), at)
         while at < len(words) and _OPTION.match(words[at]):
             at += 1
     return at
+
+
+@cache
+def _programs() -> set[str]:
+    return {name.split()[0] for runner in tables()["runner"] for name in runner["names"]}
 
 
 def _base(word: str) -> str:
@@ -176,7 +187,11 @@ def _is_partial(runner: dict[str, Any], words: Sequence[str]) -> bool:
             continue
         if "::" in word or _CODE_FILE.search(word) or "/" in word.strip("/"):
             return True
-        if runner.get("by_word") and word not in ("run", "--", "all", "watch", "src", "tests", "test") and word.isidentifier():
+        if (
+            runner.get("by_word")
+            and word not in ("run", "--", "all", "watch", "src", "tests", "test")
+            and word.isidentifier()
+        ):
             return True
     return False
 
@@ -191,9 +206,7 @@ def _counts(kind: str, output: str) -> Counts | None:
     return Counts(sums.get("passed"), sums.get("failed"), sums.get("total")) if sums else None
 
 
-def _outcome(
-    kind: str, code: int | None, output: str, counts: Counts | None, *, is_elsewhere: bool
-) -> bool | None:
+def _outcome(kind: str, code: int | None, output: str, counts: Counts | None, *, is_elsewhere: bool) -> bool | None:
     """True if a check passed, by its exit code if that is known, and by what it printed (or not: `is_elsewhere`)."""
     summary = tables()["summary"][kind]
     if any(re.search(pattern, output, re.MULTILINE) for pattern in summary["nothing"]):

@@ -19,11 +19,24 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\([^)\n]+\)")
 _ITEM = re.compile(r"^(\s*)(?:[-*+•]|\d+[.)])\s+(?:\[[xX]\]\s*)?")
 _PATH = re.compile(r"(?<![\w/⟦.@:-])(?:\.{0,2}/)?(?:[\w.@-]+/)*[\w@-][\w.@-]*\.[A-Za-z][A-Za-z0-9]{0,9}(?![\w/(⟧])")
 _IS_PATH = re.compile(r"[\w.@ ~+-]*(?:/[\w.@ +\[\]()-]+)*/?")
-_BARE_FILES = {"Makefile", "Dockerfile", "LICENSE", "README", "CHANGELOG", "Gemfile", "Rakefile", "Procfile", "Justfile"}
+_BARE_FILES = {
+    "Makefile",
+    "Dockerfile",
+    "LICENSE",
+    "README",
+    "CHANGELOG",
+    "Gemfile",
+    "Rakefile",
+    "Procfile",
+    "Justfile",
+}
 _IS_TEST = re.compile(r"(?:^|[._:/\s])(?:test|it|spec)_|^Test[A-Z]|::|[a-z]Tests?(?:$|[.:#])|_test$")
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n| — (?=[A-Z])")
 _NO_PATH = re.compile(r"(?:[\d.]+|e\.g|i\.e|etc|vs|Node\.js|Vue\.js|Next\.js|D3\.js)\.?", re.IGNORECASE)
 _MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
+
+
+LONGEST = 600  # characters of a sentence that are read
 
 
 class Sentence(Struct, frozen=True):
@@ -47,12 +60,13 @@ class Sentence(Struct, frozen=True):
 
 def sentences(text: str) -> list[Sentence]:
     """The sentences of a message, without code blocks, quotations and open points."""
-    text = _LEFT_OUT.sub("", _FENCE.sub("\n", text))
+    text = _LEFT_OUT.sub("", _FENCE.sub("\n", text.replace("⟦", "[").replace("⟧", "]")))
     marked: list[str] = []
     text = _marked(text, marked)
     found = []
     for line, heading, is_item in _lines(_QUOTED.sub(" ⟦q⟧ ", text)):
         for part in _END.split(line):
+            part = part[:LONGEST]
             if part.strip(" -*✅❌.|"):
                 told = _MARK.sub(lambda mark: marked[int(mark[2])], part)
                 found.append(Sentence(part.strip(), told.strip(), heading, is_item, tuple(marked)))
@@ -63,7 +77,9 @@ def _lines(text: str) -> Iterator[tuple[str, str, bool]]:
     """Paragraphs and items, each as one line, with the heading that they stand below."""
     heading, paragraph = "", ""
     for line in (*text.splitlines(), ""):
-        bare = re.sub(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)|[✔✓☑]️?", lambda m: "✅" if m[0][0] in "✔✓☑" else "", line)
+        bare = re.sub(
+            r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)|[✔✓☑]️?", lambda m: "✅" if m[0][0] in "✔✓☑" else "", line
+        )
         item = _ITEM.match(bare)
         is_apart = item or not bare.strip() or bare.lstrip().startswith(("#", "|"))
         if is_apart and paragraph:
@@ -79,7 +95,9 @@ def _lines(text: str) -> Iterator[tuple[str, str, bool]]:
             yield " : ".join(cell.strip() for cell in bare.strip("| ").split("|")), heading, True
         elif bare.strip():
             is_row = re.match(r"\S[^.]{0,30}:\s", bare.strip())  # one of several lines, such as `Tests: 3 passed`
-            paragraph = f"{paragraph}\n{bare.strip()}" if is_row and paragraph else f"{paragraph} {bare.strip()}".strip()
+            paragraph = (
+                f"{paragraph}\n{bare.strip()}" if is_row and paragraph else f"{paragraph} {bare.strip()}".strip()
+            )
 
 
 def _marked(text: str, marked: list[str]) -> str:
@@ -92,7 +110,7 @@ def _marked(text: str, marked: list[str]) -> str:
 
     def _kind_of(written: str) -> tuple[str, str, str]:
         kinds = kinds_named(written)
-        if kinds and not _IS_TEST.search(written.split()[0]):
+        if kinds and not _IS_TEST.search(written.split(maxsplit=1)[0]):
             return "c", written, f":{','.join(kinds)}"
         is_file = "." in PurePosixPath(written).name[1:] or "/" in written or written in _BARE_FILES
         is_file = is_file or bool(re.fullmatch(r"\.[a-z]\w+", written))
@@ -106,7 +124,11 @@ def _marked(text: str, marked: list[str]) -> str:
 
     text = _CODE.sub(code, _LINK.sub(r"\1", text))
     text = _PATH.sub(lambda m: m[0] if _NO_PATH.fullmatch(m[0]) else mark("p", m[0].rstrip(".")), text)
-    text = re.sub(rf"(?<![\w⟦/-])(?:{'|'.join(_BARE_FILES - {'LICENSE', 'README', 'CHANGELOG'})})\b", lambda m: mark("p", m[0]), text)
+    text = re.sub(
+        rf"(?<![\w⟦/-])(?:{'|'.join(_BARE_FILES - {'LICENSE', 'README', 'CHANGELOG'})})\b",
+        lambda m: mark("p", m[0]),
+        text,
+    )
     return _spoken().sub(lambda m: mark("c", m[0], f":{','.join(_spoken_kinds()[m[0].lower()])}"), text)
 
 

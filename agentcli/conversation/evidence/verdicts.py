@@ -42,9 +42,13 @@ class Ended(Struct, frozen=True):
 
 
 class Record:
-    """What a conversation's log holds of commands and changes of files, oldest first."""
+    """What a conversation's log holds of commands and changes of files, oldest first.
 
-    def __init__(self, path: Iterable[Entry]) -> None:
+    Commands are read only where that is asked for, which takes a millisecond for each.
+    """
+
+    def __init__(self, path: Iterable[Entry], *, reads_commands: bool = True) -> None:
+        self._reads_commands = reads_commands
         self.runs: list[Run] = []
         self.changes: list[Changed] = []
         self.ended: list[Ended] = []
@@ -87,7 +91,7 @@ class Record:
         command = str(told.get("command", given.get("command", "")))
         code = None if told.get("timed_out") or (dropped and not told.get("kept")) else told.get("exit_code")
         at = self._jobs.get(told.get("job_id", ""), at) if result.name == "jobs" else at
-        if "exit_code" in told or result.name == "bash":
+        if self._reads_commands and ("exit_code" in told or result.name == "bash"):
             self.commands.append((command, code, ended))
             self.runs += runs_of(command, code, str(told.get("output", "")), at, entry_id)
 
@@ -110,7 +114,9 @@ def _is_source(change: FileChange) -> bool:
     return not (is_apart or set(path.parts) & set(none["folders"]))
 
 
-def checked_claims(message: str, path: Sequence[Entry], *, cwd: str, look: Look, is_recorded: bool = True) -> list[Claim]:
+def checked_claims(
+    message: str, path: Sequence[Entry], *, cwd: str, look: Look, is_recorded: bool = True
+) -> list[Claim]:
     """The claims of a message with a verdict on each.
 
     `path` are the entries of the conversation, `look` tells what a file at an absolute path holds now. Where changes
@@ -119,7 +125,7 @@ def checked_claims(message: str, path: Sequence[Entry], *, cwd: str, look: Look,
     found = found_claims(message)
     if not found:
         return []
-    record = Record(path)
+    record = Record(path, reads_commands=any(not claim.kind.startswith("file") for claim in found))
     tells_failures = any(claim.kind == "tests_fail" for claim in found)
     judge = _Judge(record, cwd, look, is_recorded=is_recorded, tells_failures=tells_failures)
     return [Claim(claim.text, claim.kind, *judge.verdict(claim)) for claim in found]
@@ -198,7 +204,10 @@ class _Judge:
         """True if another kind of program has failed tests, and nothing changed since."""
         others = {other.program: other for other in self._record.runs if other.kind == run.kind}
         return any(
-            other.passed is False and other.counts and not self._record.is_stale(other.at) and other.program != run.program
+            other.passed is False
+            and other.counts
+            and not self._record.is_stale(other.at)
+            and other.program != run.program
             for other in others.values()
         )
 
@@ -217,11 +226,17 @@ class _Judge:
 
     def _command(self, claim: Found, how: str) -> Judgement:
         wanted = " ".join(claim.command.split())
-        ran = [(command, code, ended) for command, code, ended in self._record.commands if wanted in " ".join(command.split())]
+        ran = [
+            (command, code, ended)
+            for command, code, ended in self._record.commands
+            if wanted in " ".join(command.split())
+        ]
         if not ran:
             return "unverified", ()
         command, code, ended = ran[-1]
-        is_own = " ".join(command.split()).rpartition("&& ")[2] == wanted or " ".join(command.split()).endswith(f" {wanted}")
+        is_own = " ".join(command.split()).rpartition("&& ")[2] == wanted or " ".join(command.split()).endswith(
+            f" {wanted}"
+        )
         is_own = is_own or not re.search(r"[|;&]", command)
         if how == "ran":
             return ("verified" if code is not None else "unverified"), (ended.entry_id,)
@@ -266,7 +281,9 @@ class _Judge:
     def _never_changed(self, claim: Found) -> Judgement:
         """Of a file that no call changed: refuted if the call failed that should have."""
         name = PurePath(claim.path).name
-        failed = [call for call in self._record.ended if call.is_error and name in call.text and call.name not in _ONLY_READ]
+        failed = [
+            call for call in self._record.ended if call.is_error and name in call.text and call.name not in _ONLY_READ
+        ]
         return ("refuted" if failed else "unverified"), tuple(call.entry_id for call in failed[-1:])
 
     def _unchanged(self, changes: Sequence[Changed]) -> Judgement:
@@ -276,7 +293,19 @@ class _Judge:
         return ("verified" if self._sees_all() else "unverified"), tuple(each.entry_id for each in changes)
 
 
-_ONLY_READ = {"file_read", "file_list", "grep_search", "think", "todo", "web_fetch", "web_search", "read_more", "recall", "skill", "ask_user"}
+_ONLY_READ = {
+    "file_read",
+    "file_list",
+    "grep_search",
+    "think",
+    "todo",
+    "web_fetch",
+    "web_search",
+    "read_more",
+    "recall",
+    "skill",
+    "ask_user",
+}
 
 
 def _same(before: FileState | None, after: FileState | None) -> bool:

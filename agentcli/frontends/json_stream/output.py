@@ -29,7 +29,7 @@ from agentcli.agent.events import (
     TurnStarted,
     UsageReported,
 )
-from agentcli.agent.result import ResultBuilder
+from agentcli.agent.result import Demands, ResultBuilder
 from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result
@@ -43,11 +43,11 @@ LONGEST_ECHO = 200  # bytes of a line that was refused
 class JsonOutput:
     """Writes one object a line. `partial` adds the deltas as Messages-API stream events."""
 
-    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, fail_on_denial: bool) -> None:
+    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, demands: Demands) -> None:
         self._session = session
         self._out = out
         self._partial = partial
-        self._fail_on_denial = fail_on_denial
+        self._demands = demands
         self._result = ResultBuilder(session)
         self._is_in_message = False
         self._index = 0
@@ -107,7 +107,7 @@ class JsonOutput:
                 for call in calls:
                     self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
             case Done() | TurnFailed():
-                self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))
+                self.write(self._result.build(event, self._demands))
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
