@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.turn_log import Turn
+from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import Entry
-from agentcli.conversation.evidence import Claim
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
 from agentcli.tools.sandbox import Files
 
+# Something that every claim has in it: a path, a number, or the word for a check or its outcome.
+_MAY_CLAIM = re.compile(
+    r"[`/\d✅❌]|\w\.\w|file|test|suite|spec|lint|buil|compil|check|pass|fail|chang|modif|touch|edit|everything|green|"
+    r"clean|happy|issue|error|succe",
+    re.IGNORECASE,
+)
 _LARGEST_LOOKED_AT = 10_000_000  # bytes
 
 
 async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
     """The claims of an answer with a verdict on each; the work is done in a thread."""
-    if not answer.strip():
+    if not _MAY_CLAIM.search(answer):
         return ()
     return await asyncio.to_thread(_checked, answer, list(turn.state.conversation.path), turn)
 

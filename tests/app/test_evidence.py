@@ -89,7 +89,7 @@ def test_a_run_before_the_last_change_is_no_evidence(checked: Place) -> None:
 
 def test_a_run_of_an_earlier_turn_is_evidence_after_a_resume(checked: Place) -> None:
     first = checked.run("-m", checked.script(*TRUE), "-p", "go", *JSON, *ALLOWS)
-    again = checked.script({"text": "As I said, all 3 tests pass, and I created `a.py`."})
+    again = checked.script({"text": "Yes. All 3 tests pass, and I created `a.py`."})
     ran = checked.run("-m", again, "-r", first.result["session_id"], "-p", "sure?", *JSON)
     assert sorted(verdicts(ran.result)) == [("file_created", "verified"), ("tests_pass", "verified")]
     (checked.folder / "a.py").write_text("y = 2\n")

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
-from agentcli.conversation.evidence import Claim
 from agentcli.conversation.evidence.verdicts import checked_claims
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import Text, ToolResult, ToolUse

@@ -7,8 +7,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
@@ -64,7 +63,7 @@ class Counts(Struct, frozen=True):
 
 @cache
 def tables() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "runners.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name("runners.toml").read_text("utf-8"))
 
 
 def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int], entry_id: str) -> list[Run]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentcli.conversation.claim import Claim, ClaimVerdict
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.evidence import Claim, ClaimVerdict
 from agentcli.conversation.evidence.claims import Found, found_claims
 from agentcli.conversation.evidence.runs import Run, kinds_named, runs_of, tables
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
@@ -47,7 +47,8 @@ class Record:
     Commands are read only where that is asked for, which takes a millisecond for each.
     """
 
-    def __init__(self, path: Iterable[Entry], *, reads_commands: bool = True) -> None:
+    def __init__(self, path: Iterable[Entry], cwd: str, *, reads_commands: bool = True) -> None:
+        self._cwd = cwd
         self._reads_commands = reads_commands
         self.runs: list[Run] = []
         self.changes: list[Changed] = []
@@ -97,7 +98,7 @@ class Record:
 
     def is_stale(self, at: Place) -> bool:
         """True if files that a check may depend on changed after a call."""
-        return any(change.at > at and _is_source(change.change) for change in self.changes)
+        return any(change.at > at and _is_source(change.change, self._cwd) for change in self.changes)
 
 
 def _dropped(told: Mapping[str, Any]) -> list[str]:
@@ -106,8 +107,8 @@ def _dropped(told: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name not in (told.get("kept") or ())]
 
 
-def _is_source(change: FileChange) -> bool:
-    path, none = PurePath(change.path), tables()["no_source"]
+def _is_source(change: FileChange, cwd: str) -> bool:
+    path, none = PurePath(change.path.removeprefix(f"{cwd}/")), tables()["no_source"]
     if any(state is not None and state.kind == "folder" for state in (change.before, change.after)):
         return False
     is_apart = path.suffix in none["endings"] or path.name in none["names"]
@@ -125,7 +126,7 @@ def checked_claims(
     found = found_claims(message)
     if not found:
         return []
-    record = Record(path, reads_commands=any(not claim.kind.startswith("file") for claim in found))
+    record = Record(path, cwd, reads_commands=any(not claim.kind.startswith("file") for claim in found))
     tells_failures = any(claim.kind == "tests_fail" for claim in found)
     judge = _Judge(record, cwd, look, is_recorded=is_recorded, tells_failures=tells_failures)
     return [Claim(claim.text, claim.kind, *judge.verdict(claim)) for claim in found]
