@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from agentcli.conversation.evidence.sentences import Sentence
 from agentcli.conversation.evidence.wording import is_asserted
 
-_CREATED = r"created|added|wrote|written|generated|saved|introduced|scaffolded|produced|exported"
+_CREATED = r"created|added|wrote|written|generated|saved|introduced|scaffolded|produced"
 _DELETED = r"deleted|removed|dropped"
 _CHANGED = (
     "updated|modified|edited|changed|fixed|refactored|rewrote|rewritten|patched|extended|adjusted|improved|"
@@ -131,9 +131,7 @@ def _kind(verb: str, what: str) -> str:
         {"in", "into", "inside", "within", "to", "from", "at", "of", "on", "for", "across", "under"} & set(words)
     )
     if re.fullmatch(_CREATED, verb):
-        is_output = (
-            verb in ("wrote", "written", "saved", "generated", "produced", "exported") and "test" not in what.lower()
-        )
+        is_output = verb in ("wrote", "written", "saved", "generated", "produced") and "test" not in what.lower()
         makes_file = bool({"file", "script", "module", "page", "document"} & set(words))
         return (
             "file_changed" if is_inside and not is_output and not (makes_file and "called" in words) else "file_created"

@@ -49,7 +49,7 @@ FILL = (
 _GOOD = (
     rf"\b(?P<n2>\d+){_OF.format('m2')}\s+(?:tests?\s+)?(?:pass(?:ed|ing)?|OK|green)\b|"
     rf"\b(?P<n3>\d+)/(?P<m3>\d+)(?!\s+(?:tests? )?fail)|"
-    rf"\bexit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*0\b|\bwith(?:out)?\s+(?:any\s+|no\s+|"
+    rf"\b(?:with\s+)?exit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*0\b|\bwith(?:out)?\s+(?:any\s+|no\s+|"
     rf"0\s+)?(?:[\w-]+\s+)?{_NOUN}(?<!with)|"
     rf"\b(?:found\s+|finds\s+|with\s+|had\s+)?(?:no|0|zero)\s+(?:[\w-]+\s+)?{_NOUN}|"
     r"\bpass(?:es|ed|ing)?\b(?!\s+(?:a|an|the)\b|\s*⟦n)|\bgreen\b|\bsucceed(?:s|ed|ing)?\b|"
@@ -60,7 +60,7 @@ _BAD = (
     rf"\b(?:(?:with|found|finds|reports|has|have|shows|about)\s+)?(?P<n4>{_NUMBER})\s+(?:[\w-]+\s+)?{_NOUN}|"
     r"\b(?P<n5>\d+)\s+(?:tests?\s+)?fail(?:ed|ing|s)?\b|\bfail(?:s|ed|ing)?\b(?:\s+with\s+exit\s+(?:code|"
     r"status)\s+(?P<code>\d+))?|"
-    r"\bexit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*(?P<code2>[1-9]\d*)\b|\bred\b(?=\W|$)|\bbroken\b|"
+    r"\b(?:with\s+)?exit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*(?P<code2>[1-9]\d*)\b|\bred\b(?=\W|$)|\bbroken\b|"
     r"\bbreaks\b|❌|"
     r"\bcomplains\b(?:\s+about\s+(?P<n6>\d+))?|\berrors? out\b"
 )
