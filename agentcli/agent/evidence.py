@@ -33,7 +33,9 @@ async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
 
 
 def _checked(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
-    verdicts = import_module("agentcli.conversation.evidence.verdicts")  # 20 ms that no request waits for
+    verdicts = import_module(
+        "agentcli.conversation.evidence.verdicts"
+    )  # 40 ms, and only an answer that may claim something needs it
     services = turn.runtime.calls.services
     workspace = services.workspace
     claims: list[Claim] = verdicts.checked_claims(

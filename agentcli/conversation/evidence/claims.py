@@ -277,6 +277,9 @@ def _about_them(
         meant = meant[-1:]
     files = [source.of(subject.found[0]) for subject in meant if _PATH.fullmatch(subject.found[0])]
     others = [subject for subject in meant if not _PATH.fullmatch(subject.found[0])]
+    if sum(subject.kind == "tests" for subject in others) > 1:  # `the suite has four tests and they pass`
+        counted = [subject for subject in others if subject.kind != "tests" or subject.found.groupdict().get("n")]
+        others = counted if _has_tests(counted) else others
     claims = [_claim(source, subject, "good", they.end()) for subject in others or meant if subject.kind != "command"]
     if files and others:
         claims = [replace(claim, names=claim.names or tuple(files)) for claim in claims]

@@ -58,6 +58,7 @@ _NOTHING = re.compile(
     r"\b(?:made|did|have made)\s+no\s+(?:code\s+|file\s+)?(?:changes|edits|modifications)|"
     r"n[o']t\s+(?:yet\s+)?(?:chang\w*|modif\w*|touch\w*|edit\w*|ma[dk]e)\s+any(?:thing|\s+(?:files?|code|changes|"
     r"edits|of the code))|"
+    r"\b(?:changed|modified|touched|edited)\s+nothing\b|"
     r"\bnothing\s+(?:was|has been)\s+(?:changed|modified|touched|edited)",
     re.IGNORECASE,
 )

@@ -90,7 +90,7 @@ def runs_of(command: str, exit_code: int | None, output: str, at: tuple[int, int
                 passed = None
                 if exit_code is not None:
                     passed = _outcome(kind, code, output, counts, is_elsewhere=is_elsewhere)
-                program, is_partial = runner["names"][0], _is_partial(runner, rest)
+                program, is_partial = _base(words[len(words) - len(rest) - 1]), _is_partial(runner, rest)
                 found.append(Run(kind, program, command, output, at, entry_id, passed, is_partial, counts))
     return found
 

@@ -155,7 +155,8 @@ class _Judge:
         fitting = self._fitting(claim, runs)
         if not fitting:
             return "unverified", tuple(run.entry_id for run in runs[-1:])
-        newest, entries = fitting[-1], (fitting[-1].entry_id,)
+        newest = self._counted(claim, fitting) if is_good else fitting[-1]
+        entries: tuple[str, ...] = (newest.entry_id,)
         if claim.is_all and claim.count is None and is_good and newest.passed and newest.is_partial:
             whole = next((run for run in reversed(fitting) if not run.is_partial), None)
             if whole is None or not whole.passed:
@@ -174,6 +175,12 @@ class _Judge:
         if is_good and (self._record.is_stale(newest.at) or self._other_failed(newest)):
             return "unverified", entries
         return "verified", entries
+
+    def _counted(self, claim: Found, runs: Sequence[Run]) -> Run:
+        """The newest run; of several programs the one that ran as many tests as a claim says."""
+        newest = {run.program: run for run in runs}.values()
+        same = [run for run in newest if claim.count is not None and _fits(claim, run, is_good=True)]
+        return max(same, key=lambda run: run.at) if same else runs[-1]
 
     def _is_of_some(self, claim: Found) -> bool:
         """True if a claim says how many tests pass, and that others do not."""

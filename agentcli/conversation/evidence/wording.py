@@ -10,6 +10,7 @@ NUMBERS = {
 _NUMBER = rf"\d+|{'|'.join(NUMBERS)}"
 _OF = r"(?:\s*(?:/|\bof\b|\bout of\b)\s*(?:the\s+)?(?P<{0}>\d+))?"
 _NOUN = r"(?:errors?|issues?|failures?|problems?|warnings?|offenses?|violations?)"
+_WRONG = r"(?:errors?|issues?|failures?|problems?|offenses?|violations?)"  # warnings are none
 _NOT = r"\bnot\b|n't\b|\bnever\b|\bno longer\b"
 _ADJECTIVE = (
     rf"(?:(?<![\w-])(?!(?:{_NUMBER}|(?:pass|fail)\w*|and|or|but|that|the|is|are|was|were|ran|run|checks?|builds?|"
@@ -38,7 +39,8 @@ _PLACE = (
 )
 # What may stand between what is claimed about and what is claimed.
 FILL = (
-    rf"(?P<fill>(?:\s|[,:→⇒=>—–()|-]|{_NOT}|\b(?:is|are|was|were|do|does|did|have|has)(?=n't)|{_PLACE}|\b(?:now|"
+    rf"(?P<fill>(?:\s|\((?![^)]*(?:pass|fail|\d))[^()]{{1,40}}\)|[,:→⇒=>—–()|-]|{_NOT}|\b(?:is|are|was|were|do|"
+    rf"does|did|have|has)(?=n't)|{_PLACE}|\b(?:now|"
     rf"all|still|also|both|again|"
     r"currently|do|does|did|are|is|was|were|been|have|has|had|run|runs|ran|completed?|completes|finish(?:es|ed)?|"
     r"came?|comes?|"
@@ -54,10 +56,11 @@ _GOOD = (
     rf"\b(?:found\s+|finds\s+|with\s+|had\s+)?(?:no|0|zero)\s+(?:[\w-]+\s+)?{_NOUN}|"
     r"\bpass(?:es|ed|ing)?\b(?!\s+(?:a|an|the)\b|\s*⟦n)|\bgreen\b|\bsucceed(?:s|ed|ing)?\b|"
     r"\bsuccess(?:ful(?:ly)?)?\b|\bclean(?:ly)?\b|\bOK\b|\bhappy\b|✅|"
-    r"\b(?:nothing|complete[sd]|finishe[sd])\b(?=\s*(?:$|[.,;)]))|\bBUILD SUCCESS(?:FUL)?\b"
+    r"\b(?:nothing|complete[sd]|finishe[sd])\b(?=\s*(?:$|[.,;)]))|\bworks\b(?=\s*(?:again|now|$|[.,;)]))|"
+    r"\bBUILD SUCCESS(?:FUL)?\b"
 )
 _BAD = (
-    rf"\b(?:(?:with|found|finds|reports|has|have|shows|about)\s+)?(?P<n4>{_NUMBER})\s+(?:[\w-]+\s+)?{_NOUN}|"
+    rf"\b(?:(?:with|found|finds|reports|has|have|shows|about)\s+)?(?P<n4>{_NUMBER})\s+(?:[\w-]+\s+)?{_WRONG}|"
     r"\b(?P<n5>\d+)\s+(?:tests?\s+)?fail(?:ed|ing|s)?\b|\bfail(?:s|ed|ing)?\b(?:\s+with\s+exit\s+(?:code|"
     r"status)\s+(?P<code>\d+))?|"
     r"\b(?:with\s+)?exit(?:s|ed)?\s+(?:with\s+)?(?:code\s+|status\s+)*(?P<code2>[1-9]\d*)\b|\bred\b(?=\W|$)|\bbroken\b|"
