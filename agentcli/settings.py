@@ -124,6 +124,12 @@ class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     exclude: tuple[str, ...] = ()
 
 
+class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """With `show` the terminal tells after each answer what the log says of its claims."""
+
+    show: bool = True
+
+
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
@@ -225,6 +231,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     agents: AgentSettings = AgentSettings()
     data: DataSettings = DataSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
+    evidence: EvidenceSettings = EvidenceSettings()
     permissions: PermissionSettings = PermissionSettings()
     sandbox: SandboxSettings = SandboxSettings()
     web: WebSettings = WebSettings()

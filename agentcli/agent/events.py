@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
+from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.trial import TriedChange
@@ -283,7 +284,7 @@ class Denial(Struct, frozen=True):
 
 
 class Done(AgentEvent, frozen=True, tag="done"):
-    """The answer to a prompt is complete. `turns` counts its requests."""
+    """The answer to a prompt is complete. `turns` counts its requests, `claims` are the answer's, checked."""
 
     text: str
     turns: int
@@ -291,6 +292,7 @@ class Done(AgentEvent, frozen=True, tag="done"):
     reason: DoneReason = "end_turn"
     cost_usd: float | None = None
     denials: tuple[Denial, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):

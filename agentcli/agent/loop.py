@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from agentcli.agent.accounting.budgets import MemoryAccount, OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_hooks import fire, heed_prompt, heed_stop
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
+from agentcli.agent.evidence import claims_of
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
 from agentcli.agent.requests.request import add_notes, request_reply, told
@@ -157,7 +160,8 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
         await settled(turn)
     except (ProviderError, UserError) as error:
         return await _failure(turn, error)
-    return _done(turn, reason)
+    done = _done(turn, reason)
+    return replace(done, claims=await claims_of(done.text, turn)) if reason == "end_turn" else done
 
 
 async def _rounds(turn: Turn) -> DoneReason:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from msgspec import Struct, to_builtins
+
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
 from agentcli.agent.result_object import result_object, usage_object
 from agentcli.agent.session import Session
+from agentcli.conversation.claim import Claim
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -20,6 +23,7 @@ EXIT_CODES = {
     "declined": INTERRUPTED_EXIT,
 }
 DENIED_EXIT = 56
+UNPROVEN_EXIT = 57
 _SUBTYPES = {
     "max_turns": "error_max_turns",
     "max_budget": "error_max_budget_usd",
@@ -27,6 +31,19 @@ _SUBTYPES = {
     "declined": "interrupted",
 }
 _REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of its own
+
+
+class Demands(Struct, frozen=True):
+    """What a run is to end with a code of its own for: a denied call (56), a claim that is not verified (57)."""
+
+    no_denials: bool = False
+    evidence: bool = False
+
+    def lack_evidence(self, end: Done | TurnFailed) -> bool:
+        return self.evidence and bool(unproven(end))
+
+
+NO_DEMANDS = Demands()
 
 
 class ResultBuilder:
@@ -50,7 +67,7 @@ class ResultBuilder:
             self._api_s += time.monotonic() - self._requested
             self._requested = None
 
-    def build(self, end: Done | TurnFailed, *, fail_on_denial: bool = False) -> dict[str, Any]:
+    def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
         """The object as the JSON outputs print it."""
         denials = [
             {
@@ -66,8 +83,10 @@ class ResultBuilder:
             reason = _REASONS.get(end.error_type, end.error_type or "error")
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
-            if fail_on_denial and denials and subtype == "success":
+            if demands.no_denials and denials and subtype == "success":
                 subtype, reason = "error_permission", "permission_denied"
+            elif demands.lack_evidence(end) and subtype == "success":
+                subtype, reason = "error_evidence", "evidence_missing"
         by_model = self._session.state.meter.by_model
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
@@ -79,6 +98,7 @@ class ResultBuilder:
                 model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model.items()
             },
             "permission_denials": denials,
+            "claims": [] if isinstance(end, TurnFailed) else to_builtins(end.claims),
         }
 
     def unfinished(self) -> dict[str, Any]:
@@ -90,8 +110,15 @@ class ResultBuilder:
         return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
 
 
-def exit_code(end: Done | TurnFailed, *, fail_on_denial: bool) -> int:
+def unproven(end: Done | TurnFailed) -> list[Claim]:
+    """The claims of an answer that are not verified."""
+    return [] if isinstance(end, TurnFailed) else [claim for claim in end.claims if claim.verdict != "verified"]
+
+
+def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
     if isinstance(end, TurnFailed):
         return 1
     code = EXIT_CODES[end.reason]
-    return DENIED_EXIT if fail_on_denial and end.denials and code == 0 else code
+    if code == 0 and demands.no_denials and end.denials:
+        return DENIED_EXIT
+    return UNPROVEN_EXIT if code == 0 and demands.lack_evidence(end) else code

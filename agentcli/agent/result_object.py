@@ -26,6 +26,7 @@ def result_object(subtype: str, text: str, *, session_id: str = "", reason: str 
         "usage": usage_object(Usage()),
         "model_usage": {},
         "permission_denials": [],
+        "claims": [],
         "terminal_reason": reason or subtype,
         "uuid": _uuid4(),
     }

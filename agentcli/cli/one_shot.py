@@ -10,7 +10,7 @@ from typing import Literal
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
-from agentcli.agent.result import INTERRUPTED_EXIT, ResultBuilder
+from agentcli.agent.result import INTERRUPTED_EXIT, Demands, ResultBuilder
 from agentcli.app import Builder, Extras
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
@@ -96,6 +96,7 @@ async def _init_without_model(config: Config, words: list[str]) -> int:
 
 async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:
     """Let the front end that was asked for answer; gives its exit code."""
+    demands = Demands(options.fail_on_denial, options.require_evidence)
     match options.output_format:
         case "stream-json":
             from agentcli.frontends.json_stream.dialogue import run_json_stream
@@ -106,15 +107,13 @@ async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namesp
                 out=sys.stdout.buffer,
                 input=unshared_stdin() if options.input_format == "stream-json" else None,
                 partial=options.include_partial_messages,
-                fail_on_denial=options.fail_on_denial,
+                demands=demands,
                 leaving=leaving,
             )
         case "json":
             from agentcli.frontends.print_mode import print_json
 
-            return await print_json(
-                host, given, out=sys.stdout.buffer, log=sys.stderr, fail_on_denial=options.fail_on_denial
-            )
+            return await print_json(host, given, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
         case _:
             from agentcli.frontends.print_mode import print_answer
 
@@ -124,7 +123,7 @@ async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namesp
                 out=sys.stdout,
                 log=sys.stderr,
                 verbose=options.verbose,
-                fail_on_denial=options.fail_on_denial,
+                demands=demands,
             )
 
 

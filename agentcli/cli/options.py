@@ -74,6 +74,10 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"action": "store_true", "help": "exit with 56 when a call was denied for want of an answer"},
     ),
     (
+        ("--require-evidence",),
+        {"action": "store_true", "help": "exit with 57 when the log does not verify what the answer claims"},
+    ),
+    (
         ("--system-prompt",),
         {"type": _text, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
     ),

@@ -54,6 +54,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         ),
+        shows_claims=config.settings.evidence.show,
     )
     opener.tell = app.tell
     app.on_close = opener.aclose
@@ -66,7 +67,14 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
     opener = ConfiguredTerminalOpener(config, options)
     commands = conversation_commands()
     opener.add_own_commands(commands)
-    terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
+    terminal = PlainTerminal(
+        opener,
+        commands,
+        stdin=sys.stdin.fileno(),
+        out=sys.stdout,
+        banner=banner,
+        shows_claims=config.settings.evidence.show,
+    )
     try:
         return await terminal.run(prompt)
     finally:

@@ -19,7 +19,7 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
 )
-from agentcli.agent.result import ResultBuilder, exit_code
+from agentcli.agent.result import Demands, ResultBuilder, exit_code, unproven
 from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
 from agentcli.conversation.titles import shortened
@@ -30,7 +30,7 @@ LONGEST_TASK = 80  # characters of a subagent's task
 
 
 async def print_answer(
-    host: ScreenlessHost, given: Given, *, out: TextIO, log: TextIO, verbose: bool, fail_on_denial: bool
+    host: ScreenlessHost, given: Given, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
     """Print the answer to a prompt, or the output of a slash command, and give the exit code.
 
@@ -74,12 +74,14 @@ async def print_answer(
                 _say(log, f"Went from {before} to {after}.")
             case TurnFailed(error):
                 _say(log, f"agentcli: {error}", after_text=live)
-                return exit_code(event, fail_on_denial=fail_on_denial)
+                return exit_code(event, demands)
             case Done():
                 line_end = "\n" if event.text or live else ""
                 print("" if live else event.text, end=line_end, file=out, flush=True)
                 _explain(event, session, log)
-                return exit_code(event, fail_on_denial=fail_on_denial)
+                if demands.evidence:
+                    _tell_unproven(event, log)
+                return exit_code(event, demands)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
@@ -93,7 +95,7 @@ def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
     return ended.exit_code
 
 
-async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: TextIO, fail_on_denial: bool) -> int:
+async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:
     """Print the result object and give the exit code."""
     started = time.monotonic()
     prompt = await host.meant(given)
@@ -111,9 +113,9 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
             case Retry() | Notice():
                 _say(log, event.error if isinstance(event, Retry) else event.text)
             case Done() | TurnFailed():
-                out.write(to_json_line(result.build(event, fail_on_denial=fail_on_denial)))
+                out.write(to_json_line(result.build(event, demands)))
                 out.flush()
-                return exit_code(event, fail_on_denial=fail_on_denial)
+                return exit_code(event, demands)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
@@ -136,6 +138,12 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
             _say(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
+
+
+def _tell_unproven(done: Done, log: TextIO) -> None:
+    for claim in unproven(done):
+        how = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
+        _say(log, f"{how} ({claim.kind}): {' '.join(claim.text.split())}")
 
 
 def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:

@@ -204,7 +204,9 @@ def test_a_killed_undo_is_finished_by_the_next_command(project: Place) -> None:
 
 def test_an_edit_of_a_file_that_is_written_all_the_time_can_be_taken_back(project: Place) -> None:
     job: Any = {
-        "tool_calls": [call("bash", command="while :; do head -c 20000 /dev/zero >>log; sleep 0.005; done", background=True)]
+        "tool_calls": [
+            call("bash", command="while :; do head -c 20000 /dev/zero >>log; sleep 0.005; done", background=True)
+        ]
     }
     (project.folder / "log").write_bytes(bytes(2_000_000))
     go(project, job, bash("echo 2 >a.txt; sleep 0.5"))

@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
-from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, exit_code
+from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, UNPROVEN_EXIT, Demands, exit_code
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
@@ -50,14 +50,14 @@ async def run_json_stream(
     out: BinaryIO,
     input: BinaryIO | None,
     partial: bool,
-    fail_on_denial: bool,
+    demands: Demands,
     leaving: asyncio.Event,
 ) -> int:
     """Answer the first prompt, if there is one, then what comes from `input` until it ends; gives the last exit code.
 
     Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
     """
-    dialogue = Dialogue(host, out, partial=partial, fail_on_denial=fail_on_denial, leaving=leaving)
+    dialogue = Dialogue(host, out, partial=partial, demands=demands, leaving=leaving)
     return await dialogue.run(first, input)
 
 
@@ -69,15 +69,15 @@ class Dialogue:
     """
 
     def __init__(
-        self, host: ScreenlessHost, out: BinaryIO, *, partial: bool, fail_on_denial: bool, leaving: asyncio.Event
+        self, host: ScreenlessHost, out: BinaryIO, *, partial: bool, demands: Demands, leaving: asyncio.Event
     ) -> None:
         self._host = host
         self._out = out
         self._partial = partial
-        self._fail_on_denial = fail_on_denial
+        self._demands = demands
         self._code = 0
         self._has_refused = self._has_taken = False
-        self._was_denied = False
+        self._was_denied = self._lacked_evidence = False
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
@@ -90,7 +90,7 @@ class Dialogue:
     def _begin(self, session: Session) -> None:
         self._session = session
         self._turns_before, self._turns_told = session.turns_begun, 0
-        self._output = JsonOutput(session, self._out, partial=self._partial, fail_on_denial=self._fail_on_denial)
+        self._output = JsonOutput(session, self._out, partial=self._partial, demands=self._demands)
         commands = self._host.commands
         skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
         self._output.begin([command.name for command in commands], skills)
@@ -118,7 +118,9 @@ class Dialogue:
                 task.cancel()
         if self._leaving.is_set():
             return INTERRUPTED_EXIT
-        return DENIED_EXIT if self._fail_on_denial and self._was_denied and not self._code else self._code
+        if not self._code and self._demands.no_denials and self._was_denied:
+            return DENIED_EXIT
+        return UNPROVEN_EXIT if not self._code and self._lacked_evidence else self._code
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something beside the rest; what it raises ends the dialogue."""
@@ -147,8 +149,9 @@ class Dialogue:
             if isinstance(event, TakenOver):
                 self._leaving.set()
             if isinstance(event, Done | TurnFailed):
-                self._code = exit_code(event, fail_on_denial=self._fail_on_denial)
+                self._code = exit_code(event, self._demands)
                 self._was_denied = self._was_denied or bool(event.denials)
+                self._lacked_evidence = self._lacked_evidence or self._demands.lack_evidence(event)
                 # Nobody is there to say whether what waits after an interrupt still counts.
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_told += 1
@@ -210,7 +213,7 @@ class Dialogue:
         """End with a result where a client that got a line wrong would wait for one."""
         failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
         self._output.show(failed)
-        self._code = exit_code(failed, fail_on_denial=self._fail_on_denial)
+        self._code = exit_code(failed, self._demands)
 
     async def _do(self, line: Line) -> None:
         """Do what a line asks for, and answer it."""

@@ -32,7 +32,7 @@ from agentcli.agent.events import (
     TurnStarted,
     UsageReported,
 )
-from agentcli.agent.result import ResultBuilder
+from agentcli.agent.result import Demands, ResultBuilder
 from agentcli.agent.result_object import to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result, SkillActivated, SkillEnded
@@ -46,11 +46,11 @@ LONGEST_ECHO = 200  # bytes of a line that was refused
 class JsonOutput:
     """Writes one object a line. `partial` adds the deltas as Messages-API stream events."""
 
-    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, fail_on_denial: bool) -> None:
+    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, demands: Demands) -> None:
         self._session = session
         self._out = out
         self._partial = partial
-        self._fail_on_denial = fail_on_denial
+        self._demands = demands
         self._result = ResultBuilder(session)
         self._is_in_message = False
         self._index = 0
@@ -115,7 +115,7 @@ class JsonOutput:
             case ClientToolRequested(calls):
                 self._client_tools(calls)
             case Done() | TurnFailed():
-                self.write(self._result.build(event, fail_on_denial=self._fail_on_denial))
+                self.write(self._result.build(event, self._demands))
                 self._result = ResultBuilder(self._session)
             case _:
                 pass

@@ -50,6 +50,7 @@ class TerminalApp:
         *,
         settings: TerminalSettings,
         typing: Typing,
+        shows_claims: bool = True,
     ) -> None:
         self._console = console
         self._opener = opener
@@ -65,6 +66,7 @@ class TerminalApp:
             unfold_key=labels.first("unfold"),
             wraps=settings.wrap == "words",
             home=console.environment.get("HOME", ""),
+            shows_claims=shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
         self._first_lines = FirstLines(console, self._view, opener)

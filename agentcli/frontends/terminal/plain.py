@@ -78,12 +78,19 @@ class PlainTerminal:
     """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
 
     def __init__(
-        self, opener: TerminalOpener, commands: Commands, *, stdin: int, out: TextIO, banner: Sequence[str]
+        self,
+        opener: TerminalOpener,
+        commands: Commands,
+        *,
+        stdin: int,
+        out: TextIO,
+        banner: Sequence[str],
+        shows_claims: bool = True,
     ) -> None:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
-        self._view = TurnView(self._output, stream=AsWritten, is_live=False, unfold_key="")
+        self._view = TurnView(self._output, stream=AsWritten, is_live=False, unfold_key="", shows_claims=shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._approvals: deque[ApprovalRequested] = deque()
         self._choosing: asyncio.Future[str] | None = None

@@ -18,8 +18,6 @@ from agentcli.agent.events import (
     QueueChanged,
     Retry,
     Steered,
-    SubagentEnded,
-    SubagentStarted,
     TextDelta,
     ThinkingDelta,
     ToolFinished,
@@ -27,11 +25,12 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
     TurnStarted,
-    UsageReported,
 )
+from agentcli.conversation.claim import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
+from agentcli.frontends.terminal.output.subagent_rows import show_subagent
 from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -41,6 +40,7 @@ from agentcli.llm.messages import Block
 from agentcli.tools.summary import call_title, diff_counts
 
 MOST_FOLDED = 50
+MOST_CLAIMS = 5
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
 LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
 
@@ -72,7 +72,8 @@ class TurnView:
 
     `stream` makes the printer of an answer (None: Markdown). Without a live screen calls are announced when they
     start, and prompts stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
-    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde.
+    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde. With `shows_claims`
+    an answer is followed by what the log says of its claims.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class TurnView:
         unfold_key: str = "Ctrl-O",
         wraps: bool = True,
         home: str = "",
+        shows_claims: bool = True,
     ) -> None:
         self._printer = printer
         self._print = printer.print
@@ -94,6 +96,7 @@ class TurnView:
         self._is_live = is_live
         self._wraps = wraps and is_live
         self._home = home
+        self._shows_claims = shows_claims
         self._unfold_key = unfold_key
         self._markdown = self._new_stream()
         self._has_text = False
@@ -105,7 +108,7 @@ class TurnView:
 
     def show(self, event: Event) -> None:
         if event.agent_id != "main":
-            self._show_of_subagent(event)
+            show_subagent(event, self.live, line=self.line, title=self.title)
             return
         match event:
             case TextDelta(text):
@@ -270,33 +273,6 @@ class TurnView:
         self._end_text()
         self.call(event, call.title if call else event.name)
 
-    def _show_of_subagent(self, event: Event) -> None:
-        """What a subagent does stands beside the call that made it; one in the background has a row of its own."""
-        live, id = self.live, event.agent_id
-        match event:
-            case SubagentStarted(_, call_id, _, task):
-                live.agents[id] = call_id if call_id in live.calls else id
-                started = live.calls.get(call_id)
-                live.calls[live.agents[id]] = RunningCall(
-                    "create_subagent",
-                    self.title(f"{id}: {' '.join(task.split())}"),
-                    started.started if started else time.monotonic(),
-                )
-            case ToolStarted(title=title):
-                if call := live.calls.get(live.agents.get(id, "")):
-                    call.tail = self.title(title)
-            case UsageReported(usage, cost_usd):
-                if call := live.calls.get(live.agents.get(id, "")):
-                    call.count(usage.context_tokens, cost_usd)
-            case SubagentEnded(end=end, turns=turns):
-                if live.agents.pop(id, "") == id:  # it ran in the background
-                    live.calls.pop(id, None)
-                    self.line(f"{id} {end} after {turns} rounds: /agents show {id}", "muted")
-            case Notice(text):
-                self.line(f"{id}: {text}", "warning")
-            case _:
-                pass
-
     def _end_thinking(self) -> None:
         thought = self.live.thinking
         if not thought:
@@ -359,6 +335,8 @@ class TurnView:
         self._end_turn()
         if why := _ENDINGS.get(done.reason):
             self.line(why, "warning")
+        if self._shows_claims:
+            self._claims(done.claims)
         if took >= LONG_TURN_S:
             usage = done.usage
             parts = [
@@ -369,7 +347,27 @@ class TurnView:
             self.line(" · ".join(part for part in parts if part), "muted")
         self.gap()
 
+    def _claims(self, claims: Sequence[Claim]) -> None:
+        """A quiet line for each claim."""
+        by_doubt = sorted(claims, key=lambda claim: _DOUBT[claim.verdict])
+        told = {" ".join(claim.text.split()): claim for claim in by_doubt}
+        lines = list(dict.fromkeys(" ".join(claim.text.split()) for claim in claims))
+        for text in lines[:MOST_CLAIMS]:
+            mark, role, why = _CLAIM_MARKS[told[text].verdict]
+            room = max(20, self._printer.columns - len(why) - 4)
+            shown = text if len(text) <= room else f"{text[: room - 1]}…"
+            self._begin("note")
+            self._print([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
+        if len(lines) > MOST_CLAIMS:
+            self.line(f"+{len(lines) - MOST_CLAIMS} more", "muted")
 
+
+_DOUBT = {"verified": 0, "unverified": 1, "refuted": 2}  # a sentence with several claims is as good as the worst
+_CLAIM_MARKS = {
+    "verified": ("✓", "ok", ""),
+    "unverified": ("?", "warning", " - not verified"),
+    "refuted": ("✗", "error", " - the log says otherwise"),
+}
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",
     "declined": "Stopped: say what to do instead.",
