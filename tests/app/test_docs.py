@@ -43,6 +43,9 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/terminal.md",
         "docs/providers.md",
         "docs/stream-json.md",
+        "docs/skills.md",
+        "docs/subagents.md",
+        "docs/hooks.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")
