@@ -91,7 +91,7 @@ def load(paths: Paths, project: Path, environment: dict[str, str] | None = None,
 
 
 def test_every_group_of_settings_is_known_to_these_tests() -> None:
-    assert set(GROUPS) | {"providers", "models"} == {field.name for field in msgspec.structs.fields(Settings)}
+    assert set(GROUPS) | {"providers", "models", "hooks"} == {field.name for field in msgspec.structs.fields(Settings)}
 
 
 # Saved and loaded it is equal.
