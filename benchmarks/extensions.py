@@ -86,7 +86,8 @@ async def subagents() -> None:
             asked = [{"name": "create_subagent", "input": {"task": f"{n}", "model": model}} for n in range(count)]
             return {"tool_calls": asked}
 
-        slow = script("slow", *({"text": "ok", "delay_ms": 1_000} for _ in range(20)))
+        # A reply of one delta waits before it and behind it.
+        slow = script("slow", *({"text": "ok", "delay_ms": 500} for _ in range(20)))
         async with Agent(script("twenty", calls(20, slow), {"text": "done"}), cwd=work) as agent:
             began = time.perf_counter()
             await agent.run("go")

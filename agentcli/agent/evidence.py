@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentcli.agent.turn_log import Turn
 from agentcli.conversation.claim import Claim
-from agentcli.conversation.entries import Entry
+from agentcli.conversation.entries import Entry, Result
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
 from agentcli.tools.sandbox import Files
@@ -25,17 +25,26 @@ _MAY_CLAIM = re.compile(
 _LARGEST_LOOKED_AT = 10_000_000  # bytes
 
 
+# Where nothing was called an answer says what it did only by one of these.
+_MAY_LIE = re.compile(
+    r"\b(pass|fail|creat|wrote|written|add|delet|remov|updat|chang|modif|edit|fix|lint|buil|compil|ran\b|run|clean|green|"
+    r"succe)|[✅❌]",
+    re.IGNORECASE,
+)
+
+
 async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
     """The claims of an answer with a verdict on each; the work is done in a thread."""
-    if not _MAY_CLAIM.search(answer):
+    path = turn.state.conversation.path
+    has_calls = any(isinstance(entry.body, Result) for entry in path)
+    if not (_MAY_CLAIM if has_calls else _MAY_LIE).search(answer):
         return ()
-    return await asyncio.to_thread(_checked, answer, list(turn.state.conversation.path), turn)
+    return await asyncio.to_thread(_checked, answer, list(path), turn)
 
 
 def _checked(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
-    verdicts = import_module(
-        "agentcli.conversation.evidence.verdicts"
-    )  # 40 ms, and only an answer that may claim something needs it
+    # It takes 40 ms to import, and only an answer that may claim something needs it.
+    verdicts = import_module("agentcli.conversation.evidence.verdicts")
     services = turn.runtime.calls.services
     workspace = services.workspace
     claims: list[Claim] = verdicts.checked_claims(
