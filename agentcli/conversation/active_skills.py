@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from agentcli.conversation.entries import Entry, PlanAccepted, SkillActivated, SkillEnded, User, reminder
+
+_INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
 
 
 def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
@@ -23,12 +26,17 @@ def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
 
 def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
     """The note with the instructions of a skill; None where the model was not told."""
-    begins = f'<system-reminder><skill name="{activated.skill.name}" '
     at = next((n for n, entry in enumerate(path) if entry.body is activated), len(path))
     for entry in path[at:]:
-        if isinstance(entry.body, User) and entry.body.is_reminder and entry.body.text.startswith(begins):
+        if isinstance(entry.body, User) and skill_of(entry.body) == activated.skill.name:
             return entry.body
     return None
+
+
+def skill_of(note: User) -> str:
+    """The name of the skill whose instructions a note tells; empty for any other."""
+    found = _INSTRUCTIONS.match(note.text) if note.is_reminder else None
+    return found[1] if found else ""
 
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:

@@ -23,12 +23,11 @@ class Step(Struct, frozen=True):
 class TurnRecord(Struct, frozen=True):
     """One turn, which begins with the person's message; notes ahead of the first one belong to it.
 
-    A message that steers a running turn begins a turn of its own. `skills` are those that were active.
+    A message that steers a running turn begins a turn of its own.
     """
 
     number: int
     steps: tuple[Step, ...]
-    skills: tuple[str, ...] = ()
 
     @property
     def prompt(self) -> str:

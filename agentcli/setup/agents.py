@@ -18,6 +18,8 @@ from agentcli.project_trust import agent_places
 if TYPE_CHECKING:
     from agentcli.agent.subagents.definitions import Definitions
 
+AGENTS_FILE = "agents.db"  # in the state folder
+
 
 class Agents:
     """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
@@ -53,7 +55,7 @@ class Agents:
     def store(self) -> SessionStore:
         if not self._is_lasting:
             return MemorySessions()
-        return SqliteSessions(self._config.paths.state / "agents.db", on_notice=self._tell)
+        return SqliteSessions(self._config.paths.state / AGENTS_FILE, on_notice=self._tell)
 
     async def aclose(self) -> None:
         if "store" in vars(self):

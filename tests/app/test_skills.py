@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentcli import Agent
 from tests.app.running import Place, Ran, call
 from tests.app.test_undo import Commanded
+from tests.conformance.replies import anthropic_reply
+from tests.conformance.servers import anthropic_server
 
 
 def skill(folder: Path, name: str, body: str = "Follow me.", **keys: str) -> Path:
@@ -267,6 +271,44 @@ def test_bundled_skills_are_the_person_s_unless_a_setting_offers_them(place: Pla
         "skill" in stream(place, flags=("--settings", settings(place, "[skills]\nbundled = true\n"))).lines[0]["tools"]
     )
     assert stream(place, flags=("--bare",)).lines[0]["skills"] == []
+
+
+KEEP = {"compaction": {"keep_turns": 1, "strategy": "extract"}}
+BUNDLED = sorted(path.parent.name for path in (Path(__file__).parents[2] / "skills").glob("*/SKILL.md"))
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_each_bundled_skill_can_be_begun_with(place: Place, name: str) -> None:
+    assert len(BUNDLED) == 9
+    ran = place.run("-p", f"/{name} this very thing", "-m", place.script({"text": "begun"}), "--output-format", "json")
+    assert json.loads(ran.out)["result"] == "begun"
+    assert f'<skill name=\\"{name}\\"' in told(place, json.loads(ran.out)["session_id"])
+    assert place.run("skills", "validate", str(Path(__file__).parents[2] / "skills" / name)).code == 0
+
+
+async def test_an_active_skill_survives_compactions_and_changes_no_earlier_byte(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTCLI_HOME", str(place.home))
+    skill(place.home / "skills", "careful", "Never forget the green ribbon.", allowed_tools="Write", effort="high")
+    with anthropic_server([anthropic_reply("Fine.") for _ in range(4)]) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
+        async with Agent("anthropic/claude-sonnet-5-5", cwd=place.folder, settings=KEEP) as agent:
+            await agent.run("one " * 2_000)
+            session = await agent.session()
+            await session.runtime.calls.open_skills().activate("careful", session=session.runtime.calls)
+            await agent.run("two " * 2_000)
+            await agent.run("three")
+            assert not isinstance(await session.compact(), str)
+            await agent.run("four")
+        requests = [request.json for request in server.requests]
+    for before, after in pairwise(requests[:3]):
+        assert (after["system"], after["tools"]) == (before["system"], before["tools"])
+    assert len({json.dumps((request["system"], request["tools"])) for request in requests}) == 1
+    assert "green ribbon" not in json.dumps(requests[0])
+    told = [json.dumps(request["messages"]).count("green ribbon") for request in requests]
+    assert told == [0, 1, 1, 1]
 
 
 def settings(place: Place, text: str) -> str:

@@ -279,3 +279,18 @@ def test_files_they_change_need_to_be_read_again(place: Place) -> None:
     )
     assert "has changed since it was read" in answers(ran)[2]
     assert file.read_text() == "two\n"
+
+
+def test_what_they_said_goes_with_the_session(place: Place) -> None:
+    child = place.script({"text": "the password is hunter2hunter2"})
+    ran = stream(place, lets(agent(model=child)))
+    session = ran.result["session_id"]
+    own = next(line["agent_session_id"] for line in ran.of("system", "subagent_started"))
+    shown = ("-p", f"/agents show {own}", "-c", "-m", place.script(DONE))
+    assert "hunter2hunter2" in place.run(*shown).out
+    told = json.loads(place.run("sessions", "redact", session, "hunter2hunter2", "--json").out)
+    assert told["places"] >= 2
+    assert "hunter2hunter2" not in place.run(*shown).out
+    assert "[redacted]" in place.run(*shown).out
+    assert place.run("sessions", "rm", session, "--yes").code == 0
+    assert place.run("-p", f"/agents show {own}", "-m", place.script(DONE)).code != 0

@@ -13,7 +13,6 @@ import msgspec
 from agentcli.agent.permissions.rules import (
     ALIASES,
     ELSEWHERE,
-    TO_COME,
     PathGround,
     Rule,
     Verb,
@@ -77,8 +76,6 @@ def _why_unknown(name: str, known: list[str], shown: str, *, more_may_come: bool
         return f"{shown}: no server offers such a tool yet."
     if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
         return f"{shown}: no tool has such a name yet."
-    if name in TO_COME:
-        return f"{shown}: there is no tool {name} yet."
     if name in ELSEWHERE:
         return f"{shown}: no tool here does what {name} does elsewhere."
     hint = did_you_mean(name, [*known, *ALIASES])

@@ -81,9 +81,7 @@ ALIASES = {
     "AskUserQuestion": "ask_user",
     "Skill": "skill",
 }
-# Tools that are not there yet, and those of other agents that nothing here stands for: a list of rules that names them
-# is no mistake.
-TO_COME = frozenset(("ask_user", "create_subagent", "memory", "recall", "skill"))
+# Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
 ELSEWHERE = frozenset(
     "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
     "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
+from agentcli.conversation.active_skills import skill_of
 from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
@@ -136,6 +137,8 @@ class Digest(Struct, frozen=True):
         match step.entry.body:
             case User() as note:
                 is_told = age < settings.low_turns and SHORTENED_SOON not in note.text
+                if skill := skill_of(note):  # the text of one that is active is carried whole
+                    return f"Note: the skill {skill} was activated" if is_told else ""
                 return f"Note: {bare_note(note.text)}" if is_told else ""
             case Result():
                 return line_of(step, inputs, settings) if telling == "full" else ""

@@ -206,8 +206,8 @@ class Planner(Struct, frozen=True):
         rounds = [n for n, step in enumerate(last.steps) if isinstance(step.entry.body, Assistant)]
         if len(rounds) > way.keep_rounds:
             cut = rounds[-way.keep_rounds]
-            covered.append(TurnRecord(last.number, last.steps[:cut], last.skills))
-            kept = [TurnRecord(last.number, last.steps[cut:], last.skills)]
+            covered.append(TurnRecord(last.number, last.steps[:cut]))
+            kept = [TurnRecord(last.number, last.steps[cut:])]
         return covered, kept
 
     def _stubs_of_kept(self, turn: TurnRecord, way: Way) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcli.agent.todo import todo_items
@@ -18,6 +19,9 @@ from agentcli.frontends.terminal.output.status_line import StatusCommand, status
 from agentcli.frontends.terminal.output.tool_views import todo_lines
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.tools.builtin.arguments import TodoItem
+
+MOST_TASKS = 5  # rows of the list while a turn runs
 
 
 @dataclass(eq=False)
@@ -85,7 +89,9 @@ class LiveRegion:
             told = textwrap.wrap(printable(warning), max(1, columns))
             rows += [clipped([("warning", row)], columns) for row in told]
         if self.shows_todo:
-            rows += self._todo_rows(columns)
+            rows += self._todo_rows(columns) or [[("muted", "  The to-do list is empty.")]]
+        elif self.controller.is_busy and not self.asking.is_open:
+            rows += self._open_tasks(columns)
         return rows
 
     def _key_rows(self, columns: int) -> list[Row]:
@@ -95,8 +101,21 @@ class LiveRegion:
         return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
 
     def _todo_rows(self, columns: int) -> list[Row]:
-        items = todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
-        return [clipped(line, columns) for line in todo_lines(items)] or [[("muted", "  The to-do list is empty.")]]
+        return [clipped(line, columns) for line in todo_lines(self._tasks())]
+
+    def _open_tasks(self, columns: int) -> list[Row]:
+        """While a turn works on a list: a few of its rows, around the first that is not done."""
+        items = self._tasks()
+        first = next((number for number, item in enumerate(items) if item.status != "completed"), None)
+        if first is None:
+            return []
+        begin = max(0, min(first - 1, len(items) - MOST_TASKS))
+        rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MOST_TASKS])]
+        hidden = len(items) - len(rows)
+        return [*rows, clipped([("muted", f"  and {hidden} more (Ctrl-T)")], columns)] if hidden else rows
+
+    def _tasks(self) -> Sequence[TodoItem]:
+        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
 
 
 def _fitting(labels: list[str], most: int) -> str:

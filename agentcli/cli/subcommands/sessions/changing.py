@@ -13,7 +13,7 @@ import typer
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands.sessions.store import with_store
+from agentcli.cli.subcommands.sessions.store import with_agents, with_store
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, wait_for
 from agentcli.config import Config
 from agentcli.conversation.entries import ContextNote, Entry
@@ -50,9 +50,10 @@ def fork(
 
 
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
-    """Move a session to the trash. `restore` brings it back."""
+    """Move a session and its subagents to the trash. `restore` brings it back."""
     info = _confirmed("Remove", session_id, yes)
     wait_for(with_store(lambda store: store.remove(info.id)))
+    wait_for(with_agents(info.id, lambda store, agent_id: store.remove(agent_id)))
     _tell_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
 
 
@@ -83,12 +84,13 @@ def redact(
         )
     config = configuration()
 
-    async def work(store: SessionStore) -> tuple[str, int]:
+    async def work(store: SessionStore, session_id: str) -> tuple[str, int]:
         info, entries = await store.load(session_id)
         every = [*secrets, *(_secrets_in(entries, config) if found else ())]
         return info.id, await store.redact(info.id, every) if every else 0
 
-    id, places = wait_for(with_store(work))
+    id, places = wait_for(with_store(lambda store: work(store, session_id)))
+    places += sum(more for _, more in wait_for(with_agents(id, work)))
     kept = _copies(config.paths.sessions)
     if json:
         print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
