@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Done,
         EntryStored,
         Event,
+        HookRan,
         ModeChanged,
         Notice,
         OutputDelta,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         QueueChanged,
         Retry,
         Steered,
+        SubagentEnded,
+        SubagentStarted,
         TextDelta,
         ThinkingDelta,
         ToolFinished,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import ToolSpec
     from agentcli.llm.tokens.registry import TokenEncoder, encoders
+    from agentcli.skills.activation import Activation, SkillRegistry
+    from agentcli.skills.skill import Skill, read_skill
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -55,13 +60,15 @@ _HOMES = {
         "agentcli.llm.provider": "ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.tokens.registry": "TokenEncoder encoders",
+        "agentcli.skills.activation": "Activation SkillRegistry",
+        "agentcli.skills.skill": "Skill read_skill",
         "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
-            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event ModeChanged "
-            "Notice OutputDelta ProviderSwitched QueueChanged Retry Steered TextDelta ThinkingDelta ToolFinished "
-            "ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
+            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event HookRan "
+            "ModeChanged Notice OutputDelta ProviderSwitched QueueChanged Retry Steered SubagentEnded SubagentStarted "
+            "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
         "agentcli.agent.accounting.metrics": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
@@ -70,14 +77,15 @@ _HOMES = {
 }
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve", "CacheControl",
-    "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document", "Done", "EntryStored",
-    "Event", "HookAnswer", "Image", "Interrupt", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
-    "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode", "SetModel", "Steer", "Steered", "StorageError",
+    "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve",
+    "CacheControl", "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document",
+    "Done", "EntryStored", "Event", "HookAnswer", "HookRan", "Image", "Interrupt", "Message", "ModeChanged",
+    "NoHooks", "Notice", "OutputDelta", "Prompt", "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode",
+    "SetModel", "Skill", "SkillRegistry", "Steer", "Steered", "StorageError", "SubagentEnded", "SubagentStarted",
     "Text", "TextDelta", "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished",
     "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector",
     "UsageError", "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens",
-    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "tool",
+    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent
+from agentcli import Agent, Message, SkillRegistry, UsageError, read_skill
 from tests.app.running import Place, Ran, call
 from tests.app.test_undo import Commanded
 from tests.conformance.replies import anthropic_reply
@@ -328,3 +328,23 @@ def test_new_validate_and_show(place: Place, own: Path) -> None:
     shutil.copytree(own / "my-skill", own / "other")
     assert place.run("skills", "validate", str(own / "other")).code == 1
     assert place.run("skills", "show", "nothing").code == 2
+
+
+def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> None:
+    registry = SkillRegistry()
+    registry.register(read_skill(skill(tmp_path, "pdf", "Fill it in."), "library"))
+    registry.register(read_skill(skill(tmp_path, "empty", ""), "library"))
+    history: list[Message] = []
+    activation = registry.activate("pdf", request="the form", history=history)
+    assert [message.role for message in history] == ["user"]
+    assert "Fill it in." in history[0].text
+    visible = [message.text for message in activation.messages if message.is_visible]
+    assert visible == ["The skill pdf is active: the form"]
+    for wrong in ("pdf", "empty", "none"):
+        with pytest.raises(UsageError):
+            registry.activate(wrong, history=history)
+    assert len(history) == 1
+    assert [one.skill.name for one in registry.active] == ["pdf"]
+    assert registry.deactivate("pdf") is activation
+    with pytest.raises(UsageError, match="already"):
+        registry.register(read_skill(tmp_path / "pdf", "library"))
