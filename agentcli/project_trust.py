@@ -71,8 +71,15 @@ def _places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 def _is_brought(place: Path, folder: Path, root: Path) -> bool:
     """Whether a folder is the project's: there, within it, and not one of the person's own."""
-    is_own = folder == Path.home() and not place.is_relative_to(folder / ".agentcli")
+    is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
+
+
+def _is_home(folder: Path) -> bool:
+    try:
+        return folder == Path.home()
+    except RuntimeError:  # nobody's
+        return False
 
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:

@@ -25,6 +25,21 @@ async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> Any:
     return await events.fire(event, agent_id=calls.agent_id, **fields)
 
 
+async def fire_about(call: Call, event: EventName, **fields: Any) -> Any:
+    """The same for an event about a call."""
+    calls = call.turn.session
+    events = calls.services.events
+    if events is None or not events.has(event):
+        return None
+    return await events.fire_about(event, call.use, call.use.input, agent_id=calls.agent_id, **fields)
+
+
+async def end_session(calls: SessionCalls) -> None:
+    """Tell that a session ends; a subagent's is a part of its parent's."""
+    if calls.made_by is None:
+        await fire(calls, "SessionEnd", reason="other")
+
+
 async def heed_prompt(turn: Turn) -> None:
     """Let hooks see the prompt before the model does. Raises `UserError` where one refuses it: it is taken back."""
     from_person = turn.runtime.calls.made_by is None
@@ -57,9 +72,7 @@ async def heed_stop(turn: Turn) -> bool:
 async def asked_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
     """What hooks decide in the person's place; None where the person is to be asked."""
     calls = call.turn.session
-    said = await fire(
-        calls, "PermissionRequest", subject=call.use.name, tool_name=call.use.name, tool_input=call.use.input
-    )
+    said = await fire_about(call, "PermissionRequest")
     if said is not None and said.decision in ("allow", "deny"):
         return Verdict(said.decision, said.reason or "a hook decided it")
     await fire(calls, "Notification", message=request.title, notification_type="permission_prompt")

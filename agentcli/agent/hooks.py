@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from agentcli.agent.calls.record import CallRecord
 from agentcli.conversation.entries import Entry
-from agentcli.llm.messages import ToolResult, Usage
+from agentcli.llm.messages import ToolResult, ToolUse, Usage
 
 if TYPE_CHECKING:
     from agentcli.agent.command_hooks.answers import Said
@@ -53,6 +53,12 @@ class EventHooks(Protocol):
 
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> Said:
         """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
+        ...
+
+    async def fire_about(
+        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
+    ) -> Said:
+        """The same for an event about a call, with the arguments that it has now."""
         ...
 
 

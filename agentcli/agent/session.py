@@ -12,7 +12,7 @@ from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
-from agentcli.agent.event_hooks import fire
+from agentcli.agent.event_hooks import end_session, fire
 from agentcli.agent.event_queue import EventQueue
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
 from agentcli.agent.loop import begin_turn, cut_turn, run_turn
@@ -384,7 +384,7 @@ class Session:
         """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
         self._is_closing = True
         self._watching.cancel()
-        await fire(self.runtime.calls, "SessionEnd", reason="other")
+        await end_session(self.runtime.calls)
         for task in (self._turn, *self._commands):
             if task is not None:
                 task.cancel()

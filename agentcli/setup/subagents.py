@@ -13,7 +13,7 @@ from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.permissions.modes import mode_notes
-from agentcli.agent.permissions.rules import ALIASES
+from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import Limits, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
@@ -136,7 +136,8 @@ class ChildSessions:
         watch: ContextWatch, nested: Any,
     ) -> Runtime:  # fmt: skip
         settings = self._config.settings.agents
-        limits = Limits(given.max_turns or settings.max_turns, parent.limits.max_tokens)
+        most = min(given.max_turns or settings.max_turns, settings.max_turns)
+        limits = Limits(most, parent.limits.max_tokens)
         return replace(
             parent,
             calls=calls,
@@ -152,7 +153,10 @@ class ChildSessions:
 
     async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:
         if given.resume:
-            return await self._agents.store.open(given.resume)
+            info, _ = await self._agents.store.load(given.resume)
+            if info.user_id != self._parent.id:
+                raise UsageError(f"{given.resume} is no subagent of this session.")
+            return await self._agents.store.open(info.id)
         name = f"{run.id}: {' '.join(given.task.split())[:60]}"
         return await self._agents.store.create(cwd=self._config.cwd, name=name, user_id=self._parent.id), []
 
@@ -161,6 +165,8 @@ class ChildSessions:
         if not wanted:
             return now
         try:
+            if wanted.startswith("scripted/") and not now.startswith("scripted/"):
+                raise UsageError("a script answers only where one was chosen for the session.")
             return model_named(wanted, now, self._models)
         except UsageError as error:
             if given.model:
@@ -172,7 +178,8 @@ class ChildSessions:
         """The parent's tools as far as the definition and the call leave them. Raises `ToolError`."""
         left = tools.clone(exclude=NOT_FOR_SUBAGENTS)
         if definition.tools is not None:
-            left = left.clone(only=[tool.name for tool in left if tool.name in definition.tools])
+            wished = [Rule(name) for name in definition.tools]
+            left = left.clone(only=[tool.name for tool in left if any(rule.names(tool.name) for rule in wished)])
         if given.tools is not None:
             wanted = [ALIASES.get(name, name) for name in given.tools]
             if missing := [name for name in wanted if name not in left]:

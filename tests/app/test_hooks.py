@@ -187,6 +187,8 @@ def test_a_permission_request_is_answered_in_the_person_s_place(place: Place) ->
         running.say("go")
         running.wait_for(lambda line: line.get("result") == "done")
     assert (place.folder / "made").exists()
+    told = given(place, "request")
+    assert (told["tool_name"], told["tool_input"]["file_path"]) == ("Write", str(place.folder / "made"))
 
 
 def test_a_project_s_hooks_count_as_they_were_trusted(place: Place) -> None:

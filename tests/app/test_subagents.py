@@ -229,12 +229,32 @@ def test_one_goes_on_where_it_ended(place: Place) -> None:
     assert "› and now" in shown
 
 
+def test_another_session_s_agents_are_not_its_own(place: Place) -> None:
+    ran = stream(place, lets(agent(model=place.script({"text": "secret of one"}))))
+    session = next(line["agent_session_id"] for line in ran.of("system", "subagent_started"))
+    other = stream(place, lets(agent("tell", model=place.script({"text": "two"}), resume=session)))
+    assert "no subagent of this session" in answers(other)[0]
+
+
+def test_one_that_is_stopped_takes_its_question_along(place: Place) -> None:
+    child = place.script(lets(call("file_write", path="made", content="x")), {"text": "never"})
+    script = place.script(lets(agent(model=child)), {"text": "never"})
+    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
+    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+        running.say("go")
+        running.wait_for(lambda line: line.get("subtype") == "approval_requested")
+        running.control("command", text="/agents stop general-1")
+        running.wait_for(lambda line: line.get("subtype") == "approval_settled")
+        ended = running.wait_for(lambda line: line.get("subtype") == "subagent_ended")
+        assert ended["end"] == "stopped"
+
+
 def test_definitions_of_other_tools_are_used_as_they_are(place: Place) -> None:
     folder = place.folder / ".claude/agents"
     folder.mkdir(parents=True)
     (folder / "tester.md").write_text(
-        "---\nname: tester\ndescription: Runs: the tests.\ntools: Read, Grep, Bash\nmodel: sonnet\ncolor: red\n---\n"
-        "You run tests.\n"
+        "---\nname: tester\ndescription: Runs: the tests.\ntools: Read, Grep, Bash(git:*), mcp__x\nmodel: sonnet\n"
+        "color: red\n---\nYou run tests.\n"
     )
     (folder / "empty.md").write_text("---\nname: empty\n---\n")
     child = place.script(lets(call("file_write", path="made", content="x")), {"text": "tested"})

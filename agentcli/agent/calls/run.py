@@ -20,7 +20,7 @@ from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.retry import run_with_retries
 from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
-from agentcli.agent.event_hooks import fire
+from agentcli.agent.event_hooks import fire_about
 from agentcli.agent.events import Denial
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.masking import Mask
@@ -163,8 +163,7 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     try:
         if verdict.decision == "deny":
             call.turn.store(CallDenied(call.use.id, verdict.reason))
-            told = {"tool_name": call.use.name, "tool_input": call.use.input, "reason": verdict.reason}
-            await fire(call.turn.session, "PermissionDenied", subject=call.use.name, **told)
+            await fire_about(call, "PermissionDenied", reason=verdict.reason)
             raise ToolError(f"{verdict.reason}.", kind="permission_denied")
         permitted = await ask_person(call, question)
         return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)

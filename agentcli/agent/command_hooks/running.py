@@ -16,7 +16,7 @@ from agentcli.agent.command_hooks.field_shape import field_input, field_name, ow
 from agentcli.agent.command_hooks.specs import EventName, HookSpec
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import HookAnswer
-from agentcli.llm.messages import ToolResult
+from agentcli.llm.messages import ToolResult, ToolUse
 
 RunCommand = Callable[[str, bytes, float], Awaitable[Ended]]  # command, stdin, seconds
 
@@ -81,16 +81,26 @@ class CommandHooks:
 
     # Calls
 
+    async def fire_about(
+        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
+    ) -> Said:
+        """The answer about a call, which is told under the field's names beside ours."""
+        sent = field_input(call.name, input, self.cwd)
+        told = {"tool_name": field_name(call.name), "tool_input": sent, "tool_use_id": call.id}
+        said = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **told, **fields)
+        if said.input is None:
+            return said
+        return msgspec.structs.replace(said, input=own_input(call.name, said.input, sent))
+
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
         self._inputs[record.id] = input
         if not self.has("PreToolUse"):
             return None
-        sent = field_input(record.tool, input, self.cwd)
-        said = await self._about_call("PreToolUse", record, sent, input)
-        updated = None if said.input is None else own_input(record.tool, said.input, sent)
+        said = await self.fire_about("PreToolUse", _use(record, input), input, agent_id=record.caller)
         if said.blocks or said.stops:
             self._inputs.pop(record.id, None)
-        return HookAnswer("deny" if said.stops else said.decision, said.reason, updated, said.context, stops=said.stops)
+        decision = "deny" if said.stops else said.decision
+        return HookAnswer(decision, said.reason, said.input, said.context, stops=said.stops)
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
         input = self._inputs.pop(record.id, {})
@@ -99,20 +109,10 @@ class CommandHooks:
             return None
         content = result.content if isinstance(result.content, str) else msgspec.to_builtins(result.content)
         answered: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
-        said = await self._about_call(event, record, field_input(record.tool, input, self.cwd), input, **answered)
+        said = await self.fire_about(event, _use(record, input), input, agent_id=record.caller, **answered)
         parts = [said.reason if said.blocks else "", said.context]
         return "\n".join(part for part in parts if part) or None
 
-    async def _about_call(
-        self, event: EventName, record: CallRecord, sent: dict[str, Any], own: dict[str, Any], **more: Any
-    ) -> Said:
-        return await self.fire(
-            event,
-            subject=record.tool,
-            agent_id=record.caller,
-            own=own,
-            tool_name=field_name(record.tool),
-            tool_input=sent,
-            tool_use_id=record.id,
-            **more,
-        )
+
+def _use(record: CallRecord, input: dict[str, Any]) -> ToolUse:
+    return ToolUse(record.id, record.tool, input)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -89,6 +90,14 @@ def _read(name: str, source: str) -> AgentDefinition:
         body.strip(),
         name,
         source,
-        tuple(ALIASES.get(tool, tool) for tool in tool_rules(keys["tools"])) if keys.get("tools") else None,
+        _tools(keys.get("tools")),
         "" if model == "inherit" else model,
     )
+
+
+def _tools(value: Any) -> tuple[str, ...] | None:
+    """The names of tools, without what rules about them say in brackets; None for all."""
+    if not value or value in ("*", ["*"]):
+        return None
+    names = (rule.partition("(")[0].strip() for rule in tool_rules(value))
+    return tuple(ALIASES.get(name, name) for name in names)

@@ -13,6 +13,7 @@ from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.calls.scopes import Call, Decide
 from agentcli.agent.events import (
     ApprovalRequested,
+    ApprovalSettled,
     Done,
     Emit,
     SubagentEnd,
@@ -182,7 +183,14 @@ class Subagents:
             if (outer := call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
             asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
-            return await outer(asked, decide)
+            try:
+                answer = await outer(asked, decide)
+            except asyncio.CancelledError:  # it is stopped while it waits
+                call.turn.emit(ApprovalSettled(asked.id, agent_id=run.id))
+                raise
+            if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
+                run.session.submit(Interrupt())  # the person stops all of it
+            return answer
 
         return ask
 

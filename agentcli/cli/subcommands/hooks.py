@@ -8,9 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.command_hooks.answers import Said
-from agentcli.agent.command_hooks.field_shape import field_input, field_name
 from agentcli.agent.command_hooks.running import CommandHooks
 from agentcli.agent.command_hooks.specs import EVENTS
 from agentcli.agent.events import Event, HookRan
@@ -18,6 +16,7 @@ from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import UsageError
+from agentcli.llm.messages import ToolUse
 from agentcli.near_names import did_you_mean
 from agentcli.setup.hooks import Hooks
 
@@ -96,11 +95,6 @@ async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any
             ran.append(one)
 
     hooks.publish = publish
-    if event == "PreToolUse":
-        answer = await hooks.before_call(CallRecord("test", tool, "1", "main", "default"), given)
-        return Said() if answer is None else Said(answer.decision, answer.reason, answer.input, answer.context)
     if event in _ABOUT_CALLS:
-        sent = field_input(tool, given, hooks.cwd)
-        call = {"tool_name": field_name(tool), "tool_input": sent, "tool_use_id": "test"}
-        return await hooks.fire(event, subject=tool, own=given, **call)  # type: ignore[arg-type]
+        return await hooks.fire_about(event, ToolUse("test", tool, given), given)  # type: ignore[arg-type]
     return await hooks.fire(event, **given)  # type: ignore[arg-type]
