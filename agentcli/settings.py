@@ -112,13 +112,14 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is recorded of the workspace, so that changes can be taken back, also those that commands make.
 
-    Files of more than `largest_mb` are not, nor is a folder of more than `most_files` as a whole. Of what git ignores
-    no more than `ignored_files` and `ignored_mb` together. `exclude` holds globs of names and paths.
+    Files of more than `largest_mb` are not, nor is a folder of more than `most_files` or `most_gb` as a whole. Of what
+    git ignores no more than `ignored_files` and `ignored_mb` together. `exclude` holds globs of names and paths.
     """
 
     enabled: bool = True
     largest_mb: Annotated[float, Meta(gt=0, le=10_000)] = 50.0
     most_files: Positive = 200_000
+    most_gb: Annotated[float, Meta(gt=0, le=10_000)] = 5.0
     ignored_files: Annotated[int, Meta(ge=0)] = 5_000
     ignored_mb: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
     exclude: tuple[str, ...] = ()

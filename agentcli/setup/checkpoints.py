@@ -47,9 +47,10 @@ def make_checkpoints(
         if not is_lasting:
             private = import_module("agentcli.infra.sandbox.trial.try_folders").PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        limits = import_module("agentcli.infra.checkpoints.folder_index").Limits(
+        limits = import_module("agentcli.infra.checkpoints.limits").Limits(
             int(settings.largest_mb * 1e6),
             settings.most_files,
+            int(settings.most_gb * 1e9),
             settings.ignored_files,
             int(settings.ignored_mb * 1e6),
             settings.exclude,

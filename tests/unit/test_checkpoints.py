@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.file_changes import FileState, real_path, stored_path
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, Limits, TooManyFiles
+from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
+from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.recorder import Recorder
 
@@ -208,3 +209,16 @@ async def test_what_a_job_did_is_known_until_it_is_stored_also_where_it_was_told
     assert [change.path for change in all_of_it.changes] == [str(project / "a"), str(project / "b")]
     (rest,) = await recorder().interrupted({told.id: told_at})
     assert [change.path for change in rest.changes] == [str(project / "b")]
+
+
+def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watched) -> None:
+    for number in range(3):
+        watched.write(f"f{number}", os.urandom(400))
+    with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
+        watched.new_index(Limits(most_bytes=1_000)).refresh()
+    assert not (watched.base / "checkpoints/objects").exists()
+    index = watched.new_index(Limits(most_bytes=2_000))
+    index.refresh()
+    watched.write("more", os.urandom(2_100))
+    with pytest.raises(TooManyFiles):
+        index.refresh()

@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, real_path, stored_path
+from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
 from agentcli.infra.checkpoints.listing import Listed, listed_files, sizes_below
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_of
@@ -29,25 +31,6 @@ _TICK_NS = 20_000_000
 _GITS_OWN = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a repository's own, whatever its name
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What checkpoints cover: files of `largest` bytes and fewer, `most_files` in all.
-
-    Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
-    paths relative to the folder; `own` are folders of agentcli itself.
-    """
-
-    largest: int = 50_000_000
-    most_files: int = 200_000
-    ignored_files: int = 5_000
-    ignored_bytes: int = 50_000_000
-    excluded: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-
-
-class TooManyFiles(Exception):  # it says what is so
-    """A folder holds more files than checkpoints cover."""
 
 
 class _Known(NamedTuple):
@@ -189,12 +172,14 @@ class _Walk:
         self._gone_inodes: set[int] = set()
         self._known_inodes: set[int] | None = None
         self._first_seen: set[str] = set()  # folders in which nothing is new, though nothing of it was known
+        self._kept = 0  # bytes of new files in this look
         self._listed: Listed | None = None
         self._ignored: list[int] | None = None
 
     def run(self) -> None:
         for path in [path for path in self._left_out if not os.path.lexists(f"{self._root}/{path}")]:
             del self._left_out[path]
+        self._refuse_too_much()
         waiting, count = [""], 0
         while waiting:
             folder = waiting.pop()
@@ -203,6 +188,23 @@ class _Walk:
             if count > self._limits.most_files:
                 raise TooManyFiles(f"{self._root} holds more than {self._limits.most_files:,} files")
             waiting += inside
+
+    def _refuse_too_much(self) -> None:
+        """Raise `TooManyFiles` before the first look reads and keeps more than is covered."""
+        if self._entries:
+            return
+        total = 0
+        for path in self._listing().files:
+            with suppress(OSError):
+                size = os.lstat(f"{self._root}/{path}").st_size
+                total += size if size <= self._limits.largest else 0
+        self._count_kept(total)
+        self._kept = 0
+
+    def _count_kept(self, size: int) -> None:
+        self._kept += size
+        if self._kept > self._limits.most_bytes:
+            raise TooManyFiles(f"{self._root} holds more than {self._limits.most_bytes / 1e9:g} GB")
 
     def look_at(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name
@@ -282,6 +284,8 @@ class _Walk:
             self._left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
         else:
             self._left_out.pop(path, None)
+        if kind == "file" and before is None and status.st_size <= self._limits.largest:
+            self._count_kept(status.st_size)
         state = state_of(f"{self._root}/{path}", status, self._objects, largest=self._limits.largest)
         if state is None:
             return
@@ -351,9 +355,13 @@ class _Walk:
 
     def _is_ignored(self, path: str, kind: FileKind) -> bool:
         """True for what git would ignore. A folder without files that it would not ignore counts as ignored."""
+        listed = self._listing()
+        return not (path in listed.folders if kind == "folder" else path in listed.files)
+
+    def _listing(self) -> Listed:
         if self._listed is None:
-            self._listed = listed_files(self._root)
-        return not (path in self._listed.folders if kind == "folder" else path in self._listed.files)
+            self._listed = listed_files(self._root, self._limits.most_files)
+        return self._listed
 
     def _beyond_limits(self, path: str, kind: FileKind, status: os.stat_result) -> str:
         """Say why an ignored file, or folder as a whole, is left out; empty where it is not."""

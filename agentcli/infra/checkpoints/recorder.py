@@ -22,7 +22,8 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
 from agentcli.errors import ToolError
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, Limits, TooManyFiles
+from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
+from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
 from agentcli.infra.checkpoints.states import state_at
@@ -82,6 +83,7 @@ class Recorder:
         self._limits = limits
         self._indexes: list[FolderIndex] | None = None
         self._open: list[_Mark] = []
+        self._too_many = ""
         self._beating: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
@@ -230,8 +232,15 @@ class Recorder:
 
         A file that a job has changed before is still its doing, whatever else runs beside it.
         """
+        if self._too_many:  # it is not looked for at each command again
+            raise TooManyFiles(self._too_many)
         for index in self._every_index():
-            for path, (before, now) in index.refresh().items():
+            try:
+                found = index.refresh()
+            except TooManyFiles as error:
+                self._too_many = str(error)
+                raise
+            for path, (before, now) in found.items():
                 whole = f"{index.root}/{path}"
                 owner = next((other for other in self._open if whole in other.found), mark)
                 if owner is not None:
