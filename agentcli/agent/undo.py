@@ -214,8 +214,18 @@ def told_plan(plan: Plan, shown: Callable[[Path], str]) -> str:
     return "\n".join([*lines, told_files(plan.restoration.files, shown)])
 
 
-def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Path], str], *, command: str = "/") -> str:
-    """What became of each file, and how to go back from there; `command` is what begins that command."""
+def told_outcome(
+    plan: Plan,
+    files: Sequence[RestoredFile],
+    shown: Callable[[Path], str],
+    *,
+    command: str = "/",
+    is_listed: bool = False,
+) -> str:
+    """What became of each file, and how to go back from there; `command` is what begins that command.
+
+    Where the plan `is_listed` already, only what came otherwise is.
+    """
     is_redo = plan.direction == "redo"
     done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
     if plan.is_hopeless:
@@ -224,7 +234,8 @@ def told_outcome(plan: Plan, files: Sequence[RestoredFile], shown: Callable[[Pat
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     else:
         head = f"{done}. {command}{'undo takes it back' if is_redo else 'redo does it again'}."
-    return f"{head}\n{told_files(files, shown)}"
+    told = [file for file in files if file not in plan.restoration.files] if is_listed else files
+    return f"{head}\n{told_files(told, shown)}" if told else head
 
 
 def _lower(name: str) -> str:

@@ -34,12 +34,12 @@ def _checkpoints_of(session: Session) -> Checkpoints:
     return checkpoints
 
 
-async def taken_back(session: Session, plan: Plan) -> str:
-    """Carry a plan out, and say what became of each file. Raises `UserError`."""
+async def taken_back(session: Session, plan: Plan, *, is_listed: bool = False) -> str:
+    """Carry a plan out, and say what became of each file, if it was not said before. Raises `UserError`."""
     shown = _shown(session)
     locks = session.runtime.calls.services.locks
     files = await carry_out(plan, append=session.append, locks=locks, shown=shown)
-    return told_outcome(plan, files, shown)
+    return told_outcome(plan, files, shown, is_listed=is_listed)
 
 
 def _shown(session: Session) -> Callable[[Path], str]:
@@ -62,7 +62,7 @@ async def _take_back(host: CommandHost, argument: str, direction: Direction) -> 
             return f"{shown}\nThis is not done yet: /{direction} yes does it."
         if not is_wanted:
             return "Nothing was changed."
-    return await taken_back(host.session, plan)
+    return await taken_back(host.session, plan, is_listed=argument != "yes")
 
 
 async def _undo(host: CommandHost, argument: str) -> Outcome:
@@ -166,7 +166,7 @@ async def _go_back(
             shown = told_plan(plan, _shown(session))
             if not is_asked and not await host.confirm(f"Take back since then:\n{shown}", "Take back?"):
                 return "Nothing was changed."
-            said.append(await taken_back(session, plan))
+            said.append(await taken_back(session, plan, is_listed=not is_asked))
     if part != "files":
         text = session.rewind(point.entry_id)
         host.put_into_input(text)

@@ -119,7 +119,7 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
         shown=_shown,
     )
     if not wish.json:
-        tell(told_outcome(plan, files, _shown, command="agentcli "))
+        tell(told_outcome(plan, files, _shown, command="agentcli ", is_listed=True))
     return _report(wish, log.session_id, plan, files, is_done=True)
 
 
